@@ -17,7 +17,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
-from ps_cluster.server.shard import Start
+from ps_cluster.server.shard import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training import chief
 from ps_cluster.training.step import StepResult, learning_rate
@@ -29,7 +29,7 @@ def build(
 ) -> tuple[ParameterStore, Compute]:
     """Return what `session.build` returns for networks, for `length` weights that stay 0."""
     nothing = np.zeros(0, np.float32)
-    start = Start(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
+    start = InitialState(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
     total_steps = config.total_steps(dataset.train_examples)
     store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 

@@ -15,7 +15,7 @@ from ps_cluster.cli.options import Number, OneValue, OutputPath, Whole
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import Meta
+from ps_cluster.runs.result_rows import CheckpointMeta
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
 from tests.helpers.data import pack_images
@@ -38,7 +38,9 @@ def _checkpoint_of_another_model(run_root: Path) -> None:
     write_json(run_dir.dataset, {"name": "synthetic", "kind": "synthetic", "directory": str(dataset.directory)})
     arrays = {"weights": np.zeros([7], np.float32), "statistics": np.zeros([0], np.float32)}
     checkpoints.save(
-        run_dir.checkpoints, checkpoints.Checkpoint(1, arrays, Meta(config=config.model_dump(mode="json"))), keep=1
+        run_dir.checkpoints,
+        checkpoints.Checkpoint(1, arrays, CheckpointMeta(config=config.model_dump(mode="json"))),
+        keep=1,
     )
 
 

@@ -25,7 +25,7 @@ from ps_cluster.config.cluster_settings import joined
 from ps_cluster.config.layers import NamedLayer, known_keys, settings_of_environment
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.options import CONFIG_OPTIONS, GROUPS, RARE, settings_of
-from ps_cluster.config.registry import Kinds, Named
+from ps_cluster.config.registry import Named, Registry
 from ps_cluster.config.schema import PAGE, sections
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserError, did_you_mean
@@ -221,7 +221,7 @@ class NameOf(click.ParamType[str]):
 
     name = "name"
 
-    def __init__(self, kinds: Kinds[Named]):
+    def __init__(self, kinds: Registry[Named]):
         self._kinds = kinds
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:

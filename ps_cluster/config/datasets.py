@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.config.registry import Kinds, Part, PathFromText, Section
+from ps_cluster.config.registry import Part, PathFromText, Registry, Section
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, whole
 
@@ -216,7 +216,7 @@ class Form:
         raise NotImplementedError
 
 
-FORMS: Kinds[Form] = Kinds("form of data", Form, "ps_cluster.data.forms", "ps_cluster.forms")
+FORMS: Registry[Form] = Registry("form of data", Form, "ps_cluster.data.forms", "ps_cluster.forms")
 
 
 class Place(NamedTuple):
@@ -514,7 +514,7 @@ class _Function(DataSet):
         return self._function()
 
 
-class _DataSets(Kinds[DataSet]):
+class _DataSets(Registry[DataSet]):
     """All data sets: by name, or by the path of data in one of the forms that are known."""
 
     @property
@@ -545,6 +545,6 @@ class _DataSets(Kinds[DataSet]):
         return self._made(place.form.dataset(place.path), name)
 
 
-DATASETS: Kinds[DataSet] = _DataSets(
+DATASETS: Registry[DataSet] = _DataSets(
     "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_from_function
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from ps_cluster.config.registry import Kinds, Part, Section
+from ps_cluster.config.registry import Part, Registry, Section
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -210,4 +210,4 @@ class Mode:
         return self.name
 
 
-MODES: Kinds[Mode] = Kinds("mode", Mode, "ps_cluster.training.modes", "ps_cluster.modes")
+MODES: Registry[Mode] = Registry("mode", Mode, "ps_cluster.training.modes", "ps_cluster.modes")

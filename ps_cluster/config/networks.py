@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from ps_cluster.config import registry
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import Kinds, Part, Section, find, keras
+from ps_cluster.config.registry import Part, Registry, Section, import_object, keras
 from ps_cluster.errors import UserError
 
 
@@ -119,10 +119,10 @@ class SavedNetwork(Network):
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
         """Return the saved model."""
-        return find(Part.LOAD_SAVED)(self._file, examples)
+        return import_object(Part.LOAD_SAVED)(self._file, examples)
 
 
-class Networks(Kinds[Network]):
+class Networks(Registry[Network]):
     """The networks, and models that Keras has saved as FILE.keras."""
 
     def __contains__(self, name: object) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ps_cluster.config.registry import Kinds, Part
+from ps_cluster.config.registry import Part, Registry
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, number_text
 
@@ -125,7 +125,7 @@ class ExampleSpec:
 
 # The objectives: what a network is trained for, and how its outputs are judged. No TensorFlow.
 #
-# Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.Judge`.
+# Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.LossAndMetric`.
 
 SMOOTHING = "training.label_smoothing"
 
@@ -136,7 +136,7 @@ class Objective:
     Attributes:
       name: the name by which data sets choose it.
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
-      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.Judge`).
+      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.LossAndMetric`).
       takes_probabilities: whether its metric is right for outputs that are probabilities, too.
       has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
       results: "module:class" of what is found out about its predictions (`ps_cluster.report.analysis.Analysis`);
@@ -351,4 +351,6 @@ CLASSIFICATION = Classification()
 MULTI_LABEL = MultiLabel()
 REGRESSION = Regression()
 
-OBJECTIVES: Kinds[Objective] = Kinds("objective", Objective, "ps_cluster.config.objectives", "ps_cluster.objectives")
+OBJECTIVES: Registry[Objective] = Registry(
+    "objective", Objective, "ps_cluster.config.objectives", "ps_cluster.objectives"
+)

@@ -39,7 +39,7 @@ def _as_it_is(found: Any) -> Any:
     return found
 
 
-class Kinds(Generic[T]):
+class Registry(Generic[T]):
     """All objects of one kind (data set, mode, network, …), by name.
 
     The package's own are the instances of `base` in the module `home`, or in the modules of the package `home`: a new
@@ -357,17 +357,17 @@ def _told(error: Exception) -> str:
 class Part(StrEnum):
     """The code that is named where it can't be imported: it stands above the configuration, most of it with TensorFlow.
 
-    No other strings name code. Homes of `Kinds` and the commands of `cli/main.py` are names of modules.
+    No other strings name code. Homes of `Registry` and the commands of `cli/main.py` are names of modules.
     """
 
     TRAIN_ON_PARAMETER_SERVERS = "ps_cluster.training.chief:train"
     TRAIN_BY_ALL_REDUCE = "ps_cluster.training.all_reduce:train"
     TRAIN_A_SPLIT_NETWORK = "ps_cluster.training.split_trainer:train"
-    STEPS = "ps_cluster.training.worker:Steps"
+    STEPS = "ps_cluster.training.worker:AsynchronousSteps"
     SPLIT_STEPS = "ps_cluster.training.split_trainer:SplitSteps"
     CUT_BY_LAYERS = "ps_cluster.training.split_trainer:cut_by_layers"
     CUT_BY_WIDTH = "ps_cluster.training.split_trainer:cut_by_width"
-    SLICE = "ps_cluster.server.shard:Slice"
+    SLICE = "ps_cluster.server.shard:ParameterShard"
     CORRECTION = "ps_cluster.server.staleness:Correction"
     CLASSIFICATION_JUDGE = "ps_cluster.training.judges:ClassificationJudge"
     MULTI_LABEL_JUDGE = "ps_cluster.training.judges:MultiLabelJudge"
@@ -380,7 +380,7 @@ class Part(StrEnum):
     LOAD_SAVED = "ps_cluster.models.build:load_saved"
 
 
-def find(place: str | Any) -> Any:
+def import_object(place: str | Any) -> Any:
     """Return the object of a `Part`, at "package.module:name" or "path/to/file.py:name"; anything but text as it is."""
     if not isinstance(place, str):
         return place

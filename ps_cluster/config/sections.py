@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES, PS, WORKER
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.registry import Kinds, Section
+from ps_cluster.config.registry import Registry, Section
 from ps_cluster.config.update_settings import METHODS, RULES, SCHEDULES
 from ps_cluster.errors import UserError
 
@@ -69,7 +69,7 @@ class Choice(NamedTuple):
     """The key of a section that chooses its further settings, and the objects that the key may name."""
 
     key: str
-    kinds: Kinds[Kind]
+    kinds: Registry[Kind]
 
 
 CHOSEN: dict[str, Choice] = {
@@ -121,7 +121,7 @@ def of_choices(recipe: Layer, chosen: Layer) -> Layer:
     return result
 
 
-def _shared_settings(kinds: Kinds[Any], *names: Any) -> set[str]:
+def _shared_settings(kinds: Registry[Any], *names: Any) -> set[str]:
     """Return the settings that two choices have from one class; of an unknown choice those that all have."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]

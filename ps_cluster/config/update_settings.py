@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ps_cluster.config.registry import LARGEST_FACTOR, Factor, Fraction, Kinds, Part, Section, tf
+from ps_cluster.config.registry import LARGEST_FACTOR, Factor, Fraction, Part, Registry, Section, tf
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -83,7 +83,7 @@ class OptimizerRule:
     update: Any = None
 
 
-RULES: Kinds[OptimizerRule] = Kinds(
+RULES: Registry[OptimizerRule] = Registry(
     "optimizer rule", OptimizerRule, "ps_cluster.server.rules", "ps_cluster.optimizer_rules"
 )
 
@@ -124,7 +124,7 @@ class StalenessMethod:
         return config.optimizer
 
 
-METHODS: Kinds[StalenessMethod] = Kinds(
+METHODS: Registry[StalenessMethod] = Registry(
     "staleness method", StalenessMethod, "ps_cluster.server.staleness", "ps_cluster.staleness_methods"
 )
 
@@ -161,4 +161,4 @@ class Schedule:
         raise NotImplementedError
 
 
-SCHEDULES: Kinds[Schedule] = Kinds("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")
+SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")

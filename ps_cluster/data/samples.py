@@ -11,7 +11,7 @@ import numpy as np
 
 from ps_cluster.config.datasets import Augmentation, DataSet, DataSettings
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import Malformed
 
@@ -85,7 +85,7 @@ def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset) -> 
 
         from ps_cluster.data.batches import Batch
 
-        augment = find(kind.augment)
+        augment = import_object(kind.augment)
         (name,) = dataset.spec.inputs
 
         def vary(ids: np.ndarray, epoch: int) -> np.ndarray:

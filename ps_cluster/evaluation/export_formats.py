@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import Kinds, tf
+from ps_cluster.config.registry import Registry, tf
 from ps_cluster.errors import UserError
 from ps_cluster.installation import to_add, to_install
 
@@ -89,7 +89,7 @@ class ExportFormat:
         raise NotImplementedError
 
 
-EXPORT_FORMATS: Kinds[ExportFormat] = Kinds(
+EXPORT_FORMATS: Registry[ExportFormat] = Registry(
     "export format", ExportFormat, "ps_cluster.evaluation.export_formats", "ps_cluster.export_formats"
 )
 

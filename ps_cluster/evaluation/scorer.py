@@ -18,7 +18,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.quiet_import import without_first_lines
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ps_cluster.evaluation.views import GradientProbe
     from ps_cluster.models.compiled import CompiledMetrics
     from ps_cluster.report.sheets import Answer
-    from ps_cluster.training.judges import Judge
+    from ps_cluster.training.judges import LossAndMetric
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 
@@ -47,7 +47,7 @@ class Scored:
     compiled: Mapping[str, float] = field(default_factory=dict)  # of compile(), on the test examples
     predictions: Predictions | None = field(
         default=None, compare=False
-    )  # of the test examples; None if they are not kept (`Judge.kept`)
+    )  # of the test examples; None if they are not kept (`LossAndMetric.kept`)
 
 
 class Scorer:
@@ -96,7 +96,7 @@ class Scorer:
 
         self._probe = partial(_probe_of, self._model, plain_outputs, dataset, config)
         self._first, self._plain_judge = first, judge_of(dataset.spec)
-        views = find(DATASETS[config.data.dataset].views)
+        views = import_object(DATASETS[config.data.dataset].views)
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
         self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
         # The mean over views is of the prediction alone, which is the first of several outputs.
@@ -217,7 +217,7 @@ def _floats(output: Any) -> tf.Tensor:
 
 
 def _summing(
-    outputs: Callable[..., Any], judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None
+    outputs: Callable[..., Any], judge: LossAndMetric, spec: ExampleSpec, compiled: CompiledMetrics | None = None
 ) -> Callable[..., Any]:
     """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [], kept).
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.training.judges import Judge
+from ps_cluster.training.judges import LossAndMetric
 
 Inputs = Mapping[str, tf.Tensor]
 
@@ -51,7 +51,7 @@ class GradientProbe:
     """
 
     def __init__(
-        self, model: keras.Model, outputs: Callable[[dict[str, Any]], Any], judge: Judge, dataset: PackedDataset
+        self, model: keras.Model, outputs: Callable[[dict[str, Any]], Any], judge: LossAndMetric, dataset: PackedDataset
     ):
         """Keep the examples.
 

@@ -19,8 +19,8 @@ from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import RowTail
-from ps_cluster.launch.rules import BEGUN, STAGES, Stage, diverged_line
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.rules import BEGUN, STAGES, RunStage, diverged_line
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
@@ -44,7 +44,7 @@ Reach = Callable[[Mapping[Task, str]], set[Task]]
 
 
 @dataclass(frozen=True)
-class Patience:
+class RendezvousLimits:
     """Bounds of the wait for other tasks: its length, and the number of workers that are enough.
 
     Attributes:
@@ -58,7 +58,7 @@ class Patience:
     needs_all: bool = False
 
 
-class Repeated:
+class RepeatedNotice:
     """Says what is waited for: when that changes, and every 10 s."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float]):
@@ -75,12 +75,12 @@ class Repeated:
             self._notice(line)
 
 
-class Keeper:
+class TaskSupervisor:
     """Keeps one task. `run` returns the exit code of the command."""
 
     def __init__(
         self, task: Task, topology: ClusterTopology, run_dir: RunDir, view: ProgressView, requests: StopRequests,
-        start: Callable[[int | None], subprocess.Popen[bytes]], limits: Limits, patience: Patience,
+        start: Callable[[int | None], subprocess.Popen[bytes]], limits: LauncherLimits, patience: RendezvousLimits,
         *, conclude: Callable[[str], int] = lambda outcome: 0, total: int | None = None,
         note_workers: Callable[[Mapping[int, int]], None] = lambda pids: None,
         reach: Reach = working, clock: Callable[[], float] = time.monotonic,
@@ -120,7 +120,7 @@ class Keeper:
         self._drains = False
         self._next_probe_s = 0.0
         self._leader_s: float | None = None  # when the leader was last reached; None: not yet
-        self._say = Repeated(view.notice, clock)
+        self._say = RepeatedNotice(view.notice, clock)
 
     def run(self) -> int:
         """Wait for the others where that is necessary, keep the task's process, and return the exit code."""
@@ -210,9 +210,9 @@ class Keeper:
             _end(child)
             raise
         still_s, limits = self._awake() - self._moved_s, self._limits.for_waits_of(self._longest_wait_s)
-        stage = Stage.DRAINING if self._drains else Stage.TRAINING if self._begun else Stage.STARTING
+        stage = RunStage.DRAINING if self._drains else RunStage.TRAINING if self._begun else RunStage.STARTING
         limit_s, what = STAGES[stage].seconds(limits), STAGES[stage].message.format(leader=self._task)
-        if stage is Stage.STARTING and self._task.type == WORKER:
+        if stage is RunStage.STARTING and self._task.type == WORKER:
             limit_s += self._patience.wait_s  # without a chief its process waits for the other workers
         if still_s <= limit_s:
             return None
@@ -336,12 +336,12 @@ def _signal_name(number: int) -> str:
 
 
 def gathered(
-    topology: ClusterTopology, patience: Patience, requests: StopRequests, notice: Callable[[str], None],
+    topology: ClusterTopology, patience: RendezvousLimits, requests: StopRequests, notice: Callable[[str], None],
     *, reach: Reach = working, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
 ) -> int | None:  # fmt: skip
     """Return how many workers are there, once all that is needed is; None when told to stop, or in vain."""
     addresses = {task: address for task, address in topology.addresses.items() if task != topology.leader}
-    say, began_s, rest_s = Repeated(notice, clock), clock(), None
+    say, began_s, rest_s = RepeatedNotice(notice, clock), clock(), None
     while requests.count == 0:
         with contextlib.suppress(OSError):  # a shared folder that can't be read just now
             writing.check()  # a newer leader may have begun meanwhile

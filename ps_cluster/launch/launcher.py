@@ -30,7 +30,7 @@ from ps_cluster.launch.rules import (
     AnswerScale,
     ClusterStarted,
     Decisions,
-    Drain,
+    DrainLeader,
     Ending,
     EvaluatorDone,
     Event,
@@ -40,23 +40,23 @@ from ps_cluster.launch.rules import (
     Notice,
     PortTaken,
     ProgressSeen,
+    RestartFromSnapshot,
     RestartTask,
     RestartTraining,
     Scale,
     ScaleRequested,
     ScoreSeen,
+    SnapshotChecked,
     StartCluster,
     StopAll,
     Stopped,
     StopRequested,
     StopTraining,
-    TakeBack,
-    TakenBack,
     TaskDied,
     TimePassed,
     WriteStacks,
 )
-from ps_cluster.launch.silence import Limits, Silent
+from ps_cluster.launch.silence import LauncherLimits, Silent
 from ps_cluster.report import closing_table, summary
 from ps_cluster.report.closing_table import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
@@ -85,7 +85,7 @@ def run_local(
     view: ProgressView,
     began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
-    limits: Limits = Limits(),
+    limits: LauncherLimits = LauncherLimits(),
     tensorboard: bool = False,
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
@@ -125,7 +125,7 @@ def run_local(
         view.start(config, run_dir, dataset)
         if line := topology.warning(config, room()):
             view.notice(MEMORY_SHORT(line))
-        watch = Watch(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
+        watch = EventLoop(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
         try:
             ending = watch.until_the_end()
         finally:
@@ -218,7 +218,7 @@ def _exit_code(ending: Ending, left: list[str]) -> int:
 # The launcher's event loop: look at tasks and run files, tell `Decisions` what was seen, carry out what follows.
 
 
-class Watch:
+class EventLoop:
     """The event loop. Each look polls everything once and tells it as events, in the order of `_look`.
 
     Attributes:
@@ -232,7 +232,7 @@ class Watch:
         run_dir: RunDir,
         view: ProgressView,
         requests: StopRequests,
-        limits: Limits,
+        limits: LauncherLimits,
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
@@ -345,7 +345,7 @@ class Watch:
             case RestartTask(task):
                 cluster.restart(task)
                 self._show_tasks()
-            case TakeBack():
+            case RestartFromSnapshot():
                 self._take_back(action)
             case GiveUp(task):
                 cluster.give_up(task)
@@ -355,7 +355,7 @@ class Watch:
                 self._has_started()
             case AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
-            case Drain(leader):
+            case DrainLeader(leader):
                 cluster.signal(leader, signal.SIGTERM)
             case WriteStacks(tasks):
                 for task in tasks:
@@ -397,7 +397,7 @@ class Watch:
         self._show_tasks()
         self._tell(Stopped())
 
-    def _take_back(self, request: TakeBack) -> None:
+    def _take_back(self, request: RestartFromSnapshot) -> None:
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
         self._read_rows()  # the last ones of the old leader
         problem, snapshot = "", False
@@ -407,7 +407,7 @@ class Watch:
                 problem = f"no state in '{self._run_dir.root}' can be read, and nothing is begun anew over them"
         except RunFailed as error:
             problem = str(error)
-        self._tell(TakenBack(request, snapshot, problem))
+        self._tell(SnapshotChecked(request, snapshot, problem))
 
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())

@@ -38,8 +38,8 @@ from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
 from ps_cluster.system import isolation
 from ps_cluster.system.environment import stop_signals
-from ps_cluster.system.machine import Room, fastest_precision
-from ps_cluster.training.agreement import Agreement, check_journals, newest_checkpoint
+from ps_cluster.system.machine import FreeMemory, fastest_precision
+from ps_cluster.training.agreement import CompatibilityFingerprint, check_journals, newest_checkpoint
 
 Notify = Callable[[str], None]
 
@@ -211,7 +211,7 @@ def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset
     """
     directory = run_dir.workspace(task.type, task.index)
     directory.mkdir(parents=True, exist_ok=True)
-    agreement = Agreement.of(config, dataset)
+    agreement = CompatibilityFingerprint.of(config, dataset)
     write_whole(directory / AGREEMENT, agreement.to_json())
     if computes_gradients:
         for name, field in fields_of(dataset.spec).items():
@@ -232,7 +232,7 @@ _ORIGINS_FROM = 45  # column
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 
 
-def lines(resolved: Resolved, room: Room) -> Iterator[str]:
+def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     """Yield a file for --config, whose comments say where each value comes from and what the run would take.
 
     Raises:

@@ -18,11 +18,11 @@ from ps_cluster.errors import BAD_INPUT, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.keeper import Keeper, Patience, taken
+from ps_cluster.launch.keeper import RendezvousLimits, TaskSupervisor, taken
 from ps_cluster.launch.launcher import write_ending
 from ps_cluster.launch.local_cluster import TASK_ARGV
 from ps_cluster.launch.local_run import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
@@ -67,7 +67,7 @@ def run_one_task(
     _goes_on(resume, run_dir, leads=leads)
     _check_port_is_free(topology, task)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
-    patience = Patience(wait_s, min_workers, needs_all=not config.mode_kind.on_death[WORKER].dispensable)
+    patience = RendezvousLimits(wait_s, min_workers, needs_all=not config.mode_kind.on_death[WORKER].dispensable)
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
@@ -91,7 +91,7 @@ def run_one_task(
 
 def _lead_or_follow(
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
-    *, resume: str, patience: Patience, requests: StopRequests, view: ProgressView, notify: Notify,
+    *, resume: str, patience: RendezvousLimits, requests: StopRequests, view: ProgressView, notify: Notify,
     task_argv: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Keep the task until it ends; return the exit code. A leader claims the run directory first."""
@@ -124,8 +124,8 @@ def _lead_or_follow(
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
         began, epoch = time.monotonic(), claimed.epoch if claimed else 0
-        keeper = Keeper(
-            task, topology, run_dir, view, requests, child, Limits(), patience, total=total,
+        keeper = TaskSupervisor(
+            task, topology, run_dir, view, requests, child, LauncherLimits(), patience, total=total,
             conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice),
             note_workers=lambda pids: _write_cluster(run_dir, topology, config.mode_kind.trainer_type, pids),
         )  # fmt: skip

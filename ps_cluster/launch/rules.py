@@ -10,7 +10,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.silence import UNDER_WAY, Limits, SilenceWatch, Silent
+from ps_cluster.launch.silence import UNDER_WAY, LauncherLimits, SilenceDetector, Silent
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.logs import (
     CLUSTER_RESTARTED,
@@ -50,7 +50,7 @@ def diverged_line(updates: int) -> str:
 # A table of the stages of a run: the time limit of each, and what follows when it is over.
 
 
-class Stage(Enum):
+class RunStage(Enum):
     """Starting → training (→ draining) → scoring. A death that restarts the whole cluster leads back to starting."""
 
     STARTING = "starting"
@@ -72,21 +72,23 @@ class StageLimit:
     """A row of the table.
 
     Attributes:
-      seconds: the limit, out of the run's `Limits`. It counts from the beginning of the stage, or the last thing that
+      seconds: the limit, out of the run's `LauncherLimits`. It counts from the beginning of the stage, or the last thing that
         moved in it: an update while training and draining, a score while scoring.
       message: says what did not happen. "{leader}" stands for the leader's name.
     """
 
-    seconds: Callable[[Limits], float]
+    seconds: Callable[[LauncherLimits], float]
     message: str
     then: AtLimit
 
 
-STAGES: Mapping[Stage, StageLimit] = {
-    Stage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin", AtLimit.FAIL),
-    Stage.TRAINING: StageLimit(lambda it: it.standstill_s, "training stands still: no update", AtLimit.END_THE_LEADER),
-    Stage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end", AtLimit.FAIL),
-    Stage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing", AtLimit.LEAVE_UNSCORED),
+STAGES: Mapping[RunStage, StageLimit] = {
+    RunStage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin", AtLimit.FAIL),
+    RunStage.TRAINING: StageLimit(
+        lambda it: it.standstill_s, "training stands still: no update", AtLimit.END_THE_LEADER
+    ),
+    RunStage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end", AtLimit.FAIL),
+    RunStage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing", AtLimit.LEAVE_UNSCORED),
 }
 
 
@@ -179,13 +181,13 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class TakenBack:
-    """Answers `TakeBack`.
+class SnapshotChecked:
+    """Answers `RestartFromSnapshot`.
 
     snapshot: there is a sound one to go on from. problem: why training can neither go on nor begin anew; "" for none.
     """
 
-    request: TakeBack
+    request: RestartFromSnapshot
     snapshot: bool
     problem: str = ""
 
@@ -202,7 +204,7 @@ Event = (
     | TimePassed
     | ClusterStarted
     | Stopped
-    | TakenBack
+    | SnapshotChecked
 )
 
 # Actions, carried out by the loop.
@@ -235,7 +237,7 @@ class RestartTraining:
 
 
 @dataclass(frozen=True)
-class TakeBack:
+class RestartFromSnapshot:
     """Stop all training tasks at once, and look for the newest snapshot: the state of a ps or of the leader is lost.
 
     Attributes:
@@ -271,7 +273,7 @@ class AnswerScale:
 
 
 @dataclass(frozen=True)
-class Drain:
+class DrainLeader:
     """Ask the leader (SIGTERM) to end in order: no new steps, a last checkpoint."""
 
     leader: Task
@@ -308,11 +310,11 @@ Action = (
     | StartCluster
     | RestartTask
     | RestartTraining
-    | TakeBack
+    | RestartFromSnapshot
     | GiveUp
     | Scale
     | AnswerScale
-    | Drain
+    | DrainLeader
     | WriteStacks
     | Kill
     | StopTraining
@@ -345,7 +347,7 @@ class _InARow:
 class Recovery:
     """Counts deaths in a row, for each task by itself, and together for deaths that restart the whole cluster."""
 
-    def __init__(self, limits: Limits, on_death: OnDeaths):
+    def __init__(self, limits: LauncherLimits, on_death: OnDeaths):
         self._limits = limits
         self._on_death = on_death
         self._rows: dict[Hashable, _InARow] = {}
@@ -404,7 +406,7 @@ class Recovery:
         return CLUSTER if self.restarts_all(death) else death.task
 
 
-class Plans:
+class DelayedActions:
     """Actions to take later, at most one for each key: a task, or `CLUSTER`."""
 
     def __init__(self) -> None:
@@ -492,7 +494,7 @@ class Decisions:
       silences: the worker processes that were killed because they were silent.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, limits: Limits, now_s: float):
+    def __init__(self, config: RunConfig, run_dir: RunDir, limits: LauncherLimits, now_s: float):
         """Start in the first stage. `run_dir`: only for the names of files in messages."""
         self._config = config
         self._run_dir = run_dir
@@ -500,8 +502,8 @@ class Decisions:
         self._longest_wait_s = 0.0  # for an update, as the leader tells
         self._on_death = config.mode_kind.on_death
         self._recovery = Recovery(limits, self._on_death)
-        self._plans = Plans()
-        self._silence = SilenceWatch(config, limits, now_s)
+        self._plans = DelayedActions()
+        self._silence = SilenceDetector(config, limits, now_s)
         self.silences: list[Silent] = []
         self._frozen_since: dict[Task, float] = {}
         self._killed_at: dict[tuple[Task, int], float] = {}  # (task, pid) → when it was killed, until it is gone
@@ -515,7 +517,7 @@ class Decisions:
         self._outcome = "failed"  # as the leader writes it in the end
         self._scored = False
         self._evaluator_lost: str | None = None
-        self._enter(Stage.STARTING, now_s)
+        self._enter(RunStage.STARTING, now_s)
 
     def decide(self, event: Event, now_s: float) -> Actions:
         """Return the actions that follow from `event`, in their order."""
@@ -525,7 +527,7 @@ class Decisions:
             case Stopped():
                 self._moved_at = now_s  # the time that it took counts for no stage
             case ScoreSeen():
-                self._moved_at = now_s if self._stage is Stage.SCORING else self._moved_at
+                self._moved_at = now_s if self._stage is RunStage.SCORING else self._moved_at
             case ProgressSeen():
                 return self._on_progress(event, now_s)
             case PortTaken(first):
@@ -534,10 +536,10 @@ class Decisions:
                 return self._on_leader_done(outcome, now_s)
             case EvaluatorDone():
                 self._scored = True
-                return (self._ended(),) if self._stage is Stage.SCORING else ()
+                return (self._ended(),) if self._stage is RunStage.SCORING else ()
             case TaskDied(task_exit):
                 return self._on_death_of(task_exit, now_s)
-            case TakenBack():
+            case SnapshotChecked():
                 return self._on_taken_back(event, now_s)
             case StopRequested(exit_code):
                 return self._on_stop_request(exit_code, now_s)
@@ -547,16 +549,16 @@ class Decisions:
                 return self._on_time(event, now_s)
         return ()
 
-    def _enter(self, stage: Stage, now_s: float) -> None:
+    def _enter(self, stage: RunStage, now_s: float) -> None:
         self._stage, self._moved_at = stage, now_s
 
     @property
-    def _limits_now(self) -> Limits:
+    def _limits_now(self) -> LauncherLimits:
         return self._limits.for_waits_of(self._longest_wait_s)
 
     @property
     def _under_way(self) -> bool:
-        return self._stage in (Stage.TRAINING, Stage.DRAINING)
+        return self._stage in (RunStage.TRAINING, RunStage.DRAINING)
 
     # Training goes on, and ends.
 
@@ -564,9 +566,9 @@ class Decisions:
         row = event.row
         self._longest_wait_s = row.longest_wait_seconds
         actions: Actions = ()
-        if self._stage is Stage.STARTING and row.phase in BEGUN:
+        if self._stage is RunStage.STARTING and row.phase in BEGUN:
             self._trained = True
-            self._enter(Stage.TRAINING, now_s)
+            self._enter(RunStage.TRAINING, now_s)
             actions = self._drain(now_s) if self._draining else ()
         if self._under_way:
             self._silence.see(row, event.workers, now_s)
@@ -585,7 +587,7 @@ class Decisions:
             return (Ending("failed", 1, f"{leader} ended without a result (log: {log})"),)
         self._outcome = outcome
         self._plans.drop(*self._tasks(TRAINING_TYPES))
-        self._enter(Stage.SCORING, now_s)
+        self._enter(RunStage.SCORING, now_s)
         return (StopTraining(self._limits.grace_s), *self._scoring_over_already())
 
     def _scoring_over_already(self) -> Actions:
@@ -597,23 +599,23 @@ class Decisions:
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
-            outcome = self._outcome if self._stage is Stage.SCORING else "stopped"
+            outcome = self._outcome if self._stage is RunStage.SCORING else "stopped"
             return StopAll(), Ending(outcome, exit_code, f"stopped at once, {when}")
-        if self._stage is Stage.SCORING:
+        if self._stage is RunStage.SCORING:
             return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
         self._draining = True
         line = DRAINING(
             "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
             f"(given up after {self._limits_now.drain_s:.0f} s without an update); Ctrl-C again to stop now"
         )
-        return (Notice(line), *(self._drain(now_s) if self._stage is Stage.TRAINING else ()))
+        return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
 
     def _drain(self, now_s: float) -> Actions:
-        self._enter(Stage.DRAINING, now_s)
-        return (Drain(self._topology.leader),)
+        self._enter(RunStage.DRAINING, now_s)
+        return (DrainLeader(self._topology.leader),)
 
     def _on_scale_request(self, workers: int) -> Actions:
-        if self._stage is not Stage.TRAINING or CLUSTER in self._plans:
+        if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
         actions = scale(self._config, self._topology, workers)
@@ -636,7 +638,7 @@ class Decisions:
     @property
     def _expects_ends(self) -> bool:
         """True if training tasks are meant to end: all are taken back, or training is over."""
-        return CLUSTER in self._plans or self._stage is Stage.SCORING
+        return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
     def _on_death_of(self, death: TaskExit, now_s: float) -> Actions:
         task = death.task
@@ -652,18 +654,18 @@ class Decisions:
         if delay_s is None:
             return self._give_up(task, self._recovery.first_cause(death), gone=True)
         if self._recovery.restarts_all(death):
-            return (TakeBack(f"{death}", delay_s),)
+            return (RestartFromSnapshot(f"{death}", delay_s),)
         self._plans.add(task, now_s + delay_s, RestartTask(task))
         return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
 
-    def _on_taken_back(self, event: TakenBack, now_s: float) -> Actions:
+    def _on_taken_back(self, event: SnapshotChecked, now_s: float) -> Actions:
         cause, delay_s = event.request.cause, event.request.delay_s
         if event.problem:
             return (Ending("failed", 1, f"{cause}; {event.problem}"),)
         self._silence.forget()
         self._plans.drop(*self._tasks(TRAINING_TYPES))
         self._plans.add(CLUSTER, now_s + delay_s, RestartTraining(resume=event.snapshot))
-        self._enter(Stage.STARTING, now_s)
+        self._enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if event.snapshot else "the beginning"
         line = f"{cause}; starting {all_of(self._topology.types)} again{after(delay_s)} from {where}"
         return (Notice(CLUSTER_RESTARTED(line)),)
@@ -677,13 +679,13 @@ class Decisions:
             return (Ending("failed", 1, cause),)
         self._recovery.forgive(task)
         line = f"{cause}; training goes on without {task}"
-        if task.type == WORKER and gone and self._stage is not Stage.STARTING:
+        if task.type == WORKER and gone and self._stage is not RunStage.STARTING:
             return GiveUp(task), Notice(line)
         # Of a worker: the chief waits for it, before training begins for its server, later for an answer of one that hangs.
-        return GiveUp(task), TakeBack(line, delay_s=0)
+        return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
 
     def _go_on_without_evaluator(self, cause: str) -> Actions:
-        if self._stage is Stage.SCORING:
+        if self._stage is RunStage.SCORING:
             return (self._unscored(f"the evaluator was given up: {cause}"),)
         self._evaluator_lost = cause
         return (Notice(EVALUATOR_GIVEN_UP(f"{cause}; training goes on without it")),)

@@ -13,7 +13,7 @@ from ps_cluster.runs.result_rows import SAVING, ProgressRow
 
 
 @dataclass(frozen=True)
-class Limits:
+class LauncherLimits:
     """The launcher's time limits, in seconds. Only time in which the launcher ran counts (ps_cluster/clock.py)."""
 
     look_every_s: float = 0.2
@@ -33,7 +33,7 @@ class Limits:
     grace_s: float = 5.0  # from SIGTERM to SIGKILL
     port_attempts: int = 5
 
-    def for_waits_of(self, seconds: float) -> Limits:
+    def for_waits_of(self, seconds: float) -> LauncherLimits:
         """Return these limits where an update may take so long, as the leader tells in its rows."""
         return replace(
             self,
@@ -110,7 +110,7 @@ class _Worker:
         return self._working_s / steps if steps else None
 
 
-class SilenceWatch:
+class SilenceDetector:
     """Finds silent workers in the rows of progress.
 
     Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
@@ -125,7 +125,7 @@ class SilenceWatch:
     hangs before its first update, only the run's standstill limit applies.
     """
 
-    def __init__(self, config: RunConfig, limits: Limits, now_s: float):
+    def __init__(self, config: RunConfig, limits: LauncherLimits, now_s: float):
         self._waits = config.mode_kind.waits
         self._tells = config.on_parameter_servers and not config.mode_kind.late_workers(config)
         self._limits_now = self._limits = limits

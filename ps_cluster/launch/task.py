@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import EVALUATOR, WORKER, Task
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
 from ps_cluster.files import locks
@@ -36,7 +36,7 @@ from ps_cluster.launch import local_run
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
-from ps_cluster.runs.leaders import Claim, Leading, Superseded, Told, claim, forget_told, read_told
+from ps_cluster.runs.leaders import Claim, LeaderMessage, LeaderStart, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.logs import ERROR
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
@@ -84,7 +84,7 @@ def serve(
 
 
 def _serve_until_told(folder: Path) -> None:
-    newest: Told | None = None
+    newest: LeaderMessage | None = None
     while newest is None or newest.ended is None:
         time.sleep(LOOK_EVERY_S)
         message = read_told(folder)
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
         epoch: int = options.epoch
         if not epoch and member == topology.leader:  # without a launcher the command has made the claim
             epoch = claim(run_dir).epoch
-        leading = Leading(
+        leading = LeaderStart(
             alone=options.alone,
             epoch=epoch,
             least_workers=options.least_workers,
@@ -209,7 +209,7 @@ def run_task(
     task: Task,
     *,
     resume: bool,
-    leading: Leading = Leading(),
+    leading: LeaderStart = LeaderStart(),
     index: int | None = None,
     trainer: Callable[..., None] | None = None,
 ) -> None:
@@ -240,7 +240,7 @@ def run_task(
             raise LostTask(str(error)) from error
     elif task.type == topology.leader.type:
         import_tensorflow()
-        train = trainer or find(config.mode_kind.trainer)
+        train = trainer or import_object(config.mode_kind.trainer)
         train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain, leading=leading)
     else:
         told = run_dir.workspace(named.type, named.index) if leading.alone else None

@@ -24,7 +24,7 @@ from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error, one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.runs.rows import TaskRow, TaskType
-from ps_cluster.system.machine import Room
+from ps_cluster.system.machine import FreeMemory
 from ps_cluster.system.network import host_and_port
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
@@ -331,7 +331,7 @@ def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
     return f"up to {at_once * max(filter(None, needed)) / 1e9:.1f} GB"
 
 
-def warning(config: RunConfig, room: Room) -> str | None:
+def warning(config: RunConfig, room: FreeMemory) -> str | None:
     """Return a line for the user where the run will take more memory than there is room for, else None."""
     needed = needed_bytes(config)
     if needed is None or needed <= room.memory_bytes:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from ps_cluster.config import registry
 from ps_cluster.config.networks import NETWORKS, Network, NetworkSettings
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.values import one_line
@@ -180,7 +180,7 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
 def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
     size = spec.outputs + 2  # of no other length, so that none is broadcast over another
-    judge = find(OBJECTIVES[spec.objective].judge)(spec)
+    judge = import_object(OBJECTIVES[spec.objective].judge)(spec)
     targets = judge.targets(tf.zeros([size, *spec.target.shape], spec.target.dtype))
     zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
     if has_loss(model):

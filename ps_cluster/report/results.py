@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
@@ -158,7 +158,7 @@ def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) ->
     try:
         predictions = scores.load(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
-        kind: Any = find(OBJECTIVES[predictions.objective].results)
+        kind: Any = import_object(OBJECTIVES[predictions.objective].results)
         found: Analysis | None = kind(predictions, encoding.target if encoding else "target") if kind else None
         return found
     except FileNotFoundError:

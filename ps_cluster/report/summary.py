@@ -26,7 +26,7 @@ from ps_cluster.runs.result_rows import (
     ProcessWork,
     ProgressRow,
     ScoreRow,
-    Server,
+    ServerSize,
     ServerSummary,
     SilenceRow,
     Summary,
@@ -230,7 +230,7 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
     return summaries
 
 
-def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
+def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
     parameters = {row.index: row.parameters for row in rows}
     servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
     return [

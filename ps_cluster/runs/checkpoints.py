@@ -25,7 +25,7 @@ from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.result_rows import EndedMark, Ending, Header, Meta
+from ps_cluster.runs.result_rows import CheckpointHeader, CheckpointMeta, EndedMark, Ending
 
 ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
@@ -76,7 +76,7 @@ class Checkpoint:
 
     step: int
     arrays: Mapping[str, np.ndarray]
-    meta: Meta = Meta()
+    meta: CheckpointMeta = CheckpointMeta()
 
     @property
     def epoch(self) -> int:
@@ -208,7 +208,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
-    header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
+    header = CheckpointHeader(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
     write_tensors(file, header, checkpoint.arrays)
 
 
@@ -221,7 +221,7 @@ def load(path: Path) -> Checkpoint:
       CheckpointError: it is cut short, damaged, or no checkpoint.
     """
     try:
-        header, arrays = open_tensors(path, Header)
+        header, arrays = open_tensors(path, CheckpointHeader)
         checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
         if (match := _FILE_NAME.fullmatch(path.name)) and (own := name_of(checkpoint.step, checkpoint.epoch)) != match[
             0
@@ -345,7 +345,7 @@ LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed trai
 _ALIKE = [COUNTS.index(name) for name in ("version", "applied", "accepted")]
 
 
-def is_even(arrays: Arrays) -> bool:
+def is_consistent_cut(arrays: Arrays) -> bool:
     """Return whether all slices of a checkpoint have taken in the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
@@ -357,7 +357,7 @@ def newest_even(directory: Path) -> int | None:
     """Return the step of the newest even checkpoint in a directory, None without one. Errors as `load_to_go_on`."""
 
     def check(checkpoint: Checkpoint) -> None:
-        if not is_even(checkpoint.arrays):
+        if not is_consistent_cut(checkpoint.arrays):
             raise CheckpointError("it is not even")
 
     checkpoint = load_to_go_on([directory], lambda line: None, check)

@@ -1,7 +1,7 @@
 """A slice's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
 
 Each leader appends to a file of its own, which nobody changes afterwards: the file of the leader before it is neither cut
-nor copied. A checkpoint says of every leader how many rows of its file count (rows/checkpoint.py, `Stretch`).
+nor copied. A checkpoint says of every leader how many rows of its file count (rows/checkpoint.py, `LeaderStretch`).
 
 The checksum of a row is that of the row before it, continued by its own bytes. So no row can be changed, left out or put
 elsewhere, and a file fits only behind the one that it was begun behind.
@@ -24,7 +24,7 @@ from ps_cluster.files.opening import open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.ledger import ROW, check_values
-from ps_cluster.runs.result_rows import Stretch
+from ps_cluster.runs.result_rows import LeaderStretch
 from ps_cluster.runs.run_dir import RunDir
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
@@ -118,13 +118,13 @@ class Journal:
             self._unwritten.popleft()
 
 
-def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "", problem: str = "") -> Stretch:
+def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "", problem: str = "") -> LeaderStretch:
     """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
-    return Stretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules, problem=problem)
+    return LeaderStretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules, problem=problem)
 
 
-def history_of(run_dir: RunDir, leaders: Sequence[Stretch], index: int) -> list[Piece]:
+def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
     """Return where the rows of slice `index` are, that the last of `leaders` had.
 
     A leader of another number of slices went on from a state in which all had the same steps (runs/checkpoints.py): there

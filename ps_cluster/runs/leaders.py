@@ -88,7 +88,7 @@ def _path(folder: Path, epoch: int) -> Path:
 
 
 @dataclass(frozen=True)
-class Leading:
+class LeaderStart:
     """The way a leader was started. The default: by a launcher on the same machine.
 
     Attributes:
@@ -116,7 +116,7 @@ TOLD = "told.json"
 _MOST_BYTES = 10_000
 
 
-class Told(BaseModel):
+class LeaderMessage(BaseModel):
     """A leader's word to a task.
 
     Attributes:
@@ -132,11 +132,11 @@ class Told(BaseModel):
     refused: str | None = Field(default=None, max_length=2000)
 
 
-def read_told(folder: Path) -> Told | None:
+def read_told(folder: Path) -> LeaderMessage | None:
     """Return what the leader said last; None where it said nothing yet, or is just writing."""
     try:
         with (folder / TOLD).open("rb") as file:
-            return Told.model_validate(parse_json(file.read(_MOST_BYTES).decode()))
+            return LeaderMessage.model_validate(parse_json(file.read(_MOST_BYTES).decode()))
     except (OSError, UnicodeDecodeError, Malformed, ValidationError):
         return None
 

@@ -61,7 +61,7 @@ def rows_of(table: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(table, np.float64).view(ROW).reshape(-1)
 
 
-class Joiner:
+class ShardJoiner:
     """Joins the rows of several slices: a step is applied once all slices have accepted it.
 
     Holds the rows of steps that some slices still lack, at most as many steps as are under way.

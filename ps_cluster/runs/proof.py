@@ -22,7 +22,7 @@ from ps_cluster.files.opening import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import COUNTS, NO_ROWS, ROW, WHOLE, Joiner, StepSet, check_values, names_of
+from ps_cluster.runs.ledger import COUNTS, NO_ROWS, ROW, WHOLE, ShardJoiner, StepSet, check_values, names_of
 
 MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
@@ -39,7 +39,7 @@ class RoundShape:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedRows:
     """What follows from the settings for the rows of a run. The default: nothing.
 
     Attributes:
@@ -57,7 +57,7 @@ class Expected:
     holds_from: Sequence[int] = ()
 
 
-class SliceAudit:
+class ShardAudit:
     """Reads the rows of one slice, in order, and counts violations.
 
     Attributes:
@@ -68,7 +68,7 @@ class SliceAudit:
       wrong_values: what else is wrong with a row → the first such row, in a line.
     """
 
-    def __init__(self, rounds: RoundShape, expected: Expected = Expected(), holds_from: int = 0):
+    def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), holds_from: int = 0):
         """Prepare. `holds_from`: the first row for which rates and bound hold."""
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
@@ -174,7 +174,7 @@ def audit(
     rounds: RoundShape,
     scheduled: StepSet,
     total: int | None,
-    expected: Expected = Expected(),
+    expected: ExpectedRows = ExpectedRows(),
     on_rows: OnRows = lambda rows: None,
 ) -> Json:
     """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
@@ -192,7 +192,7 @@ def audit(
     slices, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        slice_audit, own = SliceAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        slice_audit, own = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
         try:
             for rows in journal.read(history):
                 slice_audit.read(rows)
@@ -306,7 +306,7 @@ def _in_step_order(
 
     A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.
     """
-    joiner, steps, held, gradients = Joiner(len(journals)), StepSet(), NO_ROWS, 0
+    joiner, steps, held, gradients = ShardJoiner(len(journals)), StepSet(), NO_ROWS, 0
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
         rows = joiner.add(list(chunks))
         steps.add(rows["step"].astype(np.int64))

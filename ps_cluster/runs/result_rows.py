@@ -32,7 +32,7 @@ from ps_cluster.runs.rows import (
     Text,
     Word,
 )
-from ps_cluster.runs.training_clock import Times
+from ps_cluster.runs.training_clock import TrainingTimes
 
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -58,7 +58,7 @@ class WorkerRow(Row):
     examples: Count = 0
 
 
-class Work(Row):
+class WorkFile(Row):
     """The file metrics/work.json: the work as of the newest row. It is replaced, so that it does not grow.
 
     Attributes:
@@ -72,7 +72,7 @@ class Work(Row):
 SAVING = "saving"  # the phase of rows that only say that a save goes on
 
 
-class ProgressRow(Work):
+class ProgressRow(WorkFile):
     """The training as the leader last saw it. Means are over the updates since the row before.
 
     Attributes:
@@ -96,7 +96,7 @@ class ProgressRow(Work):
     examples: Count = 0
     examples_per_second: Seconds | None = None
     train_seconds: Number = 0.0
-    times: Times = Times()
+    times: TrainingTimes = TrainingTimes()
     epoch: Seconds | None = None
     loss: Loss | None = None
     diverged: bool = False
@@ -115,8 +115,8 @@ class ProgressRow(Work):
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
     """Return rows, the newest ones, with the work in metrics/work.json; as they are where it can't be read."""
     with contextlib.suppress(FileNotFoundError, UserError):
-        newest = read_json(work, Work) if rows else Work()
-        return [row.model_copy(update={name: getattr(newest, name) for name in Work.model_fields}) for row in rows]
+        newest = read_json(work, WorkFile) if rows else WorkFile()
+        return [row.model_copy(update={name: getattr(newest, name) for name in WorkFile.model_fields}) for row in rows]
     return rows
 
 
@@ -162,7 +162,7 @@ class ProgressState(Row):
     mixed: Count
 
 
-class Stretch(Row):
+class LeaderStretch(Row):
     """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
 
     Attributes:
@@ -181,13 +181,13 @@ class Stretch(Row):
     problem: Text = ""
 
     @model_validator(mode="after")
-    def _is_of_some_slices(self) -> Stretch:
+    def _is_of_some_slices(self) -> LeaderStretch:
         if not self.rows or len(self.rows) != len(self.checksums):
             raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
         return self
 
 
-class Meta(Row):
+class CheckpointMeta(Row):
     """Facts in a checkpoint beside its arrays; None where the writer does not record them.
 
     Attributes:
@@ -202,18 +202,18 @@ class Meta(Row):
     dataset_kind: Kind | None = None
     train_seconds: Number | None = None
     examples: Count | None = None
-    times: Times | None = None
+    times: TrainingTimes | None = None
     progress: ProgressState | None = None
     data: dict[Word, Word] | None = None
     network: list[Text] | None = None
-    leaders: list[Stretch] = []
+    leaders: list[LeaderStretch] = []
 
 
-class Header(Row):
+class CheckpointHeader(Row):
     """The header of a checkpoint's file."""
 
     step: Count
-    meta: Meta
+    meta: CheckpointMeta
     arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]], Field(max_length=100)]
 
 
@@ -223,7 +223,7 @@ Ending = Literal["completed", "stopped", "diverged"]
 """The end of a training that did not fail."""
 
 
-class Measured(Row):
+class MeasuredMetric(Row):
     """A checkpoint's metric, as accuracies (shares of what is right) or as errors (in the target's units).
 
     Attributes:
@@ -273,7 +273,7 @@ def told(accuracy: float | None, error: float | None) -> str | None:
     return None if error is None else f"error {number_text(error)}"
 
 
-class ScoreRow(Measured):
+class ScoreRow(MeasuredMetric):
     """A scored checkpoint, as summary.json has it.
 
     Attributes:
@@ -301,14 +301,14 @@ class EvaluationRow(ScoreRow):
         return self.model_dump(exclude={"time"}, exclude_none=True)
 
 
-class BestRecord(Measured):
+class BestRecord(MeasuredMetric):
     """best/best.json: the score of best/model.keras."""
 
 
 class PredictionsHeader(Row):
     """The header of metrics/predictions.safetensors: what the network of one checkpoint said of each test example.
 
-    `classes`: names by label; empty for an objective without any. `arrays`: their names (`Judge.kept`).
+    `classes`: names by label; empty for an objective without any. `arrays`: their names (`LossAndMetric.kept`).
     """
 
     step: Count
@@ -395,7 +395,7 @@ class Proof(Row):
         return None if self.holds else next(iter(self.problems), "no reason is given")
 
 
-class Server(Row):
+class ServerSize(Row):
     """A parameter server and the number of its parameters."""
 
     index: Index
@@ -424,7 +424,7 @@ class TrainingResult(Row):
     proof: Proof | None = None
     staleness: StalenessRow = StalenessRow()
     workers: list[WorkerRow] = []
-    parameter_servers: list[Server] = []
+    parameter_servers: list[ServerSize] = []
 
 
 # summary.json: what a run did.

@@ -125,7 +125,7 @@ class Predictions:
     Attributes:
       step: of the checkpoint. objective: the name of the kind of task. unit: the word for several examples.
       classes: names by label; empty without any.
-      arrays: name → [N, ...], as the objective's judge keeps them (`Judge.kept`).
+      arrays: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
     """
 
     step: int

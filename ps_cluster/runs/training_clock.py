@@ -17,7 +17,7 @@ JUMP_S = 0.5  # a change of the clock's offset by more than this between two loo
 _SLACK_S = 0.05  # a time may be taken a little before or after the look that belongs to it
 
 
-class Times(Row):
+class TrainingTimes(Row):
     """Times in seconds of training. A restarted leader goes on from the times of the one before it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Times(Row):
     interrupted: Seconds = 0.0
 
     @model_validator(mode="after")
-    def _are_of_one_story(self) -> Times:
+    def _are_of_one_story(self) -> TrainingTimes:
         if (self.first_update is None) != (self.last_update is None):
             raise ValueError("of first_update and last_update there is only one")
         if self.resumed_update is not None and not self.stood:
@@ -65,13 +65,13 @@ class Times(Row):
             return None
         return 1 - (self.rolled_back + self.interrupted) / self.span
 
-    def restarted(self, stands_until: float | None) -> Times:
+    def restarted(self, stands_until: float | None) -> TrainingTimes:
         """Return the times for a leader that resumes a state with its last update at `stands_until` (None: none)."""
         until = -math.inf if stands_until is None else stands_until
         stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
         return self.model_copy(update={"stood": stood, "resumed_update": None})
 
-    def with_updates(self, first: float, last: float) -> Times:
+    def with_updates(self, first: float, last: float) -> TrainingTimes:
         """Return the times with updates added that were applied from `first` to `last`."""
         before = first if self.last_update is None else self.last_update
         if self.resumed_update is not None:
@@ -115,7 +115,7 @@ class TrainingClock:
         self._offset = wall() - monotonic()
         self._settings = [_Setting(0.0, -math.inf)]
         self._looked = wall()  # unix time of the last look, as if nobody had set the clock
-        self._times = Times()
+        self._times = TrainingTimes()
         self._zero: float | None = None  # the monotonic time of training second 0; None: it has not begun
 
     @property
@@ -128,14 +128,14 @@ class TrainingClock:
         return self._wall()
 
     @property
-    def times(self) -> Times:
+    def times(self) -> TrainingTimes:
         return self._times.model_copy(update={"seconds": self.seconds})
 
     @property
     def seconds(self) -> float:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
-    def restart(self, before: Times, stands_until: float | None, *, since: float | None = None) -> None:
+    def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
         """Go on from the times of another leader.
 
         Args:

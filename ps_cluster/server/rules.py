@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.config.registry import LARGEST_FACTOR, Momentum, find, tf
+from ps_cluster.config.registry import LARGEST_FACTOR, Momentum, import_object, tf
 from ps_cluster.config.schema import LookaheadSettings
 from ps_cluster.config.update_settings import RULES, OptimizerRule, RuleSettings
 
 
 def make_rule(settings: RuleSettings, weights: tf.Variable, factors: np.ndarray) -> UpdateRule:
     """Return the rule that `settings` choose, for the weights of a slice. `factors`: as for `UpdateRule`."""
-    return find(RULES[settings.rule].update)(settings, weights, factors)
+    return import_object(RULES[settings.rule].update)(settings, weights, factors)
 
 
 class UpdateRule(ABC):

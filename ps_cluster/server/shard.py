@@ -2,7 +2,7 @@
 
     a worker                         its slice on the parameter server, one critical section for each message
     pull(worker)              ──►    read weights, statistics and version together
-                              ◄──    weights, statistics, version                      (one message, see `Message`)
+                              ◄──    weights, statistics, version                      (one message, see `MessageLayout`)
     push(step, version, …)    ──►    in the ledger already? refuse : apply, count the version, write the ledger's row
                               ◄──    REFUSED, APPLIED or DROPPED
 
@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.registry import find, graph, tf
+from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.config.update_settings import METHODS
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
 from ps_cluster.server.rules import Lookahead, make_rule
-from ps_cluster.server.staleness import History
+from ps_cluster.server.staleness import VersionHistory
 
 # The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
@@ -47,7 +47,7 @@ def now_after(*needed: Any) -> tf.Tensor:
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialState:
     """The initial values of a store, or of a slice of it; vectors in float32.
 
     weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
@@ -59,17 +59,17 @@ class Start:
     statistics: np.ndarray
     keep: np.ndarray
 
-    def split(self, slices: int) -> list[Start]:
+    def split(self, slices: int) -> list[InitialState]:
         """Return one Start per slice, with contiguous parts of all vectors."""
         parts = (np.array_split(vector, slices) for vector in vars(self).values())
-        return [Start(*vectors) for vectors in zip(*parts)]
+        return [InitialState(*vectors) for vectors in zip(*parts)]
 
-    def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[Start]:
+    def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
         """Return one Start per slice: with the weights at these positions, int64 [k], and so many statistics."""
         at = np.cumsum(statistics)[:-1]
         parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
         parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
-        return [Start(*vectors) for vectors in zip(*parts)]
+        return [InitialState(*vectors) for vectors in zip(*parts)]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Push:
         return tf.cast(self.value("worker"), tf.int64)
 
 
-class Slice:
+class ParameterShard:
     """A parameter server's contiguous slice of weights and statistics, with its slots, version and ledger.
 
     Attributes:
@@ -104,7 +104,7 @@ class Slice:
     vectors_given = 1
     worker_vectors = worker_slots = 0
 
-    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self._device = device
         self._keep = start.keep  # a constant of the graph, on the parameter server
         self._wire = tf.dtypes.as_dtype(config.wire)
@@ -113,21 +113,21 @@ class Slice:
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
             self._rule = make_rule(method.optimizer(config), self._weights, start.factors)
-            self._method = find(method.correction)(config.staleness, self._weights, config.most_workers)
+            self._method = import_object(method.correction)(config.staleness, self._weights, config.most_workers)
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
-            self._history = History([self._weights, self._statistics], config.mode_kind.delay(config))
+            self._history = VersionHistory([self._weights, self._statistics], config.mode_kind.delay(config))
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
-            self._ledger = SliceLedger(config.ledger_window)
+            self._ledger = ShardLedger(config.ledger_window)
             # Without a unique name it shares its lock with every other section made eagerly on the device.
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
         self.length = len(start.weights)
         statistics = (tf.float32, len(start.statistics))
-        self._pull_message = Message(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 2)))
+        self._pull_message = MessageLayout(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 2)))
         columns = (tf.float64, len(WORKER_COLUMNS))
-        self._push_message = Message(((self._wire, self.length), statistics, (tf.int64, 2), columns))
+        self._push_message = MessageLayout(((self._wire, self.length), statistics, (tf.int64, 2), columns))
         self._local = not device.startswith("/job:ps")  # in this process: nothing to send, so nothing to pack
 
     def admit(self, worker: tf.Tensor, left: tf.Tensor) -> list[tf.Tensor]:
@@ -333,10 +333,10 @@ class Slice:
 # The slice's critical section decides who may go on, so these work with one parameter server only.
 
 
-class WaitingSlice(Slice):
+class WaitingShard(ParameterShard):
     """A slice where workers wait until another worker, or the passing of time, has changed something."""
 
-    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._changed = Condition(device, self._section)
 
@@ -445,7 +445,7 @@ def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
 # The part of the ledger on a parameter server: which open steps were accepted, and the newest rows.
 
 
-class SliceLedger:
+class ShardLedger:
     """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
 
     Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
@@ -518,7 +518,7 @@ LARGE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageLayout:
     """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned."""
 
     fields: tuple[tuple[tf.DType, int], ...]

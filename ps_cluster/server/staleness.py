@@ -106,12 +106,12 @@ class WithBackups(Correction):
         raise NotImplementedError
 
 
-class Nothing(StalenessMethod):
+class NoCorrection(StalenessMethod):
     name = "none"
     says = "stale gradients are applied as they are"
 
 
-NONE = Nothing()
+NONE = NoCorrection()
 
 
 # Staleness method inverse.
@@ -321,7 +321,7 @@ MOMENTUM = CorrectedMomentum()
 # Keep weights and statistics of past versions, to emulate with few workers the staleness of many.
 
 
-class History:
+class VersionHistory:
     """The vectors of the last `delay` + 1 versions of a slice. Create and use it on the slice's device.
 
     A worker that pulls the parameters of `delay` versions ago pushes a gradient that is `delay` versions staler. With

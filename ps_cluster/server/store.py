@@ -15,7 +15,7 @@ from ps_cluster.config.registry import tf
 from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import rows_of
-from ps_cluster.server.shard import Slice, Start
+from ps_cluster.server.shard import InitialState, ParameterShard
 
 _Answer = TypeVar("_Answer")
 MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
@@ -46,11 +46,11 @@ class ParameterStore:
     def __init__(
         self,
         devices: Sequence[str],
-        parts: Sequence[Start],
+        parts: Sequence[InitialState],
         *,
         config: RunConfig,
         total_steps: int,
-        kind: type[Slice] = Slice,
+        kind: type[ParameterShard] = ParameterShard,
         positions: Sequence[np.ndarray] | None = None,
         layout: Sequence[str] = (),
     ):

@@ -113,7 +113,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeMemory:
     """The memory that processes may still take: what is free now, or what the control group allows if that is less."""
 
     free_bytes: int
@@ -132,9 +132,9 @@ class Room:
         )
 
 
-def room() -> Room:
+def room() -> FreeMemory:
     """Return the memory that there is room for now."""
-    return Room(psutil.virtual_memory().available, allowance().left_bytes)
+    return FreeMemory(psutil.virtual_memory().available, allowance().left_bytes)
 
 
 def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:

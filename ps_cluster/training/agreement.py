@@ -26,7 +26,14 @@ from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.installation import tensorflow_version
 from ps_cluster.runs import checkpoints, journal, ledger
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, LEDGER, Checkpoint, CheckpointError, StatesUnreadable, is_even
+from ps_cluster.runs.checkpoints import (
+    ACCEPTED_STEPS,
+    LEDGER,
+    Checkpoint,
+    CheckpointError,
+    StatesUnreadable,
+    is_consistent_cut,
+)
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, rows_of
 from ps_cluster.runs.result_rows import MOST_OPEN, ProgressState
@@ -48,7 +55,7 @@ _Line = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"
 Facts = Annotated[dict[_Line, _Line], Field(max_length=500)]
 
 
-class Agreement(Row):
+class CompatibilityFingerprint(Row):
     """The settings, versions and data that a task works with: name → value, in the order in which they are compared.
 
     Attributes:
@@ -64,7 +71,7 @@ class Agreement(Row):
     data: Facts
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: PackedDataset) -> Agreement:
+    def of(cls, config: RunConfig, dataset: PackedDataset) -> CompatibilityFingerprint:
         """Return what a task with this configuration and these examples works with."""
         settings = _settings(config)
         return cls(
@@ -80,7 +87,7 @@ class Agreement(Row):
         )
 
     @classmethod
-    def from_json(cls, text: bytes | str) -> Agreement:
+    def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
         """Return what another task has written by `to_json`. Raises Malformed where it is something else."""
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
@@ -93,7 +100,7 @@ class Agreement(Row):
         """Return this as JSON of at most `MOST_BYTES`."""
         return self.model_dump_json()
 
-    def difference(self, other: Agreement, at: str, here: str = "here") -> str | None:
+    def difference(self, other: CompatibilityFingerprint, at: str, here: str = "here") -> str | None:
         """Return on one line the first thing that differs and both values; None where nothing does.
 
         Args:
@@ -217,7 +224,7 @@ def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> C
 
     def check(found: Checkpoint) -> None:
         arrays = found.arrays
-        if arrays.keys() >= LEDGER and len(arrays["counts"]) != slices and not is_even(arrays):
+        if arrays.keys() >= LEDGER and len(arrays["counts"]) != slices and not is_consistent_cut(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
                 f"steps, so {slices} can't go on from it"

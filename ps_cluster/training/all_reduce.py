@@ -26,17 +26,17 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.ledger import NOBODY
 from ps_cluster.runs.run_dir import AGREEMENT, RunDir
 from ps_cluster.server.shard import after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.environment import Drain
 from ps_cluster.system.network import until_none_works
-from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import Computation, Compute, Identity
+from ps_cluster.training.worker import Compute, TimedComputation, WorkerIdentity
 
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
@@ -56,7 +56,7 @@ def train(
     *,
     resume: bool,
     drain: Drain | None,
-    leading: Leading = Leading(),
+    leading: LeaderStart = LeaderStart(),
 ) -> None:
     """Train as worker `index`; return when all updates are applied, or soon after `drain` of worker 0 is set.
 
@@ -127,8 +127,10 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
     own = Path(AGREEMENT).read_bytes()
     leaders = group.broadcast(own)
     try:
-        mine = Agreement.from_json(own)
-        difference = Agreement.from_json(leaders).difference(mine, here="at worker-0", at=f"worker-{index}")
+        mine = CompatibilityFingerprint.from_json(own)
+        difference = CompatibilityFingerprint.from_json(leaders).difference(
+            mine, here="at worker-0", at=f"worker-{index}"
+        )
     except Malformed as error:  # another version of this package may say it in other words
         difference = f"what worker-0 works with can't be read at worker-{index}: {error}"
     for other, content in enumerate(group.gather((difference or "").encode())):
@@ -195,7 +197,7 @@ def all_reduce_function(
 
     The first is the sum of all workers' stops. The others are a digest of each worker's weights after the updates.
     """
-    computation = Computation(compute, config)
+    computation = TimedComputation(compute, config)
     workers = config.cluster.workers
     (replica,) = store.slices
 
@@ -216,7 +218,7 @@ def all_reduce_function(
 
     def update(who: tf.Tensor) -> tf.Tensor:
         """Apply one update; return this worker's row of it."""
-        identity = Identity(who[0], who[1])
+        identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
             weights, statistics, numbers = replica.pull(identity.worker)
@@ -232,7 +234,7 @@ def all_reduce_function(
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])
     def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-        who = strategy.run(lambda: Identity.read().both())
+        who = strategy.run(lambda: WorkerIdentity.read().both())
 
         def body(position: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             row = strategy.run(update, args=(who,))

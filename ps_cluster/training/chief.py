@@ -14,14 +14,14 @@ import tensorflow as tf
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, PS, Task
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.environment import Drain
-from ps_cluster.training.agreement import Agreement
-from ps_cluster.training.membership import Welcome, connect, device_of, tell_end
+from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.membership import TaskAdmission, connect, device_of, tell_end
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
@@ -39,7 +39,7 @@ def train(
     *,
     resume: bool,
     drain: Drain,
-    leading: Leading = Leading(),
+    leading: LeaderStart = LeaderStart(),
     build: Build = build,
 ) -> None:
     """Train until every update is applied, or until `drain` is set and the steps under way have ended.
@@ -60,7 +60,9 @@ def train(
         session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)
         Chief(config, session, LocalDispatcher()).run(drain)
         return session.end(stopped=drain.is_set())
-    dispatcher, membership = connect(cluster, leading, Welcome(leading, Agreement.of(config, dataset)))
+    dispatcher, membership = connect(
+        cluster, leading, TaskAdmission(leading, CompatibilityFingerprint.of(config, dataset))
+    )
     devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
     session = start.build(devices, device_of(Task(CHIEF, 0)))
     silent_after_s = leading.silent_after_s if leading.alone else math.inf
@@ -115,10 +117,12 @@ class Chief:
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
-        self._work = find(config.mode_kind.work)(config, self._progress, session.store, session.compute, self._schedule)
+        self._work = import_object(config.mode_kind.work)(
+            config, self._progress, session.store, session.compute, self._schedule
+        )
         self._dispatches = self._work.dispatches()
         self._silent_after_s = silent_after_s
-        self._upkeep = Upkeep(self._keep_up)
+        self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
         self._over = False  # before the look under way: nothing was, and nothing more will be handed out
         self._workers = workers
@@ -197,7 +201,7 @@ class Chief:
 # Look at the parameter servers beside the dispatching. No TensorFlow.
 
 
-class Upkeep:
+class BackgroundPoller:
     """Does looks, one after the other, in a thread of its own: one that saves keeps nobody from handing out steps.
 
     Use it as a context manager. A block that ends well waits for the look under way, and raises its error.
@@ -208,7 +212,7 @@ class Upkeep:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
         self._under_way: Future[Any] | None = None
 
-    def __enter__(self) -> Upkeep:
+    def __enter__(self) -> BackgroundPoller:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, class_weights
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.config.schema import TrainingSettings
 from ps_cluster.models.build import UNITS, followed_by, gives_predictions
 from ps_cluster.models.compiled import CompiledLoss, has_loss
@@ -18,13 +18,15 @@ from ps_cluster.models.compiled import CompiledLoss, has_loss
 _SMALLEST = 1e-30  # probability whose logarithm is taken
 
 
-def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Judge:
+def judge_of(
+    spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None
+) -> LossAndMetric:
     """Return the judge of a data set's objective, with the loss that the model was compiled with, if it was.
 
     Args:
       training: label smoothing and the weights of classes; None to score without both.
     """
-    judge: Judge = find(OBJECTIVES[spec.objective].judge)(spec, training)
+    judge: LossAndMetric = import_object(OBJECTIVES[spec.objective].judge)(spec, training)
     if model is None or not has_loss(model):
         return judge
     if gives_predictions(model, spec):
@@ -32,7 +34,7 @@ def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model:
     return CompiledJudge(judge, model)
 
 
-class Judge(ABC):
+class LossAndMetric(ABC):
     """Judges a network's outputs, float32 [B, outputs]. All results are float32."""
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
@@ -86,7 +88,7 @@ class Judge(ABC):
         return tf.reduce_mean(losses if weights is None else losses * weights)
 
 
-class ClassificationJudge(Judge):
+class ClassificationJudge(LossAndMetric):
     """Cross-entropy of the softmax, in nats; labels smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
@@ -138,7 +140,7 @@ class ClassificationJudge(Judge):
         }
 
 
-class MultiLabelJudge(Judge):
+class MultiLabelJudge(LossAndMetric):
     """Mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -162,7 +164,7 @@ class MultiLabelJudge(Judge):
         return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
 
 
-class RegressionJudge(Judge):
+class RegressionJudge(LossAndMetric):
     """Mean squared error over the target's values, in units of their standard deviation over the training examples.
 
     The network's outputs are standardised: 0 is the training examples' mean, 1 a standard deviation more. So learning
@@ -205,13 +207,13 @@ class RegressionJudge(Judge):
         return followed_by(model, units, self._inputs)
 
 
-class CompiledJudge(Judge):
+class CompiledJudge(LossAndMetric):
     """Judges by the loss that a user's model was compiled with; metric and prediction are the objective's.
 
     A model may have several outputs, which are all judged against the one target. The first of them is the prediction.
     """
 
-    def __init__(self, objective: Judge, model: keras.Model):
+    def __init__(self, objective: LossAndMetric, model: keras.Model):
         self._objective = objective
         self._loss = CompiledLoss(model, objective.outputs)
         self.targets, self.weights = objective.targets, objective.weights  # type: ignore[method-assign]

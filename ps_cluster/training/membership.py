@@ -29,10 +29,10 @@ from ps_cluster.private_names import (
     server_def,
     update_server_def,
 )
-from ps_cluster.runs.leaders import TOLD, Leading, Told
+from ps_cluster.runs.leaders import TOLD, LeaderMessage, LeaderStart
 from ps_cluster.runs.run_dir import AGREEMENT, say
 from ps_cluster.system.network import check_is_free, cut, working
-from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.agreement import CompatibilityFingerprint
 
 LOOK_EVERY_S = 1.0
 _LOOKS_LAST_S = 15.0  # one look is at most so long after the one before, probes included; else nobody looked
@@ -234,10 +234,10 @@ def device_of(task: Task) -> str:
     return f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
 
 
-class Welcome:
+class TaskAdmission:
     """Compares what a task that has come works with, and tells it who leads. A launcher's tasks need neither."""
 
-    def __init__(self, leading: Leading, own: Agreement):
+    def __init__(self, leading: LeaderStart, own: CompatibilityFingerprint):
         self._leading = leading
         self._own = own
 
@@ -248,10 +248,10 @@ class Welcome:
         with tf.device(device_of(task)):
             text = tf.io.read_file(AGREEMENT).numpy()
         try:
-            reason = self._own.difference(Agreement.from_json(text), at=str(task))
+            reason = self._own.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
-        tell(task, Told(epoch=self._leading.epoch, refused=reason))
+        tell(task, LeaderMessage(epoch=self._leading.epoch, refused=reason))
         return reason
 
 
@@ -266,7 +266,7 @@ def _strategy(
 
 def connect(
     cluster: Mapping[str, list[str]],
-    leading: Leading = Leading(),
+    leading: LeaderStart = LeaderStart(),
     welcome: Callable[[Task], str | None] = lambda task: None,
 ) -> tuple[Coordinator, Membership]:
     """Connect to the parameter servers and the workers that are there; make variables and Keras objects only after it.
@@ -307,15 +307,15 @@ def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> di
         time.sleep(CONNECT_EVERY_S)
 
 
-def tell(task: Task, told: Told) -> None:
+def tell(task: Task, told: LeaderMessage) -> None:
     """Write a word to a task into its workspace. Raises tf.errors.OpError where it can't be reached."""
     with tf.device(device_of(task)):
         tf.io.write_file(TOLD, told.model_dump_json())
 
 
-def tell_end(leading: Leading, tasks: Sequence[Task], *, completed: bool) -> None:
+def tell_end(leading: LeaderStart, tasks: Sequence[Task], *, completed: bool) -> None:
     """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
-    message = Told(epoch=leading.epoch, ended="completed" if completed else "stopped")
+    message = LeaderMessage(epoch=leading.epoch, ended="completed" if completed else "stopped")
 
     def one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):

@@ -17,7 +17,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.runs import ledger
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, StepSet, rows_of
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -66,11 +66,11 @@ class RunProgress:
         self._config = config
         self._total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
-        self._joiner = Joiner(config.slices, shared=config.mode_kind.shares_steps)
+        self._joiner = ShardJoiner(config.slices, shared=config.mode_kind.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
         self._handing_out = threading.Lock()  # the chief hands out in one thread, and counts in another
-        self._tally = Tally()
+        self._tally = AppliedTotals()
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # sums since the last row of progress
         self._points: deque[tuple[float, int, int]] = deque()
         self._last_update: dict[
@@ -83,7 +83,7 @@ class RunProgress:
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
         scheduled, self._applied_steps = ledger.from_state(state.scheduled), ledger.from_state(state.applied)
-        self._tally = Tally(state.tally)
+        self._tally = AppliedTotals(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
         # Steps that were under way are handed out again, and are counted then.
@@ -320,7 +320,7 @@ def _finite(value: float) -> float | None:
 # Running sums over the ledger's rows, so that no row is read twice. No TensorFlow.
 
 
-class Tally:
+class AppliedTotals:
     """Sums over the steps that are applied on every slice. Checkpoints hold them as JSON.
 
     Attributes:
@@ -501,7 +501,7 @@ class OpenDispatches:
 # Copy new rows from the parameter servers' ledgers into the journals on disk and into the run's progress.
 
 
-class Bookkeeper:
+class LedgerReader:
     """The only reader of the ledgers, so that each row is taken once."""
 
     def __init__(

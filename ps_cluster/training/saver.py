@@ -18,14 +18,14 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import remove_folder
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import is_even, newest_even
+from ps_cluster.runs.checkpoints import is_consistent_cut, newest_even
 from ps_cluster.runs.journal import JournalNotWritten, stretch_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.result_rows import Meta, Stretch
+from ps_cluster.runs.result_rows import CheckpointMeta, LeaderStretch
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
-from ps_cluster.training.run_progress import Bookkeeper, RunProgress
+from ps_cluster.training.run_progress import LedgerReader, RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9
@@ -54,17 +54,17 @@ class Saver:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: Bookkeeper, progress: RunProgress,
-        *, same: Mapping[str, Any] = MappingProxyType({}), epoch: int = 0, before: Sequence[Stretch] = (), rules: str = "",
-        saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
+        self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: LedgerReader, progress: RunProgress,
+        *, same: Mapping[str, Any] = MappingProxyType({}), epoch: int = 0, before: Sequence[LeaderStretch] = (),
+        rules: str = "", saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Prepare.
 
         Args:
-          same: fields of `Meta` that have to be the same when training goes on.
+          same: fields of `CheckpointMeta` that have to be the same when training goes on.
           epoch: of this leader. before: what the leaders before it did of this work.
-          rules: the settings that decide its learning rates and bounds (`Stretch`).
+          rules: the settings that decide its learning rates and bounds (`LeaderStretch`).
         """
         self._config = config
         self._run_dir = run_dir
@@ -185,7 +185,7 @@ class Saver:
         self.diverged = not all_finite(arrays["weights"])
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
-        meta = Meta(
+        meta = CheckpointMeta(
             leaders=[
                 *self._before,
                 stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules, problem=self.problem),
@@ -198,7 +198,7 @@ class Saver:
             progress=self._progress.state,
             **self._same,
         )
-        even = self._config.slices > 1 and is_even(arrays)
+        even = self._config.slices > 1 and is_consistent_cut(arrays)
         spare = step if even else self._even.get(directory)
         with self._told_while_it_lasts():
             checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig, changed, telling
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.config.update_settings import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -30,16 +30,16 @@ from ps_cluster.runs import proof as tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.proof import Expected, RoundShape, audit
-from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, Server, TrainingResult, Work
+from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
+from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, ServerSize, TrainingResult, WorkFile
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
-from ps_cluster.runs.training_clock import Times
-from ps_cluster.server.shard import Slice, Start
+from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.server.shard import InitialState, ParameterShard
 from ps_cluster.server.staleness import Correction
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.system.machine import Room, room
+from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
-from ps_cluster.training.run_progress import Bookkeeper, RunProgress
+from ps_cluster.training.run_progress import LedgerReader, RunProgress
 from ps_cluster.training.saver import Saver, check_disk
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
 from ps_cluster.training.tensorboard import TrainingWriter
@@ -58,10 +58,10 @@ def build(
     store = make_store(config, dataset, network, devices, start.split(len(devices)))
     step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     around = config.mode_kind.step
-    return store, step if around is None else find(around)(step, config, start.factors, network.keep)
+    return store, step if around is None else import_object(around)(step, config, start.factors, network.keep)
 
 
-def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, Start]:
+def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
     """Return the network, and the initial values of its flat vectors."""
     with tf.device(own_device):
         model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
@@ -75,7 +75,7 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     # Each batch of a step keeps `keep` of the statistics that the batch before it left.
-    return network, Start(weights, factors, statistics, network.keep**config.batches_per_step)
+    return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step)
 
 
 def make_store(
@@ -83,7 +83,7 @@ def make_store(
     dataset: PackedDataset,
     network: flat.FlatNetwork,
     devices: Sequence[str],
-    parts: Sequence[Start],
+    parts: Sequence[InitialState],
     positions: Sequence[np.ndarray] | None = None,
 ) -> ParameterStore:
     """Return the store of a network with these initial values, a slice on each of `devices`.
@@ -93,7 +93,7 @@ def make_store(
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
-        kind=find(config.mode_kind.slice), positions=positions,
+        kind=import_object(config.mode_kind.slice), positions=positions,
         layout=[*network.weights.lines, *network.statistics.lines],
     )  # fmt: skip
 
@@ -169,7 +169,7 @@ class SessionStart:
 
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
-        stands = self.resumed and self.resumed.meta.times or Times()
+        stands = self.resumed and self.resumed.meta.times or TrainingTimes()
         last = last_row(self.run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
@@ -219,7 +219,7 @@ class Session:
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
                 checkpoints.remove_given_up(directory, start.resumed, self._epoch)
-        self._books = Bookkeeper(store, self.progress, self._open_journals() if self.leads else [])
+        self._books = LedgerReader(store, self.progress, self._open_journals() if self.leads else [])
         self._saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._books, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
@@ -292,7 +292,7 @@ class Session:
         config, own = self._config, self._books.pieces
         before = [history_of(self._run_dir, self._before, index) for index in range(config.slices)]
         journals = [[*history, piece] for history, piece in zip(before, own)]
-        expected = Expected(
+        expected = ExpectedRows(
             examples=config.examples_per_step,
             most_staleness=config.mode_kind.most_staleness(config),
             rates=expected_rates(config, self._total_steps),
@@ -304,7 +304,7 @@ class Session:
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, on_rows)
         if self._problem:
             proof |= {"holds": False, "problems": [self._problem, *proof["problems"]]}
-        servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self.store.slices)]
+        servers = [ServerSize(index=index, parameters=part.length) for index, part in enumerate(self.store.slices)]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
             if config.on_parameter_servers:  # without them each process applies its own updates
@@ -348,10 +348,10 @@ class Reporter:
     def row(self, phase: str) -> None:
         of_this_leader = {"written": self._written, "save_seconds": self.save_seconds}
         row = self._progress.row(phase).model_copy(update=of_this_leader)
-        self._last = row.model_copy(update=Work().model_dump())
+        self._last = row.model_copy(update=WorkFile().model_dump())
         try:
             writing.check()
-            write_whole(self._run_dir.work, row.model_dump_json(include=set(Work.model_fields)), lasting=False)
+            write_whole(self._run_dir.work, row.model_dump_json(include=set(WorkFile.model_fields)), lasting=False)
             append_row(self._run_dir.progress, self._last)
             if phase in ("training", "ended"):
                 # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
@@ -423,7 +423,7 @@ _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", 
 MOST_SENT_BYTES = 2**31 - 2**20
 
 
-def check(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, room: Room | None) -> str | None:
+def check(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, room: FreeMemory | None) -> str | None:
     """Return a line for the user where training may take more memory than there is, else None.
 
     Args:
@@ -472,8 +472,8 @@ def kept_for_workers(config: RunConfig) -> int:
     return of_mode + of_method + (delay + 1 if delay > 0 else 0)
 
 
-def _kinds(config: RunConfig) -> tuple[type[Slice], type[Correction]]:
-    return find(config.mode_kind.slice), find(METHODS[config.staleness.method].correction)
+def _kinds(config: RunConfig) -> tuple[type[ParameterShard], type[Correction]]:
+    return import_object(config.mode_kind.slice), import_object(METHODS[config.staleness.method].correction)
 
 
 def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:

@@ -25,25 +25,25 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.models.cuts import Block, WideNetwork, balanced, blocks_of, stages_of
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.private_names import recorded_graphs
-from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.shard import now_after
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.environment import Drain
-from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.chief import Chief, LocalDispatcher
-from ps_cluster.training.membership import Welcome, check_all, tell_end
+from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
 from ps_cluster.training.modes.layers import DEVICE, LAYERS, WIDTH, LayersSettings, Place, SplitNetwork
 from ps_cluster.training.session import SessionStart, make_network, make_store
 from ps_cluster.training.step import Clip, StepResult, TrainBatch, TrainStep, clipping_of
-from ps_cluster.training.worker import Compute, Identity, Steps, worker_row
+from ps_cluster.training.worker import AsynchronousSteps, Compute, WorkerIdentity, worker_row
 
 OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
 
@@ -57,7 +57,7 @@ def train(
     *,
     resume: bool,
     drain: Drain,
-    leading: Leading = Leading(),
+    leading: LeaderStart = LeaderStart(),
 ) -> None:
     """Train until every update is applied, or until `drain` is set and the steps under way have ended.
 
@@ -70,7 +70,7 @@ def train(
     spec = tf.train.ClusterSpec(cluster)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=index, protocol="grpc")
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
-    check_all(workers, cluster, Welcome(leading, Agreement.of(config, dataset)))
+    check_all(workers, cluster, TaskAdmission(leading, CompatibilityFingerprint.of(config, dataset)))
     # Variables are made on processors: soft placement is of graphs alone.
     holders = [device_of(worker) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)
@@ -91,7 +91,7 @@ def build(
     mode = cast(SplitNetwork, config.mode_kind)
     network, start = make_network(config, dataset, own_device)
     try:
-        step = find(mode.cut)(config, dataset, network, own_device, len(holders))
+        step = import_object(mode.cut)(config, dataset, network, own_device, len(holders))
     except ValueError as error:
         raise UserError(str(error)) from error
     for line in _lines(step.parts, names_of_all_devices()):
@@ -100,7 +100,7 @@ def build(
     store = make_store(
         config, dataset, network, holders, start.cut(positions, [part.statistics for part in step.parts]), positions
     )
-    store.in_turn = InTurn()  # a snapshot between two steps has the same version of all slices
+    store.in_turn = FairLock()  # a snapshot between two steps has the same version of all slices
     function = SplitFunction(store, step, config, holders, log if mode.settings(config).log_placement else None)
     return store, cast(Compute, function)
 
@@ -114,7 +114,7 @@ def _lines(parts: Sequence[Part], there: Sequence[str]) -> list[str]:
     return lines
 
 
-class SplitSteps(Steps):
+class SplitSteps(AsynchronousSteps):
     """Dispatches of step ids, each for all workers."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
@@ -185,14 +185,14 @@ class SplitFunction:
 def _identity(device: str) -> tuple[int, int]:
     """Return index and pid, as the process on a device reads them from its own folder."""
     with tf.device(device):
-        worker, pid = Identity.read().both().numpy().tolist()
+        worker, pid = WorkerIdentity.read().both().numpy().tolist()
     return worker, pid
 
 
 # A lock for two threads of which one takes it again and again: the other gets its turn at the next release.
 
 
-class InTurn:
+class FairLock:
     """A context manager. A plain lock may be taken again by the thread that has just released it, for ever."""
 
     def __init__(self) -> None:
@@ -337,7 +337,7 @@ def names_of_all_devices() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardPass:
     """A stage's forward pass over a part of a batch, and what its backward pass needs."""
 
     outputs: Any
@@ -362,7 +362,7 @@ class Stage:
         inputs: Mapping[str, tf.Tensor] | tf.Tensor,
         random_state: tf.Tensor,
         loss: Callable[[Any], tf.Tensor] | None,
-    ) -> Passed:
+    ) -> ForwardPass:
         """Run the forward pass.
 
         Args:
@@ -377,9 +377,9 @@ class Stage:
             tape.watch(starts)
             passed = self.network.forward(weights, statistics, inputs, random_state)
             end = passed.outputs if loss is None else loss(passed.outputs)
-        return Passed(passed.outputs, passed.fresh, [*passed.losses, end], starts, tape)
+        return ForwardPass(passed.outputs, passed.fresh, [*passed.losses, end], starts, tape)
 
-    def backward(self, passed: Passed, upstream: tf.Tensor) -> list[tf.Tensor]:
+    def backward(self, passed: ForwardPass, upstream: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients by weights and inputs. `upstream`: by the last of `passed.ends`."""
         with tf.device(self.device):
             ones = [tf.ones([]) for _ in passed.ends[:-1]]
@@ -460,8 +460,8 @@ class StagedStep(TrainStep):
 
     def _forward(
         self, step: tf.Tensor, part: TrainBatch, number: int, parameters: Sequence[tuple[tf.Tensor, tf.Tensor]]
-    ) -> list[Passed]:
-        passed: list[Passed] = []
+    ) -> list[ForwardPass]:
+        passed: list[ForwardPass] = []
         inputs: Any = part.inputs
         for stage, (weights, statistics) in zip(self.stages, parameters, strict=True):
             loss = (
@@ -481,7 +481,7 @@ class StagedStep(TrainStep):
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
         return tf.stack([self._config.training.seed, draws])
 
-    def _backward(self, passed: Sequence[Passed]) -> list[tf.Tensor]:
+    def _backward(self, passed: Sequence[ForwardPass]) -> list[tf.Tensor]:
         """Return the gradient by the weights of each stage."""
         upstream = tf.ones([])
         gradients: list[tf.Tensor] = []
@@ -492,7 +492,7 @@ class StagedStep(TrainStep):
         return gradients
 
 
-def _losses(stage: Passed, passed: Sequence[Passed]) -> list[tf.Tensor]:
+def _losses(stage: ForwardPass, passed: Sequence[ForwardPass]) -> list[tf.Tensor]:
     """Return the losses of a stage: those of its layers, and of the last one that of the batch."""
     return stage.ends if stage is passed[-1] else stage.ends[:-1]
 

@@ -14,13 +14,13 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.config.update_settings import RuleSettings
 from ps_cluster.data import batches
 from ps_cluster.models.flat import FlatLayout, FlatNetwork
 from ps_cluster.training.judges import judge_of
 from ps_cluster.training.schedules import schedule_factor
-from ps_cluster.training.worker import Identity
+from ps_cluster.training.worker import WorkerIdentity
 
 Clip = Callable[[tf.Tensor], tf.Tensor]
 """Gradient [n] → clipped gradient [n], in the same dtype."""
@@ -82,7 +82,7 @@ class TrainStep:
         self._spec = spec
         self._judge = judge_of(spec, config.training, network.model)
         self._clip = clipping_of(config.optimizer, network.weights)
-        self._augment = find(DATASETS[config.data.dataset].augment)
+        self._augment = import_object(DATASETS[config.data.dataset].augment)
         self._total_steps = config.total_steps(train_examples) * config.batches_per_step
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
@@ -123,7 +123,9 @@ class TrainStep:
         if self._config.training.sample != OF_WORKER:
             return {"sample": self._config.sample}
         workers = self._config.cluster.workers
-        own = Sample(index=Identity.read().worker % workers, of=workers)  # one that `scale` has added shares a part
+        own = Sample(
+            index=WorkerIdentity.read().worker % workers, of=workers
+        )  # one that `scale` has added shares a part
         # Workers in step have a step each of an update. The other modes can't know which steps a worker will get.
         return {"sample": own, "abreast": self._config.steps_per_update}
 

@@ -44,14 +44,14 @@ it."""
 
 
 @dataclass(frozen=True)
-class Identity:
+class WorkerIdentity:
     """The worker that runs a graph: index and pid, read from the file in the process's working directory."""
 
     worker: tf.Tensor  # int64 []
     pid: tf.Tensor  # int64 []
 
     @classmethod
-    def read(cls) -> Identity:
+    def read(cls) -> WorkerIdentity:
         """Read the identity file, in the process where the graph runs."""
         content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
         return cls(content[0], content[1])
@@ -65,7 +65,7 @@ def worker_row(values: dict[str, tf.Tensor]) -> tf.Tensor:
     return tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
 
 
-class Computation:
+class TimedComputation:
     """Computes a step from the pulled parameters, and its row; slow on purpose where stragglers are configured."""
 
     def __init__(self, compute: Compute, config: RunConfig):
@@ -79,7 +79,7 @@ class Computation:
         self,
         step_id: tf.Tensor,
         pulled: Pulled,
-        identity: Identity,
+        identity: WorkerIdentity,
         scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
@@ -137,10 +137,10 @@ def steps_function(
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
         some per cent.
     """
-    computation = Computation(compute, config)
+    computation = TimedComputation(compute, config)
     first = store.slices[0]
 
-    def attempt(step_id: tf.Tensor, left: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
+    def attempt(step_id: tf.Tensor, left: tf.Tensor, identity: WorkerIdentity, scheduled: tf.Tensor) -> tf.Tensor:
         """Pull, compute and push one step; return whether its gradient was dropped."""
         # The pull has no input from this iteration, so without the dependency it could run before the last push.
         asked = now_after(step_id)
@@ -153,7 +153,7 @@ def steps_function(
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
-        identity = Identity.read()
+        identity = WorkerIdentity.read()
 
         def body(position: tf.Tensor) -> tf.Tensor:
             left = tf.cast(tf.size(step_ids) - position, tf.int64)
@@ -177,7 +177,7 @@ class ScheduleDispatch(Protocol):
     def __call__(self, function: Callable[..., Any], what: np.ndarray | int) -> None: ...
 
 
-class Work(ABC):
+class StepSource(ABC):
     """The work of a run, in the dispatches of a mode.
 
     Attributes:
@@ -229,7 +229,7 @@ class Work(ABC):
         return dispatch_size(wanted, workers=self.workers, per_second=per_second, left=left)
 
 
-class Steps(Work):
+class AsynchronousSteps(StepSource):
     """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:

@@ -10,9 +10,9 @@ from rich.console import Console
 from ps_cluster.config.modes import Task
 from ps_cluster.files.json_files import append_row
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import Meta, ProgressRow
+from ps_cluster.runs.result_rows import CheckpointMeta, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import Times
+from ps_cluster.runs.training_clock import TrainingTimes
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.runs import Restarter, TrainingRun, placed, unsaved_seconds
 from ps_cluster.tools.chaos.settings import ChaosSettings
@@ -160,11 +160,11 @@ def test_unsaved_is_what_came_after_the_last_update_in_the_newest_state_however_
     tmp_path, last_update, unsaved
 ):
     files = RunDir(tmp_path)
-    times = Times(seconds=50.0, first_update=last_update and 1.0, last_update=last_update)
+    times = TrainingTimes(seconds=50.0, first_update=last_update and 1.0, last_update=last_update)
     arrays = {name: np.zeros(1, np.float32) for name in ("weights", "statistics")}
-    checkpoints.save(files.snapshots, checkpoints.Checkpoint(7, arrays, Meta(times=times)), keep=1)
+    checkpoints.save(files.snapshots, checkpoints.Checkpoint(7, arrays, CheckpointMeta(times=times)), keep=1)
     files.progress.parent.mkdir()
-    append_row(files.progress, ProgressRow(phase="training", monotonic=201.0, times=Times(seconds=51.0)))
+    append_row(files.progress, ProgressRow(phase="training", monotonic=201.0, times=TrainingTimes(seconds=51.0)))
     assert unsaved_seconds(files, 100.0, 202.0) == unsaved
 
 

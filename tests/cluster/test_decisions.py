@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.rules import STAGES, Stage
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.rules import STAGES, RunStage
+from ps_cluster.launch.silence import LauncherLimits
 from tests.helpers.event_table import (
     ToldRun,
     ctrl_c,
@@ -86,7 +86,11 @@ STARTING = {
     ),
     "a port that is taken while training takes all back": Story(
         [BEGINS, (9, port_taken("worker-0"), died("worker-0", code=98))],
-        ["TakeBack(worker-0", "starting chief, ps and workers again from the beginning", "RestartTraining(False)"],
+        [
+            "RestartFromSnapshot(worker-0",
+            "starting chief, ps and workers again from the beginning",
+            "RestartTraining(False)",
+        ],
     ),
     "a stop before training is at once": Story(
         [(1, ctrl_c)], ["StopAll()", "stopped, 130: stopped at once, before training began"]
@@ -114,7 +118,7 @@ DEATHS = {
     "a worker that never comes back before training began is not waited for by the next chief": Story(
         [(1, died("worker-1", line="first")), *every(9, died("worker-1"), times=5, since=2)],
         ["again", "RestartTask(worker-1)", "again in 0.5 s", "RestartTask", "again in 1 s", "RestartTask", "again in 2 s",
-         "RestartTask", "again in 4 s", "RestartTask", "GiveUp(worker-1)", "TakeBack(worker-1",
+         "RestartTask", "again in 4 s", "RestartTask", "GiveUp(worker-1)", "RestartFromSnapshot(worker-1",
          "training goes on without worker-1; starting chief, ps and", "RestartTraining"],
         {"stable_s": 100},
     ),
@@ -130,77 +134,81 @@ DEATHS = {
     ),
     "a dead ps takes training back to the beginning where there is no snapshot": Story(
         [BEGINS, (9, died("ps-0"))],
-        ["TakeBack(ps-0", f"{DIES}; starting chief, ps and workers again from the beginning", "RestartTraining(False)"],
+        ["RestartFromSnapshot(ps-0", f"{DIES}; starting chief, ps and workers again from the beginning",
+         "RestartTraining(False)"],
     ),
     "a dead chief takes training back to the newest snapshot": Story(
         [BEGINS, (9, died("chief-0"))],
-        ["TakeBack(chief-0", "ps and workers again from the newest snapshot", "RestartTraining(True)"],
+        ["RestartFromSnapshot(chief-0", "ps and workers again from the newest snapshot", "RestartTraining(True)"],
         {"snapshot": True},
     ),
     "a dead single process goes on from the newest snapshot": Story(
         [BEGINS, (9, died("chief-0"))],
-        ["TakeBack(chief-0", "starting chief again from the newest snapshot", "RestartTraining(True)"],
+        ["RestartFromSnapshot(chief-0", "starting chief again from the newest snapshot", "RestartTraining(True)"],
         {"mode": "single", "snapshot": True},
     ),
     "a dead synchronous worker takes all workers back": Story(
         [BEGINS, (9, died("worker-1"))],
-        ["TakeBack(worker-1", "starting workers again from the newest snapshot", "RestartTraining(True)"],
+        ["RestartFromSnapshot(worker-1", "starting workers again from the newest snapshot", "RestartTraining(True)"],
         {"mode": "sync", "snapshot": True},
     ),
     "a synchronous worker that ends by itself has died": Story(
         [BEGINS, (9, died("worker-1", code=0, line=""))],
-        ["TakeBack(worker-1", "ended with exit code 0: no output", "RestartTraining(False)"],
+        ["RestartFromSnapshot(worker-1", "ended with exit code 0: no output", "RestartTraining(False)"],
         {"mode": "sync"},
     ),
     "a synchronous worker that is given up fails the run": Story(
         [BEGINS, *every(20, row(1), died("worker-1"), times=6, since=3)],
-        ["TakeBack", "starting workers again", "RestartTraining"]
-        + ["TakeBack", "again in", "RestartTraining"] * 4
+        ["RestartFromSnapshot", "starting workers again", "RestartTraining"]
+        + ["RestartFromSnapshot", "again in", "RestartTraining"] * 4
         + ["failed, 1: worker-1 (pid 101) ended with exit code 1: out of luck (log: log) (given up after 5 restarts)"],
         {"mode": "sync"},
     ),
     "a cluster that gets no further is given up with its first cause": Story(
         [BEGINS, (2, died("ps-0", code=-9, time=0, line="the last words")),
          *every(60, row(1), died("chief-0"), times=5, since=3)],
-        ["TakeBack", "starting chief", "RestartTraining"] * 5
+        ["RestartFromSnapshot", "starting chief", "RestartTraining"] * 5
         + ["failed, 1: ps-0 (pid 101) ended with SIGKILL, its last line: the last words (log: log) (given up after 5"],
         {"standstill_s": 100},
     ),
     "a ps that never comes back is given up, and training goes on from the snapshot with those that are left": Story(
         [BEGINS, *every(60, row(1), died("ps-1"), times=6, since=3), (400, row(1), died("ps-0")), (401,)],
-        ["TakeBack", "starting chief", "RestartTraining"] * 5
-        + ["GiveUp(ps-1)", "TakeBack(ps-1", "training goes on without ps-1; starting chief, ps and workers again from the new",
-           "RestartTraining(True)", "TakeBack(ps-0", "starting chief, ps and workers again from", "RestartTraining(True)"],
+        ["RestartFromSnapshot", "starting chief", "RestartTraining"] * 5
+        + ["GiveUp(ps-1)", "RestartFromSnapshot(ps-1",
+           "training goes on without ps-1; starting chief, ps and workers again from the new",
+           "RestartTraining(True)", "RestartFromSnapshot(ps-0", "starting chief, ps and workers again from",
+           "RestartTraining(True)"],
         {"standstill_s": 100, "ps": 3, "snapshot": True},
     ),
     "the last ps is not given up": Story(
         [BEGINS, *every(60, row(1), died("ps-1"), times=6, since=3), *every(60, row(1), died("ps-0"), times=6, since=400)],
-        ["TakeBack", "starting chief", "RestartTraining"] * 5
-        + ["GiveUp(ps-1)", "TakeBack(ps-1", "training goes on without ps-1", "RestartTraining"]
-        + ["TakeBack", "starting chief", "RestartTraining"] * 5
+        ["RestartFromSnapshot", "starting chief", "RestartTraining"] * 5
+        + ["GiveUp(ps-1)", "RestartFromSnapshot(ps-1", "training goes on without ps-1", "RestartTraining"]
+        + ["RestartFromSnapshot", "starting chief", "RestartTraining"] * 5
         + ["failed, 1: ps-0 (pid "],
         {"standstill_s": 100, "ps": 2},
     ),
     "where one ps and another die it is nothing that only one of them has, and none is given up": Story(
         [BEGINS, (3, row(1), died("ps-0")), *every(60, row(1), died("ps-1"), times=5, since=63)],
-        ["TakeBack", "starting chief", "RestartTraining"] * 5 + ["failed, 1: ps-0 (pid 101) ended with exit code 1"],
+        ["RestartFromSnapshot", "starting chief", "RestartTraining"] * 5 + ["failed, 1: ps-0 (pid 101) ended with exit code 1"],
         {"standstill_s": 100, "ps": 2},
     ),
     "a cluster that gets further each time is never given up": Story(
         [look for n in range(9) for look in ((20 * n + 1, row(n + 1)), (20 * n + 2, died("ps-0")))],
-        ["TakeBack", "starting chief", "RestartTraining"] * 9,
+        ["RestartFromSnapshot", "starting chief", "RestartTraining"] * 9,
     ),
     "a cluster that got no further waits before it starts again": Story(
         [BEGINS, (9, died("ps-0")), (10, row(1)), (11, died("ps-0")), (11.4,)],
-        ["TakeBack", "starting chief", "RestartTraining", "TakeBack", "starting chief, ps and workers again in 0.5 s"],
+        ["RestartFromSnapshot", "starting chief", "RestartTraining", "RestartFromSnapshot",
+         "starting chief, ps and workers again in 0.5 s"],
     ),
     "what else dies while all are taken back is no news": Story(
         [BEGINS, (9, died("ps-0"), died("chief-0"), died("worker-1", user_error=True))],
-        ["TakeBack(ps-0", "starting chief", "RestartTraining"],
+        ["RestartFromSnapshot(ps-0", "starting chief", "RestartTraining"],
     ),
     "a restart that was planned for a worker is not made when all are taken back": Story(
         [BEGINS, (9, died("worker-0")), (10, died("worker-0")), (10.1, died("ps-0")), (15,)],
-        [*AGAIN, "again in 0.5 s", "TakeBack(ps-0", "starting chief", "RestartTraining"],
+        [*AGAIN, "again in 0.5 s", "RestartFromSnapshot(ps-0", "starting chief", "RestartTraining"],
     ),
     "bad input that a task found ends the run as the user's error": Story(
         [(1, died("chief-0", code=2, line="no checkpoint", user_error=True))], ["failed, 2: no checkpoint"]
@@ -227,7 +235,7 @@ STUCK = {
     "rows of the ledger's tables are movement": Story([(50 * n + 1, row(1, "writing", n)) for n in range(9)], []),
     "rows without an update are none: the leader is ended, and its death takes all back": Story(
         [BEGINS, (60, row(1)), (62, row(1)), (63, died("chief-0"))],
-        [*ENDS_THE_LEADER, "TakeBack(chief-0", "starting chief", "RestartTraining(False)"],
+        [*ENDS_THE_LEADER, "RestartFromSnapshot(chief-0", "starting chief", "RestartTraining(False)"],
     ),
     "what is said of a standstill names the states and the logs": Story(
         [BEGINS, (62,)],
@@ -238,7 +246,7 @@ STUCK = {
     ),
     "a process that stays stopped is ended": Story(
         [BEGINS, (9, freezes("ps-0")), (14,), (15, died("ps-0", -9))],
-        ["ps-0 has been frozen for 5 s: ending it", "Kill(ps-0)", "TakeBack(ps-0", "starting", "RestartTraining"],
+        ["ps-0 has been frozen for 5 s: ending it", "Kill(ps-0)", "RestartFromSnapshot(ps-0", "starting", "RestartTraining"],
     ),
     "a leader that SIGKILL does not end ends the run": Story(
         [BEGINS, (9, freezes("chief-0")), (14,), (24,), (24.1,)],
@@ -246,13 +254,14 @@ STUCK = {
     ),
     "a worker that SIGKILL does not end is left out": Story(
         [BEGINS, (9, freezes("worker-1")), (14,), (24.1,), (24.3,)],
-        ["frozen", "Kill(worker-1)", "GiveUp(worker-1)", "TakeBack(worker-1 (pid 103) is still there",
+        ["frozen", "Kill(worker-1)", "GiveUp(worker-1)", "RestartFromSnapshot(worker-1 (pid 103) is still there",
          "10 s after SIGKILL; training goes on without worker-1; starting chief", "RestartTraining"],
     ),
     "two workers that SIGKILL does not end are both left out": Story(
         [BEGINS, (9, freezes("worker-1"), freezes("worker-2")), (14,), (24.1,), (24.3,)],
         ["frozen", "Kill(worker-1)", "frozen", "Kill(worker-2)",
-         "GiveUp(worker-1)", "TakeBack", "without worker-1", "GiveUp(worker-2)", "TakeBack", "without worker-2",
+         "GiveUp(worker-1)", "RestartFromSnapshot", "without worker-1", "GiveUp(worker-2)", "RestartFromSnapshot",
+         "without worker-2",
          "RestartTraining"],
         {"workers": 3},
     ),
@@ -273,38 +282,38 @@ STUCK = {
 
 ASKED = ["stopping: no new steps; when those under way have ended, a last checkpoint is written and scored"]
 STOPPING = {
-    "one Ctrl-C drains": Story([BEGINS, (9, ctrl_c), (10,)], [*ASKED, "Drain(chief-0)"]),
+    "one Ctrl-C drains": Story([BEGINS, (9, ctrl_c), (10,)], [*ASKED, "DrainLeader(chief-0)"]),
     "a synchronous run is drained by its first worker": Story(
-        [BEGINS, (9, ctrl_c)], [*ASKED, "Drain(worker-0)"], {"mode": "sync"}
+        [BEGINS, (9, ctrl_c)], [*ASKED, "DrainLeader(worker-0)"], {"mode": "sync"}
     ),
     "a second stop is at once, with the code of its signal": Story(
         [BEGINS, (9, ctrl_c), (9.2, sigterm)],
-        [*ASKED, "Drain(chief-0)", "StopAll()", "stopped, 143: stopped at once, while draining"],
+        [*ASKED, "DrainLeader(chief-0)", "StopAll()", "stopped, 143: stopped at once, while draining"],
     ),
     "a cluster that recovers has no leader to drain": Story(
-        [BEGINS, (2, died("ps-0")), (3, ctrl_c)], ["TakeBack", "starting chief", "RestartTraining", *ASKED]
+        [BEGINS, (2, died("ps-0")), (3, ctrl_c)], ["RestartFromSnapshot", "starting chief", "RestartTraining", *ASKED]
     ),
     "a stop while the cluster recovers drains it once it trains again": Story(
         [BEGINS, (2, died("ps-0")), (3, ctrl_c), (60, row(2))],
-        ["TakeBack", "starting chief", "RestartTraining", *ASKED, "Drain(chief-0)"],
+        ["RestartFromSnapshot", "starting chief", "RestartTraining", *ASKED, "DrainLeader(chief-0)"],
     ),
     "a cluster that recovers from a death in its drain is drained again": Story(
         [BEGINS, (2, ctrl_c), (3, died("ps-0")), (9, row(1))],
-        [*ASKED, "Drain(chief-0)", "TakeBack", "starting chief", "RestartTraining", "Drain(chief-0)"],
+        [*ASKED, "DrainLeader(chief-0)", "RestartFromSnapshot", "starting chief", "RestartTraining", "DrainLeader(chief-0)"],
     ),
     "a drain lasts as long as there are updates": Story(
-        [BEGINS, (9, ctrl_c), (100, row(2)), (200, row(3)), (320,)], [*ASKED, "Drain(chief-0)"]
+        [BEGINS, (9, ctrl_c), (100, row(2)), (200, row(3)), (320,)], [*ASKED, "DrainLeader(chief-0)"]
     ),
     "a drain lasts as long as rows of the ledger's tables are written": Story(
-        [BEGINS, (9, ctrl_c), *[(100 * n + 100, row(1, "writing", n + 1)) for n in range(4)]], [*ASKED, "Drain(chief-0)"]
+        [BEGINS, (9, ctrl_c), *[(100 * n + 100, row(1, "writing", n + 1)) for n in range(4)]], [*ASKED, "DrainLeader(chief-0)"]
     ),
     "a drain that does not end is given up": Story(
         [BEGINS, (9, ctrl_c), (129,), (129.1,)],
-        [*ASKED, "Drain(chief-0)", "failed, 1: chief-0 did not end for 120 s (chief-0 running; logs: /run/logs)"],
+        [*ASKED, "DrainLeader(chief-0)", "failed, 1: chief-0 did not end for 120 s (chief-0 running; logs: /run/logs)"],
     ),
     "a drained run is scored": Story(
         [BEGINS, (9, ctrl_c), (10, leader_done("stopped")), (20, evaluator_done)],
-        [*ASKED, "Drain(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
+        [*ASKED, "DrainLeader(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
     ),
     "a run that diverged is scored, and has failed": Story(
         [BEGINS, (8, row(340)), (10, leader_done("diverged")), (20, evaluator_done)],
@@ -385,7 +394,7 @@ SCALING = {
     ),
     "all that work now start again after a ps has died": Story(
         [BEGINS, (2, scale_to(1)), (3, died("ps-0")), (3.5, row(1)), (4, died("worker-0")), (5, scale_to(1))],
-        ["Scale", "stopped worker-1", "TakeBack(ps-0", "again", "RestartTraining", "again", "RestartTask(worker-0)",
+        ["Scale", "stopped worker-1", "RestartFromSnapshot(ps-0", "again", "RestartTraining", "again", "RestartTask(worker-0)",
          "AnswerScale(1 worker already: nothing to do, False)"],
         FROM_1_TO_4,
     ),
@@ -441,4 +450,4 @@ def test_scoring(story):
 
 
 def test_every_stage_has_a_limit():
-    assert set(STAGES) == set(Stage) and all(row.seconds(Limits()) > 0 for row in STAGES.values())
+    assert set(STAGES) == set(RunStage) and all(row.seconds(LauncherLimits()) > 0 for row in STAGES.values())

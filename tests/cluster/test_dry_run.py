@@ -8,13 +8,13 @@ from ps_cluster.config import build_config, resolve
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import lines
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.machine import Room
+from ps_cluster.system.machine import FreeMemory
 
 GB = 10**9
 
 
 def plan(values, free=8 * GB):
-    return list(lines(resolve(None, values), Room(free)))
+    return list(lines(resolve(None, values), FreeMemory(free)))
 
 
 @pytest.mark.parametrize(

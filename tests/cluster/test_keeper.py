@@ -10,14 +10,14 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import keeper as module
-from ps_cluster.launch.keeper import Keeper, Patience
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.keeper import RendezvousLimits, TaskSupervisor
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import Times
+from ps_cluster.runs.training_clock import TrainingTimes
 from ps_cluster.system.environment import StopRequests
 from tests.helpers.fake_time import FakeTime
 
@@ -58,8 +58,8 @@ def keep(tmp_path, monkeypatch):
             call.least = least
             return child
 
-        return Keeper(
-            Task(kind, 0), topology, run_dir, View(), requests, start, Limits(), Patience(wait_s), total=7,
+        return TaskSupervisor(
+            Task(kind, 0), topology, run_dir, View(), requests, start, LauncherLimits(), RendezvousLimits(wait_s), total=7,
             note_workers=lambda pids: call.workers.append(pids),
             conclude=lambda outcome: call.concluded.append(outcome) or call.of_proof,
             reach=lambda addresses: {task for task, address in addresses.items() if address in call.there},
@@ -67,7 +67,7 @@ def keep(tmp_path, monkeypatch):
         ).run()  # fmt: skip
 
     def row(applied, phase="training", wait_s=0.0, pid=None):
-        times = Times().model_dump()
+        times = TrainingTimes().model_dump()
         fields = {"time": 0.0, "monotonic": 0.0, "phase": phase, "applied": applied, "scheduled": applied, "total": 100}
         fields |= {
             "examples": 0,
@@ -191,7 +191,7 @@ def test_the_leaders_process_learns_how_many_workers_are_there(keep):
 
 
 def test_training_that_does_not_begin_or_stands_still_is_ended_to_be_started_again(keep):
-    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(Limits.startup_s, abs=2)
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(LauncherLimits.startup_s, abs=2)
     assert "training did not begin" in keep.said[-1]
     assert keep.child.signals == [signal.SIGUSR1, signal.SIGKILL], "first its stacks"
 
@@ -199,7 +199,7 @@ def test_training_that_does_not_begin_or_stands_still_is_ended_to_be_started_aga
 def test_a_standstill_counts_from_the_last_update(keep):
     for second, applied in ((1, 1), (40, 2), (90, 3), (120, 3)):
         keep.time.at(second, lambda applied=applied: keep.row(applied))
-    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(90 + Limits.standstill_s, abs=2)
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(90 + LauncherLimits.standstill_s, abs=2)
 
 
 def test_slow_steps_are_no_standstill_while_the_leader_says_to_wait_for_them(keep):
@@ -228,7 +228,7 @@ def test_a_server_that_shares_the_run_directory_sees_there_that_all_is_trained(k
 
 def test_a_frozen_process_is_ended(keep, monkeypatch):
     monkeypatch.setattr(module, "is_stopped", lambda pid: keep.time.now_s > 10)
-    assert keep("ps") == 75 and keep.time.now_s == pytest.approx(10 + Limits.frozen_s, abs=1.5)
+    assert keep("ps") == 75 and keep.time.now_s == pytest.approx(10 + LauncherLimits.frozen_s, abs=1.5)
 
 
 def test_a_port_that_is_taken_is_one_line(keep):
@@ -259,14 +259,14 @@ def test_a_leader_whose_process_hangs_ends_when_a_newer_one_has_made_its_claim(k
 def test_a_save_that_takes_long_is_no_standstill_while_it_is_told(keep):
     for second, phase in ((1, "training"), (50, "saving"), (100, "saving")):
         keep.time.at(second, lambda phase=phase: keep.row(1, phase))
-    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(100 + Limits.standstill_s, abs=2)
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(100 + LauncherLimits.standstill_s, abs=2)
 
 
 def test_time_in_which_all_processes_were_frozen_counts_for_no_limit(keep):
     keep.time.at(1, lambda: keep.row(1))
     keep.time.at(30, lambda: setattr(keep.time, "now_s", 1000.0))
     assert keep("chief") == 75
-    assert keep.time.now_s == pytest.approx(1000 + Limits.standstill_s - 31, abs=2)
+    assert keep.time.now_s == pytest.approx(1000 + LauncherLimits.standstill_s - 31, abs=2)
 
 
 def test_a_leader_that_hangs_after_its_last_word_has_ended_well(keep):

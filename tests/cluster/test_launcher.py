@@ -25,7 +25,7 @@ from ps_cluster.files import locks
 from ps_cluster.launch import launcher
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import LIFE, RunDir
 from ps_cluster.system.environment import LAUNCHER_PID, life_of
@@ -34,7 +34,7 @@ from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 
 PROJECT = Path(__file__).parents[2]
-LIMITS = Limits(
+LIMITS = LauncherLimits(
     look_every_s=0.02,
     startup_s=20,
     standstill_s=20,

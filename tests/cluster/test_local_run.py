@@ -27,9 +27,9 @@ from ps_cluster.launch.topology import from_tf_config
 from ps_cluster.report.progress import make_lines
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.ledger import COLUMNS, COUNTS
-from ps_cluster.runs.result_rows import Meta, ProgressState, StepsState, TallyState
+from ps_cluster.runs.result_rows import CheckpointMeta, ProgressState, StepsState, TallyState
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import Times
+from ps_cluster.runs.training_clock import TrainingTimes
 from ps_cluster.training.agreement import newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal
@@ -65,7 +65,7 @@ def one_task(tmp_path, monkeypatch):
         def run(self):
             return 0
 
-    monkeypatch.setattr(by_hand, "Keeper", Kept)
+    monkeypatch.setattr(by_hand, "TaskSupervisor", Kept)
 
     def call(mode, cluster, kind, index=0, *, resume="auto", min_workers=None, values=None):
         given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
@@ -195,7 +195,9 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
     arrays["counts"] = np.zeros([config.slices, len(COUNTS)], np.int64)
     none = StepsState(below=0, count=0)
     progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
-    meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
+    meta = CheckpointMeta(
+        config=config.model_dump(mode="json"), train_seconds=1.0, times=TrainingTimes(), progress=progress
+    )
     checkpoints.save(one_task.root / folder, state(1, arrays, meta), keep=1)
     for resume in ("auto", "always"):
         one_task(mode, CLUSTERS[mode], leader, resume=resume)
@@ -438,7 +440,9 @@ def half_done(tmp_path, monkeypatch):
     write_journal(run_dir.journal(0, 0), rows_of(range(6)))
     six = StepsState(below=6, count=6)
     progress = ProgressState(scheduled=six, applied=six, tally=TallyState(staleness={"0": 6}), mixed=0)
-    meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
+    meta = CheckpointMeta(
+        config=config.model_dump(mode="json"), train_seconds=1.0, times=TrainingTimes(), progress=progress
+    )
     checkpoints.save(run_dir.checkpoints, state(6, arrays, meta), keep=1)
     dataset = only_named("synthetic", tmp_path, 1280, 10)
     monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)

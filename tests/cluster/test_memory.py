@@ -2,7 +2,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.launch.topology import needed_bytes, warning
-from ps_cluster.system.machine import Room
+from ps_cluster.system.machine import FreeMemory
 
 GB = 10**9
 
@@ -29,8 +29,8 @@ def test_more_workers_and_larger_batches_need_more_and_no_evaluator_less():
 
 
 def test_a_run_that_fits_is_not_talked_about():
-    assert warning(config(), Room(8 * GB, 4 * GB)) is None
-    assert warning(config(), Room(4 * GB)) is None
+    assert warning(config(), FreeMemory(8 * GB, 4 * GB)) is None
+    assert warning(config(), FreeMemory(4 * GB)) is None
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_a_run_that_fits_is_not_talked_about():
     ],
 )
 def test_one_that_does_not_is_told_in_a_line_with_what_takes_less(limit, available, why):
-    line = warning(config(), Room(available, limit))
+    line = warning(config(), FreeMemory(available, limit))
     assert why in line and "cluster.workers" in line and "--no-evaluator" in line and "\n" not in line

@@ -4,8 +4,8 @@ import pytest
 
 from ps_cluster.config.modes import MODES, ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.rules import Plans, Recovery, RestartTask
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.rules import DelayedActions, Recovery, RestartTask
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.system.supervisor import TaskExit
 
 
@@ -33,29 +33,29 @@ BACKS_OFF = [0.0, 0.5, 1.0, 2.0, 4.0, None]
     ],
 )
 def test_restarts_in_a_row_back_off_until_the_task_is_given_up(who, every_s, updates_each, delays):
-    recovery = Recovery(Limits(stable_s=20), ON_DEATH)
+    recovery = Recovery(LauncherLimits(stable_s=20), ON_DEATH)
     answers = [recovery.next_delay_s(death_of(who), n * updates_each, n * every_s) for n in range(len(delays))]
     assert answers == delays
 
 
 def test_the_backoff_has_an_upper_bound():
-    recovery = Recovery(Limits(backoff_s=4, longest_backoff_s=10), ON_DEATH)
+    recovery = Recovery(LauncherLimits(backoff_s=4, longest_backoff_s=10), ON_DEATH)
     assert [recovery.next_delay_s(death_of("ps-0"), 0, n) for n in range(5)] == [0.0, 4.0, 8.0, 10.0, 10.0]
 
 
 def test_time_in_which_it_was_silent_is_no_life():
-    recovery = Recovery(Limits(stable_s=20), ON_DEATH)
+    recovery = Recovery(LauncherLimits(stable_s=20), ON_DEATH)
     recovery.next_delay_s(death_of("worker-0"), 0, now_s=0.0)
     assert recovery.next_delay_s(death_of("worker-0"), 0, now_s=25.0, silent_s=10.0) == 0.5
 
 
 def test_workers_are_counted_each_by_itself():
-    recovery = Recovery(Limits(), ON_DEATH)
+    recovery = Recovery(LauncherLimits(), ON_DEATH)
     assert [recovery.next_delay_s(death_of(who), 0, 1.0) for who in ("worker-0", "worker-1")] == [0.0, 0.0]
 
 
 def test_deaths_that_restart_the_cluster_are_counted_together_and_the_first_one_is_told():
-    recovery = Recovery(Limits(), ON_DEATH)
+    recovery = Recovery(LauncherLimits(), ON_DEATH)
     for death in [death_of("ps-0"), death_of("worker-1", PORT_IN_USE), *[death_of("chief-0")] * 4]:
         assert recovery.restarts_all(death)
         delay_s = recovery.next_delay_s(death, 0, 1.0)
@@ -83,7 +83,7 @@ def test_the_evaluator_never_takes_the_cluster_with_it():
 
 
 def test_plans_are_due_once_at_their_time_unless_dropped():
-    plans = Plans()
+    plans = DelayedActions()
     one, two, three = (RestartTask(Task("worker", index)) for index in range(3))
     plans.add("a", 1.0, one)
     plans.add("b", 2.0, two)

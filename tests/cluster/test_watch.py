@@ -15,8 +15,8 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import Task
 from ps_cluster.files.json_files import append_row
-from ps_cluster.launch.launcher import Watch
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.launcher import EventLoop
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow
@@ -153,8 +153,8 @@ def watch(tmp_path):
         config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"} | (settings or {}))
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
-        clock, limits = AwakeClock(lambda: machine.now), Limits()
-        call.watch = Watch(
+        clock, limits = AwakeClock(lambda: machine.now), LauncherLimits()
+        call.watch = EventLoop(
             config,
             machine,
             run_dir,

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.system.machine import Allowance, Room
+from ps_cluster.system.machine import Allowance, FreeMemory
 from ps_cluster.tools.doctor import checks as doctor_checks
 from ps_cluster.tools.doctor.checks import (
     GB,
@@ -108,7 +108,7 @@ def test_the_processor_is_told_with_the_precision_that_it_gives(tmp_path, flags,
     ("limit", "free", "status"), [(None, 8, OK), (None, 1.2, WARN), (int(1.2 * GB), 8, WARN), (None, 0.2, FAIL)]
 )
 def test_memory_is_enough_for_the_default_run_or_for_a_smaller_one(limit, free, status):
-    answer(memory(Room(int(free * GB), limit)), status, "the default run takes about 1.8 GB")
+    answer(memory(FreeMemory(int(free * GB), limit)), status, "the default run takes about 1.8 GB")
 
 
 def test_a_quota_that_takes_processors_away_is_a_warning():

@@ -4,14 +4,14 @@ from pydantic import Field
 
 from ps_cluster.config.modes import Mode, ModeSettings
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import Slice, after
+from ps_cluster.server.shard import ParameterShard, after
 
 
 class Settings(ModeSettings):
     every: int = Field(default=2, ge=1)
 
 
-class CountingSlice(Slice):
+class CountingSlice(ParameterShard):
     """Counts the gradients that it takes whole, and halves all others."""
 
     def __init__(self, device, start, config, total_steps):

@@ -12,7 +12,7 @@ from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
 from ps_cluster.models.build import build, predicting
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import Meta
+from ps_cluster.runs.result_rows import CheckpointMeta
 from ps_cluster.tools.sweep.joining import joined, save_joined, score
 from ps_cluster.training.judges import judge_of
 from tests.helpers.data import pack_images, random_images
@@ -26,7 +26,7 @@ def member_of(dataset, seed, precision="float32", name="tutorial_cnn"):
         "weights": flat.flatten(model.trainable_variables) * 3,
         "statistics": flat.flatten(flat.statistics_of(model)),
     }
-    return Scorer(config, dataset).model_of(Checkpoint(1, arrays, Meta(config={})))
+    return Scorer(config, dataset).model_of(Checkpoint(1, arrays, CheckpointMeta(config={})))
 
 
 def answering(members, dataset):

@@ -28,7 +28,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs import scores as evaluation_records
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import BestRecord, EvaluationRow, Meta
+from ps_cluster.runs.result_rows import BestRecord, CheckpointMeta, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images
 from tests.helpers.users import SOMEBODY
@@ -80,7 +80,7 @@ def always(label: int, network) -> np.ndarray:
 
 def save(run_dir: RunDir, step: int, weights: np.ndarray, keep: int = 9) -> None:
     arrays = {"weights": weights, "statistics": np.zeros(0, np.float32), "slots": np.zeros(5)}
-    meta = Meta(dataset_kind="synthetic", train_seconds=step / 10, examples=step * 128)
+    meta = CheckpointMeta(dataset_kind="synthetic", train_seconds=step / 10, examples=step * 128)
     checkpoints.save(run_dir.checkpoints, Checkpoint(step, arrays, meta), keep)
 
 
@@ -439,7 +439,7 @@ def test_copied_checkpoints_are_scored_with_the_configuration_they_carry(run_dir
     from ps_cluster.config import load_config
 
     copy = tmp_path / "copy"
-    meta = Meta(config=load_config(run_dir.config).model_dump(mode="json"))
+    meta = CheckpointMeta(config=load_config(run_dir.config).model_dump(mode="json"))
     arrays = {"weights": always(3, network), "statistics": np.zeros(0, np.float32)}
     checkpoints.save(copy, Checkpoint(7, arrays, meta), keep=1)
     write_json(copy / "dataset.json", {"directory": str(dataset.directory)})

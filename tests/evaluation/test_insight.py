@@ -10,7 +10,7 @@ from ps_cluster.evaluation.evaluator import MOST_VALUES, Insight
 from ps_cluster.evaluation.views import EXAMPLES
 from ps_cluster.report.sheets import Answer
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import Meta
+from ps_cluster.runs.result_rows import CheckpointMeta
 
 
 class Writer:
@@ -38,7 +38,7 @@ class Scorer:
 def checkpoint(step, value):
     weights = np.full([3 * MOST_VALUES + 2], value, np.float32)
     weights[-2:] = 7
-    return Checkpoint(step, {"weights": weights}, Meta())
+    return Checkpoint(step, {"weights": weights}, CheckpointMeta())
 
 
 def test_histograms_are_of_each_variable_and_of_its_change_since_the_checkpoint_before():
@@ -78,7 +78,7 @@ def test_gradient_is_that_of_the_mean_loss_on_examples_of_the_training_set_with_
     values |= {"model.precision": "float32", "evaluation.gradients": True}
     scorer = evaluation_scorer.Scorer(build_config(None, values), dataset)
     weights = draw.normal(size=(3, 2)).astype(np.float32)
-    scorer.score(Checkpoint(1, {"weights": weights.ravel(), "statistics": np.zeros(0, np.float32)}, Meta()))
+    scorer.score(Checkpoint(1, {"weights": weights.ravel(), "statistics": np.zeros(0, np.float32)}, CheckpointMeta()))
     chosen = np.unique(np.linspace(0, 69, EXAMPLES).astype(int))
     inputs, wanted = rows["numbers"][chosen], np.eye(2)[rows["target"][chosen]] * 0.8 + 0.1
     outputs = np.exp(inputs @ weights)

@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import rules as ea
 from ps_cluster.launch.rules import Decisions, Ending
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -48,7 +48,7 @@ class ToldRun:
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
-        self.decisions = Decisions(self._config, RunDir(Path("/run")), Limits(**limits), self.now)
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), LauncherLimits(**limits), self.now)
         self._start()
 
     def look(self, at_s, *events):
@@ -124,9 +124,9 @@ class ToldRun:
             case ea.StopTraining():
                 self._stop(TRAINING_TYPES)
                 self.tell(ea.Stopped())
-            case ea.TakeBack():
+            case ea.RestartFromSnapshot():
                 self._stop(TRAINING_TYPES)
-                self.tell(ea.TakenBack(action, self._snapshot))
+                self.tell(ea.SnapshotChecked(action, self._snapshot))
 
 
 LOOK_EVERY_S = 0.5

@@ -13,7 +13,7 @@ from ps_cluster.config.registry import tf
 from ps_cluster.server.shard import after
 from ps_cluster.training.modes import Async
 from ps_cluster.training.modes.bounded import Bounded
-from ps_cluster.training.worker import Identity, Steps, sleep
+from ps_cluster.training.worker import AsynchronousSteps, WorkerIdentity, sleep
 
 LOOK_EVERY_S = 0.02
 
@@ -46,7 +46,7 @@ def hold(point, step):
             return after([sleep(tf.constant(LOOK_EVERY_S, tf.float64))], count + 1)
 
     def write_and_wait():
-        content = tf.strings.reduce_join(tf.strings.as_string(Identity.read().both()), separator=" ")
+        content = tf.strings.reduce_join(tf.strings.as_string(WorkerIdentity.read().both()), separator=" ")
         with tf.control_dependencies([tf.io.write_file(marker, content)]):
             return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), wait, [0])[0]
 
@@ -68,7 +68,7 @@ class HeldStore:
             return after(hold("applied", step), pushed)
 
 
-class HeldSteps(Steps):
+class HeldSteps(AsynchronousSteps):
     def function(self, store, compute):
         def held_compute(step, weights, statistics):
             result = compute(step, weights, statistics)

@@ -8,7 +8,7 @@ import numpy as np
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.journal import Journal, Piece
 from ps_cluster.runs.ledger import COUNTS, ROW, WHOLE
-from ps_cluster.runs.result_rows import Meta, Stretch
+from ps_cluster.runs.result_rows import CheckpointMeta, LeaderStretch
 from ps_cluster.runs.rows import MOST_INDEX
 
 
@@ -41,8 +41,8 @@ def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
     return [journal.piece]
 
 
-def state(step: int, arrays: Mapping[str, np.ndarray], meta: Meta) -> Checkpoint:
+def state(step: int, arrays: Mapping[str, np.ndarray], meta: CheckpointMeta) -> Checkpoint:
     """Return a state that says where the rows are that its slices have accepted: in journals of leader 0."""
     accepted = arrays["counts"][:, COUNTS.index("accepted")].tolist() if "counts" in arrays else [0]
-    own = Stretch(step=step, rows=accepted, checksums=[0] * len(accepted))
+    own = LeaderStretch(step=step, rows=accepted, checksums=[0] * len(accepted))
     return Checkpoint(step, arrays, meta.model_copy(update={"leaders": [own]}))

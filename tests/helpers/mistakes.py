@@ -2,29 +2,29 @@
 
 import tensorflow as tf
 
-from ps_cluster.server.shard import Slice, after
+from ps_cluster.server.shard import ParameterShard, after
 from ps_cluster.training import chief
 
 STEP = 50  # the step at which the mistake is made
 
 
 def applies_twice() -> None:
-    apply = Slice.update
+    apply = ParameterShard.update
 
     def update(self, *gradient):
         with tf.control_dependencies([apply(self, *gradient)]):
             return apply(self, *gradient)
 
-    Slice.update = update
+    ParameterShard.update = update
 
 
 def applies_without_a_row() -> None:
-    record = Slice._record
+    record = ParameterShard._record
 
     def none_of_one(self, push, *known):
         return tf.cond(push.step == STEP, lambda: 0, lambda: after([record(self, push, *known)], 0)).op
 
-    Slice._record = none_of_one
+    ParameterShard._record = none_of_one
 
 
 def forgets_a_step() -> None:

@@ -9,7 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.data.batches import BatchRows
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import Start
+from ps_cluster.server.shard import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import TrainBatch, TrainStep
 from ps_cluster.training.worker import steps_function
@@ -52,7 +52,7 @@ class OneWorker:
         if network.has_moving_statistics:
             network.trace(spec)
         weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
-        start = Start(weights, np.ones_like(weights), statistics, network.keep)
+        start = InitialState(weights, np.ones_like(weights), statistics, network.keep)
         self._store = ParameterStore(["/device:CPU:0"], [start], config=self.config, total_steps=steps)
         compute = GivenBatches(rows, self.config, network, spec, train_examples=1000)
         self._run = steps_function(self._store, compute, self.config)

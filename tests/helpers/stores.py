@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
-from ps_cluster.server.shard import Slice, Start
+from ps_cluster.server.shard import InitialState, ParameterShard
 from ps_cluster.server.store import ParameterStore
 
 LENGTH = 7
@@ -19,7 +19,7 @@ def make_store(
     keep=1.0,
     factors=None,
     wire="float32",
-    kind=Slice,
+    kind=ParameterShard,
     values=None,
     **optimizer,
 ):
@@ -29,7 +29,7 @@ def make_store(
     config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
         ["/device:CPU:0"] * slices,
-        Start(
+        InitialState(
             np.linspace(-1, 1, LENGTH, dtype=np.float32),
             np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
             np.zeros(statistics, np.float32),

@@ -14,7 +14,7 @@ from ps_cluster.report.health import PROBES, Bounds, Surroundings, ask
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import Times
+from ps_cluster.runs.training_clock import TrainingTimes
 from ps_cluster.system.environment import life_of
 from ps_cluster.system.usage import listens, state_of
 
@@ -41,7 +41,7 @@ def run_dir(tmp_path):
 def train(run_dir, *, ago=0.0, still=0.0, phase="training", updates=True):
     """Append a row that is `ago` seconds old, whose last update was `still` seconds before it."""
     update = {"first_update": 1.0, "last_update": 100 - still, "resumed_update": 1.0, "stood": ((1.0, 100 - still),)}
-    times = Times(seconds=100.0, **(update if updates else {}))
+    times = TrainingTimes(seconds=100.0, **(update if updates else {}))
     append_row(run_dir.progress, ProgressRow(time=NOW - ago, phase=phase, applied=40, total=90, times=times))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config, registry
 from ps_cluster.files.values import Malformed
-from ps_cluster.training.agreement import MOST_BYTES, Agreement
+from ps_cluster.training.agreement import MOST_BYTES, CompatibilityFingerprint
 from tests.helpers.data import only_named
 
 HERE = {"mode.name": "sync", "data.dataset": "synthetic", "model.precision": "float32", "cluster.workers": 2}
@@ -21,9 +21,9 @@ class Toy(Mode):
 """
 
 
-def agreement(dataset=DATA, **settings) -> Agreement:
+def agreement(dataset=DATA, **settings) -> CompatibilityFingerprint:
     given = HERE | {key.replace("__", "."): value for key, value in settings.items()}
-    return Agreement.of(build_config(None, given), dataset)
+    return CompatibilityFingerprint.of(build_config(None, given), dataset)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_other_code_of_a_user_in_a_file_of_the_same_name_is_a_difference(toy):
 
 def test_what_is_read_is_what_was_written():
     long = agreement(training__class_weights={str(label): 2.0 for label in range(1000)})
-    assert Agreement.from_json(long.to_json().encode()) == long
+    assert CompatibilityFingerprint.from_json(long.to_json().encode()) == long
     other = agreement(training__class_weights={str(label): 2.0 for label in range(1, 1001)})
     assert long.difference(other, at="ps-0") is not None, "long values are told apart by their digests"
 
@@ -122,4 +122,4 @@ def test_what_is_read_is_what_was_written():
 )
 def test_something_else_than_an_agreement_is_refused(text):
     with pytest.raises(Malformed):
-        Agreement.from_json(text)
+        CompatibilityFingerprint.from_json(text)

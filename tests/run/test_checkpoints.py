@@ -19,7 +19,7 @@ from ps_cluster.runs.checkpoints import (
     CheckpointNotWritten,
     StatesUnreadable,
 )
-from ps_cluster.runs.result_rows import EndedMark, Meta, Stretch
+from ps_cluster.runs.result_rows import CheckpointMeta, EndedMark, LeaderStretch
 
 
 def checkpoint(step: int, size: int = 100) -> Checkpoint:
@@ -29,7 +29,7 @@ def checkpoint(step: int, size: int = 100) -> Checkpoint:
         "statistics": np.zeros(0, np.float32),
         "ledger": np.arange(step, dtype=np.int64),
     }
-    return Checkpoint(step, arrays, Meta(train_seconds=1.5, dataset_kind="synthetic"))
+    return Checkpoint(step, arrays, CheckpointMeta(train_seconds=1.5, dataset_kind="synthetic"))
 
 
 def assert_equal(read: Checkpoint, written: Checkpoint) -> None:
@@ -232,8 +232,8 @@ def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones
 
 def led(step: int, *leaders: tuple[int, int]) -> Checkpoint:
     """A state of `step`. `leaders`: epoch of each leader until now, and the step from which the next one went on."""
-    done = [Stretch(epoch=epoch, step=last, rows=[last], checksums=[0]) for epoch, last in leaders]
-    return replace(checkpoint(step), meta=Meta(leaders=done))
+    done = [LeaderStretch(epoch=epoch, step=last, rows=[last], checksums=[0]) for epoch, last in leaders]
+    return replace(checkpoint(step), meta=CheckpointMeta(leaders=done))
 
 
 def test_the_newest_state_is_that_of_the_newest_leader_and_those_it_did_not_go_on_from_are_ignored(tmp_path):

@@ -13,7 +13,7 @@ from ps_cluster.runs import checkpoints, journal, leaders
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.ledger import ROW
-from ps_cluster.runs.result_rows import Meta
+from ps_cluster.runs.result_rows import CheckpointMeta
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -107,7 +107,7 @@ class Leader:
         self.journal.append(_rows(self.step)[-1:])
         done = journal.stretch_of([self.journal.piece], epoch=self.epoch, step=self.step)
         arrays = {"weights": np.full(3, self.epoch, np.float32)}
-        state = Checkpoint(self.step, arrays, Meta(leaders=[*self.before, done]))
+        state = Checkpoint(self.step, arrays, CheckpointMeta(leaders=[*self.before, done]))
         checkpoints.save(self.run_dir.checkpoints, state, keep)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.runs.ledger import COLUMNS, Joiner
+from ps_cluster.runs.ledger import COLUMNS, ShardJoiner
 from ps_cluster.runs.ledger import rows_of as rows_of_table
 from tests.helpers.ledgers import random_rows, rows_of
 
@@ -18,7 +18,7 @@ def test_a_table_of_numbers_is_read_as_rows():
 
 
 def test_an_update_is_applied_when_its_last_slice_is_and_entered_when_that_one_was():
-    joined = Joiner(2).add(
+    joined = ShardJoiner(2).add(
         [
             rows_of([0, 1], entered_time=[1, 3], applied_time=[4, 5]),
             rows_of([0, 1], entered_time=[2, 1], applied_time=[3, 9]),
@@ -30,14 +30,14 @@ def test_an_update_is_applied_when_its_last_slice_is_and_entered_when_that_one_w
 
 def test_an_update_is_as_stale_as_its_stalest_slice_and_otherwise_as_the_first_has_it():
     first, second = random_rows(3, seed=1), random_rows(3, seed=2)
-    joined = Joiner(2).add([first, second])
+    joined = ShardJoiner(2).add([first, second])
     assert joined["staleness"].tolist() == np.maximum(first["staleness"], second["staleness"]).tolist()
     for name in set(COLUMNS) - {"staleness", "entered_time", "applied_time"}:
         assert joined[name].tolist() == first[name].tolist()
 
 
 def test_a_step_waits_until_every_slice_has_it():
-    joiner = Joiner(3)
+    joiner = ShardJoiner(3)
     assert joiner.add([rows_of([0, 1]), rows_of([1]), NONE])["step"].tolist() == []
     assert joiner.add([NONE, NONE, rows_of([1, 0])])["step"].tolist() == [1]
     assert joiner.waiting["step"].tolist() == [0, 0] and joiner.waiting_slices.tolist() == [0, 2]
@@ -47,13 +47,13 @@ def test_a_step_waits_until_every_slice_has_it():
 
 def test_slices_of_different_processes_mix_steps_unless_all_take_part_in_each():
     rows = [rows_of([0, 1], pid=7), rows_of([0, 1], pid=8)]
-    mixing, shared = Joiner(2), Joiner(2, shared=True)
+    mixing, shared = ShardJoiner(2), ShardJoiner(2, shared=True)
     assert mixing.add(rows)["step"].tolist() == shared.add(rows)["step"].tolist() == [0, 1]
     assert (mixing.mixed, shared.mixed) == (2, 0)
 
 
 def test_one_slice_alone_waits_for_nobody():
-    joiner = Joiner(1)
+    joiner = ShardJoiner(1)
     assert joiner.add([rows_of([4, 0, 2])])["step"].tolist() == [0, 2, 4]
     assert len(joiner.waiting) == 0
 
@@ -62,7 +62,7 @@ def test_one_slice_alone_waits_for_nobody():
 def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(slices):
     random, rows = np.random.default_rng(slices), random_rows(300)
     orders = [np.argsort(np.arange(300) + random.uniform(0, 40, 300)) for _ in range(slices)]
-    joiner, found = Joiner(slices), []
+    joiner, found = ShardJoiner(slices), []
     for parts in zip(*(np.split(order, np.sort(random.integers(0, 300, 12))) for order in orders)):
         joined = joiner.add([rows[part] for part in parts])
         assert (np.diff(joined["step"]) > 0).all(), "in the order of steps"
@@ -72,7 +72,7 @@ def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(sli
 
 
 def test_steps_are_counted_that_two_processes_pushed_to_different_slices():
-    joiner = Joiner(2)
+    joiner = ShardJoiner(2)
     joiner.add([rows_of([0, 1, 2], pid=[7, 7, 8]), rows_of([0, 1], pid=[7, 9])])
     assert joiner.mixed == 1
     joined = joiner.add([NONE, rows_of([2], pid=9)])
@@ -80,7 +80,7 @@ def test_steps_are_counted_that_two_processes_pushed_to_different_slices():
 
 
 def test_a_row_that_a_slice_has_twice_stands_for_no_other_slice():
-    joiner = Joiner(2)
+    joiner = ShardJoiner(2)
     assert len(joiner.add([rows_of([7, 7], version=[1, 2]), rows_of([])])) == 0
     assert joiner.add([rows_of([]), rows_of([7], version=[1])])["step"].tolist() == [7]
     assert len(joiner.waiting) == 0

@@ -10,9 +10,9 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.ledger import COLUMNS, COUNTS
-from ps_cluster.runs.result_rows import Meta, ProgressState, StepsState, TallyState
+from ps_cluster.runs.result_rows import CheckpointMeta, ProgressState, StepsState, TallyState
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import Times
+from ps_cluster.runs.training_clock import TrainingTimes
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from tests.helpers.data import only_named
 from tests.helpers.ledgers import random_rows, state, write_journal
@@ -38,8 +38,8 @@ def meta_of(config, begun):
     steps = StepsState(below=5 * config.steps_per_update, count=5)
     tally = TallyState(staleness={"0": 5})
     progress = ProgressState(scheduled=StepsState(below=begun, count=begun), applied=steps, tally=tally, mixed=0)
-    return Meta(
-        config=config.model_dump(mode="json"), train_seconds=3.0, times=Times(), progress=progress,
+    return CheckpointMeta(
+        config=config.model_dump(mode="json"), train_seconds=3.0, times=TrainingTimes(), progress=progress,
         data=facts_of_data(DATA), network=NETWORK,
     )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_a_run_of_an_earlier_version_is_refused(resumed, arrays):
 
 def test_a_configuration_of_an_earlier_version_is_refused(resumed):
     with pytest.raises(UserError, match="is of an earlier version"):
-        resumed(meta=Meta(config={"cluster": {"workers": 3}}, train_seconds=3.0))
+        resumed(meta=CheckpointMeta(config={"cluster": {"workers": 3}}, train_seconds=3.0))
 
 
 def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
@@ -218,7 +218,7 @@ def found(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     for index in range(2):
         write_journal(run_dir.journal(index, 0), random_rows(8))
-    return state(5, arrays_of(5, 6), Meta()), run_dir
+    return state(5, arrays_of(5, 6), CheckpointMeta()), run_dir
 
 
 def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):

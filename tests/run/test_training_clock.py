@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.runs.result_rows import ProgressRow
-from ps_cluster.runs.training_clock import Times, TrainingClock
+from ps_cluster.runs.training_clock import TrainingClock, TrainingTimes
 
 HOUR = 3600.0
 
@@ -59,12 +59,14 @@ def die(machine, clock, stands_until, *, waits=0.0, same_life=True):
 def test_seconds_count_from_the_first_step_on(machine):
     clock = machine.clock()
     machine.sleep(40)
-    assert clock.seconds == 0 and clock.times == Times()
+    assert clock.seconds == 0 and clock.times == TrainingTimes()
     clock.start()
     machine.sleep(2)
     assert update(machine, clock, 1.5, 0.5) == [0.5, 1.5]
     machine.sleep(3)
-    assert clock.times == Times(seconds=5, first_update=0.5, last_update=1.5, resumed_update=0.5, stood=((0.5, 1.5),))
+    assert clock.times == TrainingTimes(
+        seconds=5, first_update=0.5, last_update=1.5, resumed_update=0.5, stood=((0.5, 1.5),)
+    )
 
 
 @pytest.mark.parametrize("by", [-HOUR, HOUR, -2.0, 2.0])

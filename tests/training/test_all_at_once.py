@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.registry import graph
-from ps_cluster.server.shard import NO_END, Slice
+from ps_cluster.server.shard import NO_END, ParameterShard
 from tests.helpers.stores import make_store, pull, row
 
 BOTH = threading.Barrier(2)
@@ -16,7 +16,7 @@ def met(*inputs):
     return tf.numpy_function(lambda *_: BOTH.wait(10), inputs, tf.int64)
 
 
-class MeetingSlice(Slice):
+class MeetingSlice(ParameterShard):
     def _given_to(self, worker):
         with tf.control_dependencies([met()]):
             return super()._given_to(worker)

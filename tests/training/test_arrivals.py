@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_cluster.runs.ledger import Joiner, StepSet
+from ps_cluster.runs.ledger import ShardJoiner, StepSet
 from tests.helpers.ledgers import rows_of
 
 ARRIVALS = st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12)  # in each look, these steps
@@ -37,7 +37,7 @@ def slices_of_a_run(draw):
 @given(slices_of_a_run())
 def test_a_step_is_applied_once_when_all_slices_have_it(run):
     steps, slices = run
-    joiner, applied = Joiner(len(slices)), []
+    joiner, applied = ShardJoiner(len(slices)), []
     arrived = [set() for _ in slices]
     for look in zip(*slices):
         applied += joiner.add([rows_of(own, applied_time=1.0) for own in look])["step"].astype(int).tolist()

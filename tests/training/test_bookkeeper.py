@@ -8,7 +8,7 @@ from ps_cluster.runs import journal
 from ps_cluster.runs.journal import Journal, JournalNotWritten
 from ps_cluster.runs.ledger import COUNTS, NO_ROWS
 from ps_cluster.server.store import Ledgers
-from ps_cluster.training.run_progress import Bookkeeper, RunProgress
+from ps_cluster.training.run_progress import LedgerReader, RunProgress
 from tests.helpers.ledgers import rows_of
 
 
@@ -50,7 +50,7 @@ class FakeJournal:
 def make(journals):
     store, said = FakeStore(), []
     progress = RunProgress(build_config(overrides={"training.steps": 9, "cluster.parameter_servers": 2}), 100)
-    return Bookkeeper(store, progress, journals, notify=said.append), store, progress, said
+    return LedgerReader(store, progress, journals, notify=said.append), store, progress, said
 
 
 def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.server.shard import APPLIED, DROPPED, NO_END
-from ps_cluster.training.modes.bounded import LEASE_S, BoundedSlice
+from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers
@@ -15,7 +15,7 @@ START = np.linspace(-1, 1, LENGTH)
 @pytest.mark.parametrize("bound", [0, 1, 2, 4])
 def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
     store = make_store(
-        kind=BoundedSlice, steps=60, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd"
+        kind=BoundedShard, steps=60, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd"
     )
     step = bounded_step(store, lambda worker: 0.01 if worker == 2 else 0.001)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 60, 3)])
@@ -26,7 +26,7 @@ def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
 
 @pytest.mark.parametrize("bound", [1, 2, 4])
 def test_an_update_may_be_as_stale_as_the_bound(bound):
-    store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd")
+    store = make_store(kind=BoundedShard, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd")
     admit(store, 0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
@@ -39,7 +39,7 @@ def test_an_update_may_be_as_stale_as_the_bound(bound):
 
 
 def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameters():
-    store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": 4}, rule="sgd")
+    store = make_store(kind=BoundedShard, values={"mode.name": "bounded", "mode.max_staleness": 4}, rule="sgd")
     step = bounded_step(store, lambda worker: 1.0 if worker == 0 else 0.0)
 
     def work(worker):
@@ -55,7 +55,7 @@ def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameter
 
 def test_a_bound_of_zero_is_the_sequential_mathematics():
     store = make_store(
-        kind=BoundedSlice, steps=30, values={"mode.name": "bounded", "mode.max_staleness": 0}, rule="sgd"
+        kind=BoundedShard, steps=30, values={"mode.name": "bounded", "mode.max_staleness": 0}, rule="sgd"
     )
     step = bounded_step(store, lambda worker: 0.002)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 30, 3)])
@@ -63,7 +63,7 @@ def test_a_bound_of_zero_is_the_sequential_mathematics():
 
 
 def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
-    store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": 1}, rule="sgd")
+    store = make_store(kind=BoundedShard, values={"mode.name": "bounded", "mode.max_staleness": 1}, rule="sgd")
     old = pull(store)
     step = bounded_step(store, lambda worker: 0.0)
     step(0, 0)
@@ -83,7 +83,7 @@ def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_d
         "mode.name": "bounded",
         "training.batch_size_per_worker": 1,
     } | bound  # of a large batch the lease lasts longer
-    store = make_store(kind=BoundedSlice, values=values, rule="sgd")
+    store = make_store(kind=BoundedShard, values=values, rule="sgd")
     admit(store, 0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.server.shard import NO_END, REFUSED
-from ps_cluster.training.modes.bounded import LEASE_S, BoundedSlice
+from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
@@ -16,7 +16,7 @@ from tests.helpers.waiting import admit, bounded_step, identity, run_workers
 def store_with(lag, steps=30, workers=3):
     values = {"mode.name": "bounded", "mode.max_clock_lag": lag, "training.batch_size_per_worker": 1}
     values["cluster.workers"] = workers
-    return make_store(kind=BoundedSlice, values=values, steps=steps, rule="sgd")
+    return make_store(kind=BoundedShard, values=values, steps=steps, rule="sgd")
 
 
 def clocks(store, workers=3):
@@ -190,6 +190,6 @@ def test_clocks_go_on_behind_a_snapshot_also_with_more_workers(workers):
 
 def test_both_bounds_hold_where_both_are_given():
     values = {"mode.name": "bounded", "mode.max_clock_lag": 2, "mode.max_staleness": 1}
-    store = make_store(kind=BoundedSlice, values=values, steps=60, rule="sgd")
+    store = make_store(kind=BoundedShard, values=values, steps=60, rule="sgd")
     rows = equal_shares(store, 60, lambda worker: 0.01 if worker == 2 else 0.0)
     assert not unseen(rows, 2) and rows["staleness"].max() <= 1

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.training.modes.elastic import ElasticSlice, LocalSteps, moving_rate
+from ps_cluster.training.modes.elastic import ElasticShard, LocalSteps, moving_rate
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 
@@ -65,7 +65,7 @@ def batches_of(step):
 
 
 def test_interleaved_workers_come_to_what_algorithm_1_of_the_paper_comes_to():
-    store = make_store(kind=ElasticSlice, values={"mode.name": "elastic"}, rule="sgd", factors=FACTORS, statistics=0)
+    store = make_store(kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd", factors=FACTORS, statistics=0)
     local = LocalSteps(quadratic, CONFIG, FACTORS, NOTHING)
     compute = tf.function(lambda *given: local(*given).gradient, autograph=False)
     centre = np.linspace(-1, 1, LENGTH)
@@ -90,7 +90,7 @@ def test_the_moving_rate_is_beta_over_the_number_of_workers(workers, rate):
 
 
 def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
-    made = [make_store(2, kind=ElasticSlice, values={"mode.name": "elastic"}, rule="sgd") for _ in range(2)]
+    made = [make_store(2, kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd") for _ in range(2)]
     for step in range(2):
         pulled = pull(made[0], 1)
         assert pulled.weights.shape == [2, LENGTH]
@@ -103,7 +103,7 @@ def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre(workers):
-    elastic = {"kind": ElasticSlice, "values": {"mode.name": "elastic"}, "rule": "sgd"}
+    elastic = {"kind": ElasticShard, "values": {"mode.name": "elastic"}, "rule": "sgd"}
     three, others = (
         make_store(2, **elastic),
         make_store(2, **elastic | {"values": elastic["values"] | {"cluster.workers": workers}}),
@@ -118,7 +118,7 @@ def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre(work
 
 
 def test_a_worker_that_begins_late_pulls_the_centre_back_to_the_first_weights_so_the_number_is_fixed():
-    store = make_store(kind=ElasticSlice, values={"mode.name": "elastic"}, rule="sgd")
+    store = make_store(kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd")
     for step in range(20):
         pulled = pull(store, 0)
         store.push(tf.constant(step, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=0))
@@ -130,7 +130,7 @@ def test_a_worker_that_begins_late_pulls_the_centre_back_to_the_first_weights_so
 
 
 def test_a_push_that_comes_twice_is_one_exchange():
-    store = make_store(kind=ElasticSlice, values={"mode.name": "elastic"}, rule="sgd")
+    store = make_store(kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd")
     pulled = pull(store, 1)
     for _ in range(2):
         store.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))

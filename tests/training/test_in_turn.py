@@ -1,11 +1,11 @@
 import threading
 import time
 
-from ps_cluster.training.split_trainer import InTurn
+from ps_cluster.training.split_trainer import FairLock
 
 
 def test_a_thread_that_takes_it_again_and_again_lets_another_one_in():
-    lock, ends = InTurn(), threading.Event()
+    lock, ends = FairLock(), threading.Event()
 
     def busy():
         while not ends.is_set():
@@ -25,7 +25,7 @@ def test_a_thread_that_takes_it_again_and_again_lets_another_one_in():
 
 
 def test_nobody_is_in_it_with_another():
-    lock, inside, most = InTurn(), [], []
+    lock, inside, most = FairLock(), [], []
 
     def work():
         for _ in range(50):

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.system.machine import Room
+from ps_cluster.system.machine import FreeMemory
 from ps_cluster.training import session
 from tests.helpers.stores import LENGTH, make_store
 
@@ -46,12 +46,12 @@ def test_a_mode_without_parameter_servers_and_a_run_without_evaluator_need_less(
 
 def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_fit_is_refused():
     some, needs = network(), session.needed_bytes(config(), 1003, session.activation_bytes(network(), SPEC, 128))
-    assert session.check(config(), some, SPEC, Room(needs)) is None
-    line = session.check(config(), some, SPEC, Room(needs - 1))
+    assert session.check(config(), some, SPEC, FreeMemory(needs)) is None
+    line = session.check(config(), some, SPEC, FreeMemory(needs - 1))
     assert line.startswith("memory: model.name: got 'mlp'") and "fewer cluster.workers" in line
     assert session.check(config(), some, SPEC, None) is None  # on several machines
     with pytest.raises(UserError, match="model.name: got 'mlp'.*its control group allows"):
-        session.check(config(), some, SPEC, Room(GB, int(session.SURE_SHARE * needs) - 1))
+        session.check(config(), some, SPEC, FreeMemory(GB, int(session.SURE_SHARE * needs) - 1))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_
 def test_the_vectors_that_a_slice_keeps_for_each_worker_are_counted(values, vectors):
     values = values | {"cluster.workers": 3}
     some = config(**values)
-    (part,) = make_store(values=values, kind=find(some.mode_kind.slice)).slices
+    (part,) = make_store(values=values, kind=import_object(some.mode_kind.slice)).slices
     rings = part._history._rings[:1] if part._history._length > 1 else []
     own = [*vars(part).values(), *vars(part._method).values(), *part._slots.values(), *rings]
     tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}
@@ -80,14 +80,14 @@ def test_the_vectors_that_a_slice_keeps_for_each_worker_are_counted(values, vect
 
 def test_what_is_kept_for_each_worker_has_to_be_sent_too(monkeypatch):
     monkeypatch.setattr(session, "MOST_SENT_BYTES", 4 * 1003)
-    session.check(config(), network(), SPEC, Room(GB))
+    session.check(config(), network(), SPEC, FreeMemory(GB))
     adaptive = config(**{"staleness.method": "dc_adaptive", "cluster.workers": 3})
     with pytest.raises(UserError, match="kept for each of 3 workers, .* take at least 3"):
-        session.check(adaptive, network(), SPEC, Room(GB))
+        session.check(adaptive, network(), SPEC, FreeMemory(GB))
 
 
 def test_a_slice_that_is_too_large_for_one_message_asks_for_more_parameter_servers(monkeypatch):
     monkeypatch.setattr(session, "MOST_SENT_BYTES", 1000)
     with pytest.raises(UserError, match="cluster.parameter_servers: got 1: .* 1,003 weights.* take at least 5"):
-        session.check(config(), network(), SPEC, Room(GB))
-    session.check(config(**{"cluster.parameter_servers": 5}), network(), SPEC, Room(GB))
+        session.check(config(), network(), SPEC, FreeMemory(GB))
+    session.check(config(**{"cluster.parameter_servers": 5}), network(), SPEC, FreeMemory(GB))

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.registry import find
-from ps_cluster.runs.checkpoints import Checkpoint, is_even, resliced
+from ps_cluster.config.registry import import_object
+from ps_cluster.runs.checkpoints import Checkpoint, is_consistent_cut, resliced
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import APPLIED, REFUSED, Slice
-from ps_cluster.training.modes.bounded import BoundedSlice
+from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
+from ps_cluster.training.modes.bounded import BoundedShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (
@@ -95,7 +95,7 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
     assert [own["step"].tolist() for own in rows] == [[0], [0]]
 
 
-@pytest.mark.parametrize(("mode", "kind", "slices"), [("async", Slice, 2), ("bounded", BoundedSlice, 1)])
+@pytest.mark.parametrize(("mode", "kind", "slices"), [("async", ParameterShard, 2), ("bounded", BoundedShard, 1)])
 def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_lacks_is(
     mode, kind, slices, tmp_path, monkeypatch
 ):
@@ -216,7 +216,7 @@ KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers o
 @pytest.mark.parametrize("settings", KEPT, ids=str)
 def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(settings):
     mode = MODES[settings["values"].get("mode.name", "async")]
-    make = partial(make_store, kind=find(mode.slice), **settings)
+    make = partial(make_store, kind=import_object(mode.slice), **settings)
     store = make(2)
     for step in range(3):
         pulled = pull(store, worker=step % 2)
@@ -224,7 +224,7 @@ def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(sett
         store.push(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, row(worker=step % 2))
     begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
     for slices in (1, 3, 4, 2):
-        assert is_even(found.arrays)
+        assert is_consistent_cut(found.arrays)
         store, found = make(slices), resliced(found, slices)
         store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
         found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})

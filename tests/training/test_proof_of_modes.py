@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
-from ps_cluster.runs.proof import Expected, RoundShape, SliceAudit, audit
+from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
@@ -36,7 +36,7 @@ class Trained:
         self.config = build_config(overrides=values)
         self.total = self.config.total_steps(50_000)
         self.rates = expected_rates(self.config, self.total)
-        store = make_store(slices, kind=find(self.config.mode_kind.slice), values=values, steps=UPDATES)
+        store = make_store(slices, kind=import_object(self.config.mode_kind.slice), values=values, steps=UPDATES)
         self._write_sync(store) if mode == "sync" else self._push(store, mode)
         ledgers = store.read_ledgers([0] * slices)
         self.rows, self.counts = [rows.copy() for rows in ledgers.rows], ledgers.counts
@@ -68,7 +68,7 @@ class Trained:
 
     def proof(self, folder):
         journals = [write_journal(folder / f"slice-{index}", rows) for index, rows in enumerate(self.rows)]
-        expected = Expected(
+        expected = ExpectedRows(
             self.config.examples_per_step, self.config.mode_kind.most_staleness(self.config), self.rates
         )
         rounds = RoundShape(self.config.steps_per_update, self.config.gradients_per_update)
@@ -141,7 +141,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path)["problems"]
     assert "has staleness 4, where 3 is the bound" in problem
-    before = SliceAudit(RoundShape(1, 1), Expected(most_staleness=3), holds_from=len(run.rows[0]))
+    before = ShardAudit(RoundShape(1, 1), ExpectedRows(most_staleness=3), holds_from=len(run.rows[0]))
     before.read(run.rows[0])
     assert not before.wrong_values, "rows of a leader with another bound"
 
@@ -158,7 +158,7 @@ def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_
     run.rows[0]["learning_rate"][:3] = 0.7
     journals = [write_journal(tmp_path / "slice", run.rows[0])]
     for holds_from, holds in ((3, True), (2, False)):
-        expected = Expected(rates=run.rates, holds_from=[holds_from])
+        expected = ExpectedRows(rates=run.rates, holds_from=[holds_from])
         proof = audit(journals, run.counts, RoundShape(1, 1), run.scheduled, UPDATES, expected)
         assert proof["holds"] == holds, proof["problems"]
 
@@ -171,7 +171,7 @@ def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_othe
     one_unit = 0.1 * 2.0**-25  # of the last place of a cosine close to -1, halved as the schedule halves it
     for wrong, names in ((one_unit, []), (2e-5 * 0.1, ["learning_rate"])):
         rows["learning_rate"] = rates(steps) + wrong
-        audit_of_slice = SliceAudit(RoundShape(1, 1), Expected(rates=rates, highest_rate=0.1))
+        audit_of_slice = ShardAudit(RoundShape(1, 1), ExpectedRows(rates=rates, highest_rate=0.1))
         audit_of_slice.read(rows)
         assert list(audit_of_slice.wrong_values) == names
 
@@ -200,7 +200,7 @@ class Replicas:
             "cluster.steps_per_dispatch": 2, "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
         } | values  # fmt: skip
         config, self._epoch = build_config(overrides=chosen), self._epoch + 1
-        store = make_store(kind=find(config.mode_kind.slice), values=chosen, steps=UPDATES)
+        store = make_store(kind=import_object(config.mode_kind.slice), values=chosen, steps=UPDATES)
         start = SessionStart(config, self._run_dir, self._dataset, epoch=self._epoch, build=lambda *_: (store, None))
         start.begin(resume=resume)
         session = start.build(["/device:CPU:0"], "/device:CPU:0")

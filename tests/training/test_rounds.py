@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.server.shard import APPLIED, DROPPED
-from ps_cluster.training.modes.sync_ps import RoundSlice
+from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.worker import sleep
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity, run_workers
@@ -45,7 +45,7 @@ def round_step(store, end):
 
 
 def test_a_round_is_one_update_with_the_mean_of_all_gradients():
-    store = make_store(kind=RoundSlice, values={"mode.name": "sync-ps"}, steps=10, rule="momentum", momentum=0.5)
+    store = make_store(kind=RoundShard, values={"mode.name": "sync-ps"}, steps=10, rule="momentum", momentum=0.5)
     work = round_step(store, 10)
     run_workers(work)
     state, ([rows], [counts]) = state_of(store), ledger_of(store)
@@ -60,7 +60,7 @@ def test_a_round_is_one_update_with_the_mean_of_all_gradients():
 
 
 def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
-    class SlowSlice(RoundSlice):
+    class SlowSlice(RoundShard):
         def update(self, *args):
             with tf.control_dependencies([sleep(tf.constant(0.05, tf.float64))]):
                 return super().update(*args)
@@ -74,7 +74,7 @@ def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
 
 def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_dropped():
     values = {"mode.name": "sync-ps", "mode.backup_workers": 1}
-    store = make_store(kind=RoundSlice, values=values, steps=6, rule="sgd")
+    store = make_store(kind=RoundShard, values=values, steps=6, rule="sgd")
     orders, weights, outcomes = list(permutations(range(3))), START, []
     for version, order in enumerate(orders):
         pulled = pull(store)
@@ -92,7 +92,7 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
 
 
 def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
-    made = [make_store(kind=RoundSlice, values={"mode.name": "sync-ps"}, steps=1, rule="sgd") for _ in range(2)]
+    made = [make_store(kind=RoundShard, values={"mode.name": "sync-ps"}, steps=1, rule="sgd") for _ in range(2)]
     pulled = pull(made[0])
     ones = tf.ones(LENGTH)
     for worker in range(2):

@@ -9,7 +9,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.result_rows import Gradients, ProgressRow, ProgressState, Updates, WorkerRow
 from ps_cluster.runs.run_dir import LIFE
-from ps_cluster.runs.training_clock import Times, TrainingClock
+from ps_cluster.runs.training_clock import TrainingClock, TrainingTimes
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training.run_progress import FIRST_UPDATE_S, RATE_WINDOW_S, RunProgress
 from tests.helpers.ledgers import rows_of
@@ -146,7 +146,7 @@ def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(mac
     monkeypatch.setenv(LIFE, "12@345")
     row = progress.row("training")
     assert (row.time, row.monotonic, row.life, row.train_seconds) == (WALL + 3, 53, "12@345", 3)
-    assert row.times == Times(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
+    assert row.times == TrainingTimes(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
     assert ProgressRow.model_validate(json.loads(row.model_dump_json())) == row
     monkeypatch.delenv(LIFE)
     assert progress.row("training").life is None
@@ -303,7 +303,7 @@ def test_a_training_without_an_update_has_lasted_until_now(machine):
 
 def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
     progress = make_progress(machine=machine)
-    before = Times(seconds=33.0, first_update=1.0, last_update=30.0, resumed_update=1.0, stood=((1.0, 30.0),))
+    before = TrainingTimes(seconds=33.0, first_update=1.0, last_update=30.0, resumed_update=1.0, stood=((1.0, 30.0),))
     progress.clock.restart(before, 30.0)
     progress.clock.start()
     machine.now = 7.0

@@ -12,9 +12,9 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import newest_even
 from ps_cluster.runs.journal import JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COUNTS, StepSet
-from ps_cluster.runs.result_rows import Stretch
+from ps_cluster.runs.result_rows import LeaderStretch
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import Times, TrainingClock
+from ps_cluster.runs.training_clock import TrainingClock, TrainingTimes
 from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver, check_disk
@@ -100,12 +100,12 @@ def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_ar
 
 def test_a_state_says_which_leaders_made_it_and_how_many_rows_each_of_them_wrote(tmp_path):
     config, run_dir = build_config(), RunDir.create(tmp_path / "run")
-    before, books = [Stretch(epoch=1, step=9, rows=[9, 9], checksums=[3, 4])], FakeBooks(Clock())
+    before, books = [LeaderStretch(epoch=1, step=9, rows=[9, 9], checksums=[3, 4])], FakeBooks(Clock())
     progress = Trained(RunProgress(config, 100), applied=1)
     Saver(config, run_dir, "synthetic", books, progress, epoch=3, before=before).save_last()
     (state,) = checkpoints.states(run_dir.checkpoints)
     assert (state.epoch, state.step) == (3, 1)
-    own = Stretch(epoch=3, step=1, rows=[1, 2], checksums=[7, 7])
+    own = LeaderStretch(epoch=3, step=1, rows=[1, 2], checksums=[7, 7])
     assert checkpoints.load(state.path).meta.leaders == [*before, own]
 
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_says_where_the_run_is_and_what_it_took(saving):
     found = checkpoints.load_newest_good([saving.run_dir.snapshots], print)
     assert (found.step, found.arrays["weights"].tolist()) == (1, [1, 1, 1])
     assert (found.meta.dataset_kind, found.meta.examples, found.meta.train_seconds) == ("synthetic", 0, 0)
-    assert found.meta.times == Times()
+    assert found.meta.times == TrainingTimes()
     progress = RunProgress(build_config(), 100)
     assert found.meta.progress == progress.state
 
@@ -229,7 +229,7 @@ def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, befor
     config, clock = build_config(overrides={"checkpoints.snapshot_every_seconds": 1e6}), Clock()
     assert config.checkpoints.every_seconds == "auto"
     progress = RunProgress(config, 100, TrainingClock(monotonic=clock, wall=clock))
-    progress.clock.restart(Times(seconds=float(before_s)), None)
+    progress.clock.restart(TrainingTimes(seconds=float(before_s)), None)
     run_dir = RunDir.create(tmp_path / "run")
     saver = Saver(config, run_dir, "synthetic", FakeBooks(clock), progress, clock=clock)
     progress.clock.start()

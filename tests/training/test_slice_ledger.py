@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.runs.ledger import COLUMNS, rows_of
-from ps_cluster.server.shard import SliceLedger, after
+from ps_cluster.server.shard import ShardLedger, after
 from tests.helpers import ledgers
 
 WINDOW = 8
@@ -15,7 +15,7 @@ class Ledger:
     """A ledger with a small window, in plain numbers; as on a parameter server each call is a graph."""
 
     def __init__(self, window=WINDOW):
-        self._ledger = SliceLedger(window)
+        self._ledger = ShardLedger(window)
         any_rows = tf.TensorSpec([None, len(COLUMNS)], tf.float64)
 
         def write(rows):

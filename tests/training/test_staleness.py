@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.registry import find
+from ps_cluster.config.registry import import_object
 from ps_cluster.config.update_settings import METHODS, RULES
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.rules import make_rule
-from ps_cluster.server.shard import Start
+from ps_cluster.server.shard import InitialState
 from ps_cluster.server.staleness import corrected_momentum
 from ps_cluster.server.store import ParameterStore
 from tests.helpers.stores import make_store, pull, row, run_quadratic, state_of
@@ -19,7 +19,7 @@ from tests.helpers.stores import make_store, pull, row, run_quadratic, state_of
 LENGTH, WORKERS = 5, 3
 START = np.array([-1, -0.5, 0.25, 0.5, 2], np.float32)
 NOTHING = np.zeros(0, np.float32)
-BEGINNING = Start(START, np.ones(LENGTH, np.float32), statistics=NOTHING, keep=NOTHING)
+BEGINNING = InitialState(START, np.ones(LENGTH, np.float32), statistics=NOTHING, keep=NOTHING)
 RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from update to update, weight decay
 MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
@@ -51,7 +51,7 @@ class Server:
         )
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
-            self.method = find(METHODS[name].correction)(config.staleness, self.weights, WORKERS)
+            self.method = import_object(METHODS[name].correction)(config.staleness, self.weights, WORKERS)
             self.rule = make_rule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
             self.section = tf.CriticalSection(shared_name=f"staleness-{uuid.uuid4()}")
         self.version = 0

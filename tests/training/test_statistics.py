@@ -10,7 +10,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
 from ps_cluster.training.modes.elastic import LocalSteps
-from ps_cluster.training.modes.sync_ps import RoundSlice
+from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 
@@ -117,7 +117,7 @@ def test_each_statistic_is_kept_by_its_own_layers_momentum_frozen_weights_whole_
 
 
 def test_a_round_takes_in_the_mean_of_what_is_fresh():
-    store = make_store(kind=RoundSlice, values={"mode.name": "sync-ps"}, keep=[0.5, 0.9, 1.0], steps=2, rule="sgd")
+    store = make_store(kind=RoundShard, values={"mode.name": "sync-ps"}, keep=[0.5, 0.9, 1.0], steps=2, rule="sgd")
     expected = np.zeros(3)
     for update in range(2):
         pulled = pull(store)

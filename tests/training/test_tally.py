@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.runs.result_rows import StalenessRow, TallyState, WorkerRow
-from ps_cluster.training.run_progress import Tally
+from ps_cluster.training.run_progress import AppliedTotals
 from tests.helpers.ledgers import rows_of
 
 NOBODY_LATE = 0
@@ -14,7 +14,7 @@ NOBODY_LATE = 0
 
 def tally_of(*rows):
     """`rows`: (worker, pid, when applied), 10 examples each, added one after the other."""
-    ours = Tally()
+    ours = AppliedTotals()
     for worker, pid, second in rows:
         ours.add(rows_of([0], worker=worker, pid=pid, examples=10), np.array([second]))
     return ours
@@ -24,7 +24,7 @@ def tally_of(*rows):
 @pytest.mark.parametrize("count", [1, 2, 20, 21, 101, 4321])
 def test_the_staleness_is_that_of_numpy_over_all_rows(count, most):
     staleness = np.random.default_rng(count * (most + 1)).integers(0, most + 1, count)
-    ours = Tally()
+    ours = AppliedTotals()
     for part in np.array_split(rows_of(range(count), staleness=staleness), 7):
         ours.add(part, np.zeros(len(part)))
     found = ours.staleness_summary()
@@ -38,7 +38,7 @@ def test_the_staleness_is_that_of_numpy_over_all_rows(count, most):
 
 
 def test_of_no_rows_nothing_is_known():
-    ours = Tally()
+    ours = AppliedTotals()
     ours.add(rows_of([]), np.zeros(0))
     assert ours.staleness_summary() == StalenessRow()
     assert (ours.gradients, ours.examples, ours.workers()) == (0, 0, [])
@@ -46,7 +46,7 @@ def test_of_no_rows_nothing_is_known():
 
 
 def test_a_worker_that_was_started_again_has_a_row_for_each_process():
-    ours = Tally()
+    ours = AppliedTotals()
     ours.add(rows_of(range(4), worker=[1, 0, 1, 1], pid=[8, 7, 9, 8], examples=[1, 10, 100, 1000]), np.zeros(4))
     ours.add(rows_of([4], worker=1, pid=9, examples=10_000), np.zeros(1))
     assert ours.workers() == [
@@ -64,7 +64,7 @@ def test_the_rate_counts_from_when_every_worker_has_had_its_first_update():
 
 
 def test_rows_that_come_together_are_told_apart_by_their_times():
-    ours = Tally()
+    ours = AppliedTotals()
     rows = rows_of(range(5), worker=[0, 1, 0, 0, 1], examples=10)
     ours.add(rows, np.array([11.0, 10.0, 0.0, 1.0, 12.0]))
     assert ours.examples_per_second(12.0, NOBODY_LATE) == 20 / 2
@@ -82,13 +82,13 @@ def test_the_rate_does_not_wait_for_a_backup_worker():
 
 
 def test_it_goes_on_from_what_a_checkpoint_holds():
-    random, whole, before = np.random.default_rng(0), Tally(), Tally()
+    random, whole, before = np.random.default_rng(0), AppliedTotals(), AppliedTotals()
     columns = {"worker": random.integers(0, 3, 100), "pid": random.integers(5, 9, 100)}
     rows = rows_of(range(100), **columns, staleness=random.integers(0, 5, 100), examples=random.integers(1, 9, 100))
     seconds = np.sort(random.uniform(0, 50, 100))
     whole.add(rows, seconds)
     before.add(rows[:30], seconds[:30])
-    ours = Tally(TallyState.model_validate(json.loads(before.state.model_dump_json())))
+    ours = AppliedTotals(TallyState.model_validate(json.loads(before.state.model_dump_json())))
     ours.add(rows[30:], seconds[30:])
     assert (ours.workers(), ours.staleness_summary()) == (whole.workers(), whole.staleness_summary())
     assert ours.examples_per_second(50.0, 0) == whole.examples_per_second(50.0, 0)

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from ps_cluster.training.chief import Upkeep
+from ps_cluster.training.chief import BackgroundPoller
 
 
 def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwhile():
@@ -12,7 +12,7 @@ def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwh
         assert go_on.wait(10)
         seen.append(what)
 
-    with Upkeep(look) as upkeep:
+    with BackgroundPoller(look) as upkeep:
         assert upkeep.ended_within(0), "none was begun"
         upkeep.begin("rows")
         assert upkeep.is_under_way and not upkeep.ended_within(0) and not seen
@@ -27,19 +27,19 @@ def refuse():
 
 
 def test_the_error_of_a_look_is_that_of_its_caller():
-    with Upkeep(refuse) as upkeep, pytest.raises(OSError, match="the ps is gone"):
+    with BackgroundPoller(refuse) as upkeep, pytest.raises(OSError, match="the ps is gone"):
         upkeep.begin()
         upkeep.ended_within(10)
 
 
 def test_the_error_of_the_last_look_is_told_at_the_end():
-    with pytest.raises(OSError, match="the ps is gone"), Upkeep(refuse) as upkeep:
+    with pytest.raises(OSError, match="the ps is gone"), BackgroundPoller(refuse) as upkeep:
         upkeep.begin()
 
 
 def test_after_another_error_nobody_waits_for_a_look_that_may_never_end():
     answer = threading.Event()
-    with pytest.raises(ValueError, match="a worker failed"), Upkeep(answer.wait) as upkeep:
+    with pytest.raises(ValueError, match="a worker failed"), BackgroundPoller(answer.wait) as upkeep:
         upkeep.begin(60)
         raise ValueError("a worker failed")
     assert upkeep.is_under_way

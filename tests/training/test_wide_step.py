@@ -8,7 +8,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.models.cuts import WideNetwork
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.server.shard import Start
+from ps_cluster.server.shard import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.split_trainer import WideStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
@@ -74,7 +74,7 @@ def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(bui
     whole = GivenBatches(*arguments, train_examples=1000)
     parts = GivenParts(*arguments, train_examples=1000, network=wide, devices=DEVICES)
     vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
-    starts = Start(vectors[0], vectors[0], vectors[1], network.keep).cut(
+    starts = InitialState(vectors[0], vectors[0], vectors[1], network.keep).cut(
         [part.positions for part in parts.parts], [part.statistics for part in parts.parts]
     )
     step = tf.constant(3, tf.int64)
@@ -138,7 +138,7 @@ def test_a_store_in_parts_saves_its_vectors_in_the_order_of_the_network_and_take
     weights = np.arange(5, dtype=np.float32)
     positions = [np.array([0, 3]), np.array([4, 1, 2])]
     config = build_config(overrides={"optimizer.rule": "momentum", "training.steps": 4, "cluster.wire": "float32"})
-    parts = Start(weights, np.ones_like(weights), weights[:0], weights[:0]).cut(positions, [0, 0])
+    parts = InitialState(weights, np.ones_like(weights), weights[:0], weights[:0]).cut(positions, [0, 0])
     store = ParameterStore(["/device:CPU:0"] * 2, parts, config=config, total_steps=4, positions=positions)
     saved = state_of(store)
     assert saved["weights"].tolist() == weights.tolist()

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.server import shard
-from ps_cluster.server.shard import Message
+from ps_cluster.server.shard import MessageLayout
 
 FIELDS = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2), (tf.float64, 3))
 
@@ -24,7 +24,7 @@ def assert_the_same(found, expected):
 
 
 def test_small_vectors_travel_as_one_and_come_out_bit_for_bit():
-    message = Message(FIELDS)
+    message = MessageLayout(FIELDS)
     (packed,) = message.pack(vectors())
     assert packed.dtype == tf.uint8 and packed.shape == [5 * 2 + 2 * 8 + 3 * 8]
     assert_the_same(message.unpack([packed]), vectors())
@@ -32,7 +32,7 @@ def test_small_vectors_travel_as_one_and_come_out_bit_for_bit():
 
 def test_a_large_vector_travels_by_itself(monkeypatch):
     monkeypatch.setattr(shard, "LARGE_BYTES", 3 * 8)
-    message = Message(FIELDS)
+    message = MessageLayout(FIELDS)
     large, packed = message.pack(vectors())
     assert large.dtype == tf.float64 and packed.shape == [5 * 2 + 2 * 8]
     assert_the_same(message.unpack([large, packed]), vectors())
@@ -40,4 +40,4 @@ def test_a_large_vector_travels_by_itself(monkeypatch):
 
 def test_a_vector_of_another_dtype_is_refused():
     with pytest.raises(TypeError, match="bfloat16 .5. was given float32"):
-        Message(FIELDS).pack([tf.zeros([5]), *vectors()[1:]])
+        MessageLayout(FIELDS).pack([tf.zeros([5]), *vectors()[1:]])

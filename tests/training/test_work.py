@@ -5,13 +5,13 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import StepSet
-from ps_cluster.training.worker import Steps
+from ps_cluster.training.worker import AsynchronousSteps
 
 WINDOW = 2**16
 
 
 class Progress:
-    """What `Steps` asks of a RunProgress."""
+    """What `AsynchronousSteps` asks of a RunProgress."""
 
     def __init__(self, missing, following, total):
         self.missing_steps, self.next_step, self.total = np.array(missing, np.int64), following, total
@@ -28,7 +28,7 @@ class Progress:
         return 0.0
 
 
-class OnlySteps(Steps):
+class OnlySteps(AsynchronousSteps):
     """Hands out steps without a graph."""
 
     def function(self, store, compute):

@@ -154,13 +154,13 @@ def run_cluster(root: Path, body: Sequence[str], view: ProgressView | None = Non
     from ps_cluster.data.packed import load_pointed
     from ps_cluster.launch.launcher import run_local
     from ps_cluster.launch.local_cluster import TASK_ARGV
-    from ps_cluster.launch.silence import Limits
+    from ps_cluster.launch.silence import LauncherLimits
     from ps_cluster.report.progress import make_view
 
     run_dir = RunDir.open(root)
     argv = (sys.executable, "-m", *body) if body else TASK_ARGV
     # The launcher sees no updates of a module that is not the project's own.
-    limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else Limits()
+    limits = LauncherLimits(standstill_s=ARM_TIMEOUT_S) if body else LauncherLimits()
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     view = view or make_view()
     code = run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits)

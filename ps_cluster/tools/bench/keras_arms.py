@@ -39,8 +39,8 @@ from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import Leading
-from ps_cluster.runs.result_rows import Server
+from ps_cluster.runs.leaders import LeaderStart
+from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.judges import judge_of
@@ -115,7 +115,7 @@ def train_by_variables(
     *,
     resume: bool,
     drain: Drain,
-    leading: Leading,
+    leading: LeaderStart,
 ) -> None:
     """Train `total_steps` steps and write what the launcher and the summary need. The ledger stays empty."""
     coordinator, _ = connect(cluster, leading)
@@ -141,7 +141,7 @@ def train_by_variables(
     seconds = run(warm, warm + total)
     parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
     rate = total * config.training.batch_size_per_worker / seconds
-    servers = [Server(index=0, parameters=parameters)]
+    servers = [ServerSize(index=0, parameters=parameters)]
     found = {"parameter_servers": servers, "completed": True, "examples_per_second": rate}
     write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")

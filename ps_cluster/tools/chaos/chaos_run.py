@@ -26,7 +26,7 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.run_dir import RunDir
@@ -242,11 +242,11 @@ class Bounds:
     """Time limits, and the least time between faults (s)."""
 
     look_every_s: float = 0.1
-    training_s: float = Limits.startup_s + 30
+    training_s: float = LauncherLimits.startup_s + 30
     recovery_s: float = 60.0
     # The launcher gives up on a cluster that dies a few times in a row, each time without having got further.
     whole_cluster_spacing_s: float = 10.0
-    end_s: float = Limits.drain_s + Limits.scoring_s + 60
+    end_s: float = LauncherLimits.drain_s + LauncherLimits.scoring_s + 60
 
 
 class Runner:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
 
 from ps_cluster.errors import UserError
-from ps_cluster.runs.result_rows import Measured
+from ps_cluster.runs.result_rows import MeasuredMetric
 
 # Two-sided 95 % quantiles of Student's t (0.975) by degrees of freedom. Between two rows the row with fewer degrees is
 # used, so an interval is never too narrow.
@@ -139,7 +139,7 @@ class Metric(ABC):
         """The label of an axis."""
         return f"{self.name} [{self.axis_unit}]"
 
-    def of(self, score: Measured) -> float | None:
+    def of(self, score: MeasuredMetric) -> float | None:
         """Return the metric of a scored checkpoint; None if it is not finite, or if this is not its metric."""
         value: float | None = getattr(score, self.column)
         return value
@@ -266,6 +266,6 @@ ERROR = Error()
 METRICS: dict[str, Metric] = {metric.noun: metric for metric in (ACCURACY, ERROR)}
 
 
-def metric_of(scores: Sequence[Measured]) -> Metric:
+def metric_of(scores: Sequence[MeasuredMetric]) -> Metric:
     """Return the metric that a run was scored by. An accuracy is always a number; the error of a run may never be one."""
     return ACCURACY if any(ACCURACY.of(score) is not None for score in scores) else ERROR

@@ -33,7 +33,7 @@ from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
 from ps_cluster.files.yaml_files import dump_yaml
-from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.silence import LauncherLimits
 
 Part = dict[str, Any]  # of a manifest
 
@@ -108,7 +108,7 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
     leader = CHIEF if CHIEF in mode.tasks else WORKER
     types = (*mode.tasks, EVALUATOR) if cluster.evaluator else mode.tasks
-    drain_s = int(Limits().for_waits_of(config.longest_update_seconds()).drain_s)
+    drain_s = int(LauncherLimits().for_waits_of(config.longest_update_seconds()).drain_s)
     values = {field: _by_type(field, some, types) for field, some in given.items()}
     return tuple(
         Role(

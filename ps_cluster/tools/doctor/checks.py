@@ -38,7 +38,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import CALLER_PID
 from ps_cluster.system.isolation import NAMESPACE_ARGV, network_for
-from ps_cluster.system.machine import Allowance, Room, allowance, room
+from ps_cluster.system.machine import Allowance, FreeMemory, allowance, room
 
 
 class Status(StrEnum):
@@ -164,7 +164,7 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
     return ok(told)
 
 
-def memory(space: Room | None = None) -> Finding:
+def memory(space: FreeMemory | None = None) -> Finding:
     """Check that the memory is enough for the default run."""
     space = space or room()
 

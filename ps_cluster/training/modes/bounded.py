@@ -9,7 +9,7 @@ from pydantic import Field
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.config.modes import Mode, ModeSettings, Waits
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Start, WaitingSlice, after, now_after
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, InitialState, Push, WaitingShard, after, now_after
 
 DEFAULT_MAX_STALENESS = 3  # where no bound is given
 # A worker that was not heard of for longer, and for longer than an update takes, counts as dead, and the others stop
@@ -39,7 +39,7 @@ class BoundedSettings(ModeSettings):
         return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
 
 
-class BoundedSlice(WaitingSlice):
+class BoundedShard(WaitingShard):
     """Asynchronous, with a bound on the version lag of updates, on the clock lag of workers, or on both.
 
     `max_staleness` s: no update is applied to a version more than s newer than the one it was computed from. A worker
@@ -60,7 +60,7 @@ class BoundedSlice(WaitingSlice):
 
     repeats_dropped = True
 
-    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         staleness, lag = BOUNDED.settings(config).bounds
         self._max_staleness = NO_END if staleness is None else staleness
@@ -200,7 +200,7 @@ class Bounded(Mode):
     Settings = BoundedSettings
     most_parameter_servers = 1  # a single place must decide which worker may go on
     waits = Waits.FOR_A_BOUND
-    slice = BoundedSlice
+    slice = BoundedShard
 
     def most_staleness(self, config: RunConfig) -> int | None:
         return self.settings(config).bounds[0]

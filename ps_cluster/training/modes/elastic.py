@@ -28,7 +28,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode, ModeSettings
 from ps_cluster.config.registry import tf
 from ps_cluster.server.rules import decay_rates
-from ps_cluster.server.shard import APPLIED, Push, Slice, Start, after
+from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard, Push, after
 
 if TYPE_CHECKING:  # a module that imports TensorFlow
     from ps_cluster.training.step import StepResult, TrainStep
@@ -51,7 +51,7 @@ def moving_rate(config: RunConfig) -> float:
     return ELASTIC.settings(config).beta / config.cluster.workers
 
 
-class ElasticSlice(Slice):
+class ElasticShard(ParameterShard):
     """A slice of the centre (the weights that are scored) and of two vectors for every worker.
 
     They are the worker's weights x_i and its x, the x_i before its last exchange. A pull returns both, float32 [2, n].
@@ -61,7 +61,7 @@ class ElasticSlice(Slice):
     vectors_given = 2
     worker_slots = 2
 
-    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._moving_rate = moving_rate(config)
         with tf.device(device):
@@ -164,7 +164,7 @@ class Elastic(Mode):
     ignores = frozenset({"staleness", "lookahead"})
     own_rule = "sgd"
     unlabelled = frozenset({"beta"})
-    slice = ElasticSlice
+    slice = ElasticShard
     step = LocalSteps
 
     def batches_per_step(self, config: RunConfig) -> int:

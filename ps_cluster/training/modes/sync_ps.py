@@ -11,9 +11,9 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ON_DEATH, WORKER, Mode, ModeSettings, OnDeath, Waits
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import APPLIED, Push, Start, WaitingSlice, after, now_after
+from ps_cluster.server.shard import APPLIED, InitialState, Push, WaitingShard, after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
-from ps_cluster.training.worker import Computation, Compute, Identity, Work
+from ps_cluster.training.worker import Compute, StepSource, TimedComputation, WorkerIdentity
 
 _NOT_YET = -1  # in place of the version at which a worker is admitted
 
@@ -27,7 +27,7 @@ class SyncPsSettings(ModeSettings):
     )
 
 
-class RoundSlice(WaitingSlice):
+class RoundShard(WaitingShard):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
     Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
@@ -35,7 +35,7 @@ class RoundSlice(WaitingSlice):
     workers).
     """
 
-    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._workers = config.steps_per_update
         self._needed = config.gradients_per_update
@@ -99,7 +99,7 @@ class RoundSlice(WaitingSlice):
             return after([*cleared, self._changed.notify_all()], version)
 
 
-class Rounds(Work):
+class Rounds(StepSource):
     """Rounds of synchronous training: one dispatch for every worker. A worker that gets a second one finds it done."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
@@ -124,10 +124,10 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig) 
 
     Its other argument is when it was scheduled.
     """
-    computation = Computation(compute, config)
+    computation = TimedComputation(compute, config)
     (first,) = store.slices
 
-    def pull(identity: Identity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:
+    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:
         """Wait for the next round and pull, all on the ps: the answer to a push is the next parameters."""
         times = first.admit_to_round(identity.worker, end, needed)  # type: ignore[attr-defined]  # a slice of rounds
         pulled = store.pull(identity.worker, [times])
@@ -136,7 +136,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig) 
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
-        identity = Identity.read()
+        identity = WorkerIdentity.read()
 
         def body(times: tf.Tensor, *parameters: tf.Tensor) -> list[tf.Tensor]:
             pulled = Pulled(*parameters)
@@ -162,7 +162,7 @@ class SyncPs(Mode):
     # A round has a place for every worker and would wait for ever for one that was given up.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)}
     is_simulated = True
-    slice = RoundSlice
+    slice = RoundShard
     work = Rounds
 
     def check(self, config: RunConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.config.registry import Kinds
+from ps_cluster.config.registry import Registry
 from ps_cluster.tools.chaos.kind import FaultKind
 
-FAULTS: Kinds[FaultKind] = Kinds("kind of fault", FaultKind, "ps_cluster.tools.chaos.kinds", "ps_cluster.faults")
+FAULTS: Registry[FaultKind] = Registry("kind of fault", FaultKind, "ps_cluster.tools.chaos.kinds", "ps_cluster.faults")
