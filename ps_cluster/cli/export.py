@@ -43,7 +43,7 @@ def export(
     os.environ.update(environment.for_tensorflow(os.environ))
     from ps_cluster.evaluation import export as exporting
     from ps_cluster.evaluation.export import own_temporary_folder, without_known_lines
-    from ps_cluster.evaluation.predict import FinishedRun
+    from ps_cluster.evaluation.place import FinishedRun
 
     found = FinishedRun.open(run, data_dir, print_line)
     target = output or found.run_dir.root / "export"

@@ -50,8 +50,8 @@ def predict(
 
     os.environ.update(environment.for_tensorflow(os.environ))
     from ps_cluster.evaluation import predict as predicting
-    from ps_cluster.evaluation.predict import FinishedRun
-    from ps_cluster.evaluation.prediction_files import WRITERS
+    from ps_cluster.evaluation.place import FinishedRun
+    from ps_cluster.evaluation.predict import WRITERS
 
     found = FinishedRun.open(run, data_dir, print_note, needs_examples=False)
     count = predicting.predict(

@@ -483,7 +483,7 @@ class ImageDataSet(DataSet):
 
     Settings = ImageSettings
     augment = "ps_cluster.data.augment:augment"
-    views = "ps_cluster.evaluation.views:mean_over_views"
+    views = "ps_cluster.data.augment:mean_over_views"
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         super().check_examples(config, spec)

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -61,6 +62,8 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
       Malformed: the block wanted more.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own would reserve a GiB at its first use
+    if pyarrow := sys.modules.get("pyarrow"):  # it has read the variable already, e.g. where pandas has imported it
+        pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     import psutil  # not where only files of this package are read
 
