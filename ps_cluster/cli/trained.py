@@ -103,8 +103,8 @@ def predict(
     """
     os.environ.update(for_tensorflow(os.environ))
     from ps_cluster.evaluation import predict as predicting
-    from ps_cluster.evaluation.predict import FinishedRun
-    from ps_cluster.evaluation.prediction_files import WRITERS
+    from ps_cluster.evaluation.place import FinishedRun
+    from ps_cluster.evaluation.predict import WRITERS
 
     found = FinishedRun.open(run, data_dir, print_note, needs_examples=False)
     count = predicting.predict(
@@ -142,7 +142,7 @@ def export(
     """Write the best model of a run for other programs, and check each file against the original."""
     os.environ.update(for_tensorflow(os.environ))
     from ps_cluster.evaluation import export as exporting
-    from ps_cluster.evaluation.predict import FinishedRun
+    from ps_cluster.evaluation.place import FinishedRun
 
     found = FinishedRun.open(run, data_dir, print_line)
     target = output or found.run_dir.root / "export"

@@ -376,7 +376,7 @@ class Part(StrEnum):
     LABEL_RESULTS = "ps_cluster.report.objective_results:LabelResults"
     VALUE_RESULTS = "ps_cluster.report.objective_results:ValueResults"
     AUGMENT = "ps_cluster.data.augment:augment"
-    MEAN_OVER_VIEWS = "ps_cluster.evaluation.views:mean_over_views"
+    MEAN_OVER_VIEWS = "ps_cluster.data.augment:mean_over_views"
     LOAD_SAVED = "ps_cluster.models.build:load_saved"
 
 

@@ -29,26 +29,6 @@ _HEADER_BYTES = 10_000
 _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
 
 
-class ArrayHeader(NamedTuple):
-    """The header of an array as `numpy.save` writes it. `column_order`: whether the first axis varies fastest."""
-
-    shape: tuple[int, ...]
-    column_order: bool
-    dtype: np.dtype
-    length: int  # in bytes
-
-
-def _read_header(beginning: bytes) -> ArrayHeader:
-    """Return the header with which `beginning` begins. Raises Malformed if it begins with none."""
-    file = io.BytesIO(beginning)
-    try:
-        version = np.lib.format.read_magic(file)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        return ArrayHeader(*read(file), file.tell())
-    except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
-        raise Malformed("no header of an array") from error
-
-
 class ArrayForm(NamedTuple):
     """The dtype and shape of an array in a file. `begin`: where its values begin, in bytes."""
 
@@ -136,17 +116,19 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
 
 def _form(name: str, file: BinaryIO) -> ArrayForm:
     """Read the header of an array, and leave the file behind it. Raises Malformed if it is none, or holds objects."""
-    start = file.tell()
+    start, beginning = file.tell(), io.BytesIO(file.read(_HEADER_BYTES))
     try:
-        header = _read_header(file.read(_HEADER_BYTES))
-    except Malformed as error:
+        version = np.lib.format.read_magic(beginning)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, column_order, dtype = read(beginning)
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
         raise Malformed(f"{name} is no array that numpy.save has written") from error
-    if header.dtype.hasobject:
+    if dtype.hasobject:
         raise Malformed(f"{name} holds Python objects, which could run code: save plain arrays of numbers")
-    if min(header.shape, default=0) < 0:
-        raise Malformed(f"{name} has the shape {list(header.shape)}")
-    file.seek(start + header.length)
-    return ArrayForm(header.dtype, header.shape, "F" if header.column_order else "C", start + header.length)
+    if min(shape, default=0) < 0:
+        raise Malformed(f"{name} has the shape {list(shape)}")
+    file.seek(begin := start + beginning.tell())
+    return ArrayForm(dtype, shape, "F" if column_order else "C", begin)
 
 
 # Turn arrays that users bring into the contents of a data set: those of a function, of an .npz or of .npy files.
@@ -195,8 +177,11 @@ def contents_of(given: Mapping[str, Any], objective: str = "auto", held_out: flo
         test = _inputs(arrays, "test") | {TARGET: targets.test} | _weights(arrays, "test")
     else:
         split = hold_out(held_out, len(targets.train), targets.train if targets.objective == "classification" else None)
-        train, test = ({name: Selected(rows, ids) for name, rows in train.items()} for ids in (split.train, split.test))
-        train, test = (_small_in_memory(rows) for rows in (train, test))
+        # Targets and weights become arrays; inputs stay where they are.
+        train, test = (
+            {name: rows[ids] if name in (TARGET, WEIGHT) else Selected(rows, ids) for name, rows in train.items()}
+            for ids in (split.train, split.test)
+        )
         notes.append(split.note)
     contents = Contents.of(train, test, objective=targets.objective, classes=targets.classes)
     return replace(contents, notes=tuple(notes))
@@ -283,8 +268,3 @@ def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
             f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"
         )
     return {WEIGHT: weights.reshape(-1).astype(np.float32)}
-
-
-def _small_in_memory(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return targets and weights as arrays; inputs stay where they are."""
-    return {name: one[:] if name in (TARGET, WEIGHT) else one for name, one in rows.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from ps_cluster.config.datasets import DataSet, DataSettings
 from ps_cluster.config.objectives import TARGET, WEIGHT, Field
 from ps_cluster.data import packed
 from ps_cluster.data.packed import PackedDataset, pieces
+from ps_cluster.data.packing import Moments
 from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
@@ -145,33 +145,22 @@ class _Sums:
 
     def __init__(self, columns: int):
         self._rows = 0
-        self._missing, self._count = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
+        self._missing = np.zeros(columns, np.int64)
         self._low, self._high = np.full(columns, np.inf), np.full(columns, -np.inf)
-        # Of the distance from the first value: the mean of squares less the square of the mean would cancel far from 0.
-        self._origin: np.ndarray | None = None
-        self._total, self._squares = np.zeros(columns), np.zeros(columns)
+        self._moments = Moments()
 
     def add(self, values: np.ndarray, rows: int) -> None:
         finite = np.isfinite(values)
-        if self._origin is None:
-            self._origin = np.where(finite[0], values[0], 0.0)
-        apart = np.where(finite, values - self._origin, 0.0)
+        self._moments.add(values, finite)
         self._rows += rows
-        self._count += finite.sum(0)
         self._missing += (~finite).sum(0)
         self._low = np.minimum(self._low, np.where(finite, values, np.inf).min(0))
         self._high = np.maximum(self._high, np.where(finite, values, -np.inf).max(0))
-        self._total, self._squares = self._total + apart.sum(0), self._squares + (apart**2).sum(0)
 
     def described(self, name: str, field: Field, shape: tuple[int, ...], column: int) -> Described:
-        count, missing = int(self._count[column]), int(self._missing[column])
-        if not count or self._origin is None:
-            return Described(name, field.dtype, shape, None, None, None, None, missing, self._rows)
-        apart = self._total[column] / count
-        std = math.sqrt(max(0.0, self._squares[column] / count - apart**2))
-        low, high = float(self._low[column]), float(self._high[column])
-        mean = float(self._origin[column] + apart)
-        return Described(name, field.dtype, shape, low, mean, std, high, missing, self._rows)
+        numbers = (self._low, self._moments.mean, self._moments.std, self._high)
+        low, mean, std, high = (float(of[column]) if self._moments.count[column] else None for of in numbers)
+        return Described(name, field.dtype, shape, low, mean, std, high, int(self._missing[column]), self._rows)
 
 
 def _sums(rows: np.ndarray, columns: int, most_bytes: int) -> _Sums:

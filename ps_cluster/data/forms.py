@@ -47,23 +47,44 @@ from ps_cluster.data.tables import (
 )
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.opening import open_regular, read_bytes
+from ps_cluster.files.opening import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_install
 from ps_cluster.system.environment import for_child
 
 
-class ArraysAt(DataSet):
-    """The arrays of a file or folder."""
+class _At(DataSet):
+    """Data at a path, which are no images of one size."""
 
-    Settings: type[DataSettings] = OwnDataSettings
     recipe: Mapping[str, Any] = NO_IMAGES
+    path: Path
 
     def __init__(self, path: Path):
         self.path = path
 
+
+class _PicturesAt(_At, ImageDataSet):
+    """Pictures at a path."""
+
+    Settings: type[PictureSettings] = PictureSettings
+    recipe = ImageDataSet.recipe
+
+
+class _PathForm(Form):
+    """A form whose data sets are of one class. `reads`: that class."""
+
+    reads: type[_At]
+
+    def dataset(self, path: Path) -> DataSet:
+        return self.reads(path)
+
+
+class ArraysAt(_At):
+    """The arrays of a file or folder."""
+
+    Settings: type[DataSettings] = OwnDataSettings
+
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert self.path is not None  # it is given above
         if self.path.is_dir():
             arrays = open_folder(self.path)
         elif self.path.suffix.lower() == ".npz":
@@ -80,30 +101,24 @@ class ImageArraysAt(ArraysAt, ImageDataSet):
     recipe = PACKED_IMAGES.recipe
 
 
-class Arrays(Form):
+class Arrays(_PathForm):
     name = "arrays"
     looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
     endings = (".npz", ".npy")
-    Settings = OwnDataSettings
+    Settings, reads = OwnDataSettings, ArraysAt
 
     def recognises(self, path: Path) -> bool:
         return super().recognises(path) or any(os.path.isfile(path / f"{name}.npy") for name in NAMES)
-
-    def dataset(self, path: Path) -> DataSet:
-        return ArraysAt(path)
 
 
 class ImageArrays(Arrays):
     name = "image_arrays"
     looks_for = "such arrays whose x_train is uint8 of [N, height, width], or of [N, height, width, 1 or 3]"
-    Settings = OwnImageSettings
+    Settings, reads = OwnImageSettings, ImageArraysAt
 
     def recognises(self, path: Path) -> bool:
         form = form_of(path, "x_train") if super().recognises(path) else None
         return form is not None and is_image(form.dtype, form.shape[1:])
-
-    def dataset(self, path: Path) -> DataSet:
-        return ImageArraysAt(path)
 
 
 IMAGE_ARRAYS = ImageArrays()  # before the other, which takes all that is left
@@ -116,21 +131,16 @@ ARRAYS = Arrays()
 
 _TARGETS = ("label", "labels", "target")
 _SPLITS = "dataset_dict.json"  # names the splits, a folder each
-_MOST_JSON_BYTES = 2**24
 
 
 class HuggingFaceImageSettings(PictureSettings):
     target: str | None = Field(default=None, description="The column of classes; null: label.")
 
 
-class HuggingFaceAt(DataSet):
+class HuggingFaceAt(_At):
     """The columns of numbers and names of a folder."""
 
-    Settings: type[DataSettings] = TableSettings
-    recipe = NO_IMAGES
-
-    def __init__(self, path: Path):
-        self.path: Path = path
+    Settings = TableSettings
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, TableSettings)
@@ -148,13 +158,10 @@ class HuggingFaceAt(DataSet):
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
-class HuggingFaceImagesAt(ImageDataSet):
+class HuggingFaceImagesAt(_PicturesAt):
     """The pictures of a folder."""
 
     Settings = HuggingFaceImageSettings
-
-    def __init__(self, path: Path):
-        self.path: Path = path
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, HuggingFaceImageSettings)
@@ -179,28 +186,23 @@ class HuggingFaceImagesAt(ImageDataSet):
         return replace(contents, notes=(*found.notes, *contents.notes))
 
 
-class HuggingFace(Form):
+class HuggingFace(_PathForm):
     name = "hugging_face"
     looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
     Settings: type[DataSettings] = TableSettings
+    reads: type[_At] = HuggingFaceAt
 
     def recognises(self, path: Path) -> bool:
         return any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
-
-    def dataset(self, path: Path) -> DataSet:
-        return HuggingFaceAt(path)
 
 
 class HuggingFaceImages(HuggingFace):
     name = "hugging_face_images"
     looks_for = "such a folder with a column of pictures"
-    Settings = HuggingFaceImageSettings
+    Settings, reads = HuggingFaceImageSettings, HuggingFaceImagesAt
 
     def recognises(self, path: Path) -> bool:
         return super().recognises(path) and "Image" in _types_of_columns(path)
-
-    def dataset(self, path: Path) -> DataSet:
-        return HuggingFaceImagesAt(path)
 
 
 class _ArrowTable:
@@ -327,11 +329,11 @@ def _types_of_columns(path: Path) -> set[str | None]:
     """Return the types of the columns, as the file beside them names them, without the library."""
     try:
         if os.path.isfile(path / _SPLITS):
-            path = path / json.loads(read_bytes(path / _SPLITS, _MOST_JSON_BYTES))["splits"][0]
-        features = json.loads(read_bytes(path / "dataset_info.json", _MOST_JSON_BYTES))["features"]
-        return {feature.get("_type") for feature in features.values() if isinstance(feature, dict)}
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            path = path / read_json(path / _SPLITS, _SplitNames).splits[0]
+        features = read_json(path / "dataset_info.json", _Info).features
+    except (OSError, UserError, IndexError):
         return set()
+    return {feature.get("_type") for feature in features.values() if isinstance(feature, dict)}
 
 
 def _labelled(
@@ -364,13 +366,8 @@ HUGGING_FACE = HuggingFace()
 _TRAIN, _TEST = "train", ("test", "val", "valid", "validation")
 
 
-class ImagesIn(ImageDataSet):
-    """The pictures of a folder."""
-
-    Settings = PictureSettings
-
-    def __init__(self, path: Path):
-        self.path: Path = path
+class ImagesIn(_PicturesAt):
+    """The pictures of a folder, in a folder for each class."""
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, PictureSettings)
@@ -383,21 +380,18 @@ class ImagesIn(ImageDataSet):
         return replace(contents, notes=(*contents.notes, *note))
 
 
-class ImageFolder(Form):
+class ImageFolder(_PathForm):
     name = "image_folder"
     looks_for = (
         f"a folder with {_TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
     )
-    Settings = PictureSettings
+    Settings, reads = PictureSettings, ImagesIn
 
     def recognises(self, path: Path) -> bool:
         if not os.path.isdir(path):
             return False
         inner = path / _TRAIN if os.path.isdir(path / _TRAIN) else path
         return any(next(_pictures(inner / name), None) for name in _classes(inner))
-
-    def dataset(self, path: Path) -> DataSet:
-        return ImagesIn(path)
 
 
 def _splits(path: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
@@ -436,14 +430,10 @@ IMAGE_FOLDER = ImageFolder()
 # The form `table`: CSV or Parquet, in one file or in two.
 
 
-class TableAt(DataSet):
+class TableAt(_At):
     """The table of a file, or those of a folder."""
 
     Settings = TableSettings
-    recipe = NO_IMAGES
-
-    def __init__(self, path: Path):
-        self.path: Path = path
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, TableSettings)
@@ -454,17 +444,14 @@ class TableAt(DataSet):
         return contents_of_tables(open_tables(files, settings.categorical), settings)
 
 
-class TableForm(Form):
+class TableForm(_PathForm):
     name = "table"
     looks_for = "a .csv or .parquet file whose first line names the columns, or a folder with train.csv and test.csv"
     endings = tuple(TABLES)
-    Settings = TableSettings
+    Settings, reads = TableSettings, TableAt
 
     def recognises(self, path: Path) -> bool:
         return super().recognises(path) or _file(path, "train") is not None
-
-    def dataset(self, path: Path) -> DataSet:
-        return TableAt(path)
 
 
 def _file(folder: Path, split: str) -> Path | None:
@@ -479,13 +466,8 @@ TABLE = TableForm()
 _READER = "ps_cluster.data.tfds_reader"
 
 
-class TfdsAt(ImageDataSet):
-    """The pictures of a folder."""
-
-    Settings = PictureSettings
-
-    def __init__(self, path: Path):
-        self.path: Path = path
+class TfdsAt(_PicturesAt):
+    """The pictures of a folder of TensorFlow Datasets."""
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, PictureSettings)
@@ -501,16 +483,13 @@ class TfdsAt(ImageDataSet):
         return replace(contents, notes=(*copied.notes, *contents.notes))
 
 
-class Tfds(Form):
+class Tfds(_PathForm):
     name = "tfds"
     looks_for = "the folder of a version of a data set of TensorFlow Datasets, with dataset_info.json"
-    Settings = PictureSettings
+    Settings, reads = PictureSettings, TfdsAt
 
     def recognises(self, path: Path) -> bool:
         return os.path.isfile(path / "dataset_info.json") and os.path.isfile(path / "features.json")
-
-    def dataset(self, path: Path) -> DataSet:
-        return TfdsAt(path)
 
 
 class _Copied:

@@ -199,15 +199,11 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     weight = _field(manifest.weight) if manifest.weight else None
     spec = ExampleSpec(inputs, _field(manifest.target), manifest.objective, tuple(manifest.classes), weight)
     train, test = manifest.train_examples, manifest.test_examples
+    listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
     return PackedDataset(
         manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes),
-        checksum=_checksum(manifest),
+        checksum=hashlib.sha256(listed.encode()).hexdigest() if listed else "",
     )  # fmt: skip
-
-
-def _checksum(manifest: Manifest) -> str:
-    listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
-    return hashlib.sha256(listed.encode()).hexdigest() if listed else ""
 
 
 def _field(row: FieldRow) -> Field:

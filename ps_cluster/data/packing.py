@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config.datasets import SPLITS, Contents
-from ps_cluster.config.objectives import TARGET, WEIGHT, ExampleSpec, Field, Rows, check_rows
+from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, check_rows
 from ps_cluster.data.packed import (
     ENCODING,
     FORMAT,
@@ -64,7 +64,8 @@ def write_packed(
         check_contents(contents)
         manifest = _manifest(name, kind, contents, source)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(directory.parent)
+        for left_over in directory.parent.glob(".*.*.tmp"):  # by killed processes
+            locks.remove_abandoned(left_over)
         _check_room(name, directory.parent, sum(manifest.bytes.values()), free_bytes)
         return _written(directory, contents, manifest, PackingProgress(name, sum(manifest.bytes.values()), notify))
     except ValidationError as error:
@@ -123,19 +124,17 @@ def check_contents(contents: Contents) -> None:
         if missing := [name for name in fields if name not in arrays]:
             raise ValueError(f"{split} has no '{missing[0]}'")
         for name, field in fields.items():
-            _check_form(f"{split} '{name}'", arrays[name], field)
+            rows, what = arrays[name], f"{split} '{name}'"
+            check_rows(what, rows)
+            if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:
+                raise ValueError(
+                    f"{what} is {rows.dtype} {list(rows.shape[1:])}, not {field.dtype} {list(field.shape)}"
+                )
         lengths = {name: len(arrays[name]) for name in fields}
         if len(set(lengths.values())) > 1 or not min(lengths.values()):
             raise ValueError(f"{split} has {', '.join(f'{count} of {name}' for name, count in lengths.items())}")
     for split in SPLITS:
         check_values(contents.spec, split, contents.arrays[split][TARGET], contents.arrays[split].get(WEIGHT))
-
-
-def _check_form(what: str, rows: object, field: Field) -> None:
-    check_rows(what, rows)
-    assert isinstance(rows, Rows)
-    if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:
-        raise ValueError(f"{what} is {rows.dtype} {list(rows.shape[1:])}, not {field.dtype} {list(field.shape)}")
 
 
 def _manifest(name: str, kind: str, contents: Contents, source: str) -> Manifest:
@@ -177,7 +176,9 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
             seen = statistics[name].add if split == "train" else None
             file, rows = file_name(split, name, field), sound_pieces(f"{split} '{name}'", contents.arrays[split][name])
             checksums[file] = _write_rows(directory / file, rows, seen, progress)
-    spec = _with_fields(contents.spec, {name: one.field for name, one in statistics.items()})
+    fields = {name: one.field for name, one in statistics.items()}
+    inputs = {name: fields[name] for name in contents.spec.inputs}
+    spec = replace(contents.spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT))
     whole = _manifest(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
     if contents.encoding is not None:
         encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"
@@ -221,11 +222,6 @@ def _write_rows(
     return digest.hexdigest()
 
 
-def _with_fields(spec: ExampleSpec, fields: dict[str, Field]) -> ExampleSpec:
-    inputs = {name: fields[name] for name in spec.inputs}
-    return replace(spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT))
-
-
 def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
     for attempt in range(3):
         try:
@@ -241,12 +237,6 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
                 raise
             remove_packed(directory)
     raise AssertionError("the last attempt returns or raises")
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes have left among the packed copies in a folder."""
-    for left_over in folder.glob(".*.*.tmp"):
-        locks.remove_abandoned(left_over)
 
 
 # Tell how far the packing of a data set is, where it takes long.
@@ -272,10 +262,45 @@ class PackingProgress:
             self._notify(f"packed {share} % of {self._total / 1e9:.2f} GB of '{self._name}'")
 
 
-# Mean and standard deviation of the rows of a field, gathered while they pass by in pieces.
+# Mean and standard deviation of rows, gathered while they pass by in pieces.
 
 _MOST_CHANNELS = 4096  # that statistics are kept of: a longer last axis is a signal, not channels
 _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
+
+
+class Moments:
+    """Sums over rows of numbers, for each place of a row, as floats.
+
+    They are of the distance from one row: the mean of squares less the square of the mean would cancel far from 0.
+
+    Attributes:
+      count: how many values were counted, for each place.
+    """
+
+    def __init__(self) -> None:
+        self._origin: np.ndarray | None = None
+        self.count, self._total, self._squares = (np.zeros(()) for _ in range(3))
+
+    def add(self, rows: np.ndarray, counted: np.ndarray | None = None) -> None:
+        """Take in the next rows float64 [B, ...]. `counted`: bool of the same shape, which values; None for all."""
+        if self._origin is None and len(rows):
+            self._origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
+        apart = rows - (0.0 if self._origin is None else self._origin)
+        if counted is not None:
+            apart = np.where(counted, apart, 0.0)
+        self.count = self.count + (len(rows) if counted is None else counted.sum(0))
+        self._total, self._squares = self._total + apart.sum(0), self._squares + (apart**2).sum(0)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The mean of the values; 0 where there are none."""
+        return self._total / np.maximum(self.count, 1) + (0.0 if self._origin is None else self._origin)
+
+    @property
+    def std(self) -> np.ndarray:
+        """The standard deviation of the values; 0 where there are none."""
+        count = np.maximum(self.count, 1)
+        return np.sqrt(np.maximum(self._squares / count - (self._total / count) ** 2, 0))
 
 
 class RunningStatistics:
@@ -286,33 +311,23 @@ class RunningStatistics:
         has_statistics = field.is_image or field.dtype.startswith("float")
         long = bool(field.shape) and field.shape[-1] > _MOST_CHANNELS
         self._wanted = has_statistics and not field.mean and not long
-        # Of the distance from one row: the mean of squares less the square of the mean would cancel far from 0.
-        self._origin: np.ndarray | None = None
-        self._count, self._total, self._squares = 0, np.zeros(()), np.zeros(())
+        self._moments = Moments()
 
     def add(self, rows: np.ndarray) -> None:
         """Take the next rows [B, ...] into account."""
         if not self._wanted or not rows.size:
             return
         flat = rows.reshape(-1, *self._field.shape[-1:])
-        if self._origin is None:
-            self._origin = np.asarray(flat[0], np.float64)
         at_once = max(1, _VALUES_AT_ONCE // max(1, flat[:1].size))
         for start in range(0, len(flat), at_once):
-            apart = np.asarray(flat[start : start + at_once], np.float64) - self._origin
-            self._count, self._total = self._count + len(apart), self._total + apart.sum(0)
-            self._squares = self._squares + (apart**2).sum(0)
+            self._moments.add(np.asarray(flat[start : start + at_once], np.float64))
 
     @property
     def field(self) -> Field:
         """The field with mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
-        if self._origin is None:
+        if not np.any(self._moments.count):
             return self._field
-        if not (np.isfinite(self._total).all() and np.isfinite(self._squares).all()):
+        mean, std = self._moments.mean, self._moments.std
+        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
             raise Malformed("an input has values that are not finite, or too large")
-        mean = self._total / self._count
-        deviation = np.sqrt(np.maximum(self._squares / self._count - mean**2, 0))
-        mean = mean + self._origin
-        return replace(
-            self._field, mean=tuple(np.atleast_1d(mean).tolist()), std=tuple(np.atleast_1d(deviation).tolist())
-        )
+        return replace(self._field, mean=tuple(np.atleast_1d(mean).tolist()), std=tuple(np.atleast_1d(std).tolist()))

@@ -211,7 +211,11 @@ def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str],
     Raises:
       Malformed: a picture can't be read, sizes differ, or the classes can't be learned.
     """
-    given = {split: list(pictures) for split, pictures in splits.items()} | {"train": _shuffled(list(splits["train"]))}
+    # In an order without meaning: a folder has one class after the other, and examples to choose on are the last ones of the
+    # training examples (`evaluation.validation_examples`).
+    order = np.random.default_rng(0).permutation(len(splits["train"]))
+    given = {split: list(pictures) for split, pictures in splits.items()}
+    given["train"] = [given["train"][i] for i in order]
     sound, found, notes = _readable(given, settings.skip_bad)
     _check_classes(sound, classes)
     size = size_of(found, settings.sides)
@@ -233,14 +237,6 @@ def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str],
     return replace(contents, notes=tuple(notes))
 
 
-def _shuffled(pictures: list[tuple[Picture, int]]) -> list[tuple[Picture, int]]:
-    """Return the pictures in an order without meaning: a folder has one class after the other.
-
-    Examples to choose on are the last ones of the training examples (`evaluation.validation_examples`).
-    """
-    return [pictures[i] for i in np.random.default_rng(0).permutation(len(pictures))]
-
-
 def _readable(
     splits: Mapping[str, list[tuple[Picture, int]]], skip_bad: bool
 ) -> tuple[dict[str, list[tuple[Picture, int]]], list[Looked], list[str]]:
@@ -259,13 +255,11 @@ def _readable(
                 bad.append(picture.name)
             else:
                 raise Malformed(unreadable(picture.name, one.wrong))
-    return sound, looked, [_skipped(bad)] if bad else []
-
-
-def _skipped(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    which = ", ".join(f"'{name}'" for name in names[:_NAMED])
-    return f"skipped {len(names):,} picture{'s' * (len(names) > 1)} that can't be read: {which}{more}"
+    if not bad:
+        return sound, looked, []
+    more = f" and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
+    which = ", ".join(f"'{name}'" for name in bad[:_NAMED])
+    return sound, looked, [f"skipped {len(bad):,} picture{'s' * (len(bad) > 1)} that can't be read: {which}{more}"]
 
 
 def _check_classes(splits: Mapping[str, Labelled], classes: Sequence[str]) -> None:

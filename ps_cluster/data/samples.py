@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -67,8 +67,11 @@ def with_samples(
     draw = np.random.default_rng(seed)
     chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
     ids = np.concatenate(chosen)
-    made = zip(_images(dataset, ids), _varied(ids, vary, variations))
-    drawn = iter([Sample(image, tuple(others)) for image, others in made])
+    epochs = [np.clip(np.rint(vary(ids, epoch)), 0, 255).astype(np.uint8) for epoch in range(variations) if vary]
+    drawn = (
+        Sample(image, tuple(of_epoch[place] for of_epoch in epochs))
+        for place, image in enumerate(_images(dataset, ids))
+    )
     return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
 
 
@@ -106,14 +109,6 @@ def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset) -> 
 def _images(dataset: PackedDataset, ids: np.ndarray) -> np.ndarray:
     (images,) = dataset.inputs("train").values()
     return images[ids]
-
-
-def _varied(ids: np.ndarray, vary: Vary | None, variations: int) -> Iterator[list[np.ndarray]]:
-    """Yield the variations of each image, uint8, as in consecutive epochs."""
-    if vary is None:
-        return iter([[]] * len(ids))
-    epochs = [np.clip(np.rint(vary(ids, epoch)), 0, 255).astype(np.uint8) for epoch in range(variations)]
-    return (list(of_image) for of_image in zip(*epochs))
 
 
 # Choose the examples that are held out to test on, where users bring none.

@@ -184,13 +184,11 @@ MNIST = Mnist()
 #
 # Nobody chooses them by their name: it is how the processes of a run open the folder that the settings name.
 
-_WANTED = "a folder that ps_cluster.train has packed"
-
 
 class PackedArrays(DataSet):
     name = "packed_arrays"
     title = "arrays of your own"
-    wanted = _WANTED
+    wanted = "a folder that ps_cluster.train has packed"
     offered = False
     Settings = OwnDataSettings
     recipe = NO_IMAGES
@@ -201,7 +199,7 @@ class PackedImages(ImageDataSet):
 
     name = "packed_images"
     title = "images of your own"
-    wanted = _WANTED
+    wanted = PackedArrays.wanted
     offered = False
     Settings = OwnImageSettings
     recipe = {"data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}}}
@@ -233,14 +231,6 @@ _SIDE = 32
 _CHUNK = 500  # images rendered at once, few enough for the float arrays to stay in the CPU's cache
 
 
-def _stripes(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
-    return np.maximum(r - 1, np.sin(7.5 * u) / 7.5)
-
-
-def _checks(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
-    return np.maximum(r - 1, np.sin(5.5 * u) * np.sin(5.5 * v) / 5.5)
-
-
 def _cross(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     across, along = np.abs(u), np.abs(v)
     return np.maximum(np.maximum(across, along) - 1, np.minimum(across, along) - 0.28)
@@ -256,8 +246,8 @@ _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] =
     "triangle": lambda u, v, r: np.maximum(-v, 0.866 * np.abs(u) + 0.5 * v) - 0.55,
     "cross": _cross,
     "crescent": lambda u, v, r: np.maximum(r - 1, 0.8 - np.hypot(u - 0.5, v)),
-    "stripes": _stripes,
-    "checks": _checks,
+    "stripes": lambda u, v, r: np.maximum(r - 1, np.sin(7.5 * u) / 7.5),
+    "checks": lambda u, v, r: np.maximum(r - 1, np.sin(5.5 * u) * np.sin(5.5 * v) / 5.5),
     "star": lambda u, v, r: r - 0.68 - 0.32 * np.cos(5 * np.arctan2(v, u)),
 }
 

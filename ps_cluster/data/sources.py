@@ -177,7 +177,7 @@ def _packed_before(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
 def _packed_at(directory: Path) -> float:
     """Return when the packed folder was written, in seconds since 1970; 0 if unknown."""
     try:
-        return (directory / packed.MANIFEST).stat().st_mtime
+        return (directory / MANIFEST).stat().st_mtime
     except OSError:
         return 0.0
 
@@ -303,10 +303,7 @@ class Copy:
     @property
     def packed_at(self) -> float | None:
         """When it was written, in seconds since 1970; None if unknown."""
-        try:
-            return (self.directory / MANIFEST).stat().st_mtime
-        except OSError:
-            return None
+        return _packed_at(self.directory) or None
 
 
 @dataclass(frozen=True)

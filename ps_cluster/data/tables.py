@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from pydantic import Field
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import TARGET, WEIGHT
 from ps_cluster.data.packed import Streamed
+from ps_cluster.data.packing import Moments
 from ps_cluster.data.samples import hold_out
 from ps_cluster.data.targets import Targets, classes_by_name, targets_of
 from ps_cluster.errors import did_you_mean
@@ -247,19 +248,24 @@ class Encoding:
     """
 
     def __init__(self, content: Mapping[str, Any]):
+        import pyarrow
+
         self.content = content
         numbers, categories = content["numbers"], content["categories"]
         self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
         self.values: list[list[str]] = [column["values"] for column in categories]
+        self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
     def arrays(self, part: Part) -> dict[str, Streamed]:
         """Return the inputs of some rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
         found = {}
         if self.numbers:
-            found["numbers"] = Streamed("float32", (part.rows, len(self.numbers)), lambda: self._standardised(part))
+            read = partial(_read, part, self.numbers, self._as_numbers)
+            found["numbers"] = Streamed("float32", (part.rows, len(self.numbers)), read)
         if self.categories:
-            found["categories"] = Streamed("int32", (part.rows, len(self.categories)), lambda: self._coded(part))
+            read = partial(_read, part, self.categories, self._as_codes)
+            found["categories"] = Streamed("int32", (part.rows, len(self.categories)), read)
         return found
 
     def encoded(self, table: Table) -> Iterator[dict[str, np.ndarray]]:
@@ -271,10 +277,6 @@ class Encoding:
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
             yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {})
 
-    def _standardised(self, part: Part) -> Iterator[np.ndarray]:
-        for batch, kept in _pieces(part, self.numbers):
-            yield self._as_numbers(batch)[kept]
-
     def _as_numbers(self, batch: Any) -> np.ndarray:
         """Return the columns of numbers, standardised: float32 [B, k]."""
         with np.errstate(over="ignore"):  # told below
@@ -282,27 +284,22 @@ class Encoding:
         _check_finite(self.numbers, ~np.isinf(values).any(0))
         return np.nan_to_num(values, nan=0.0)
 
-    def _coded(self, part: Part) -> Iterator[np.ndarray]:
-        for batch, kept in _pieces(part, self.categories):
-            yield self._as_codes(batch)[kept]
-
     def _as_codes(self, batch: Any) -> np.ndarray:
         """Return the columns of categories as codes: int32 [B, m]."""
-        import pyarrow.compute as compute
+        import pyarrow.compute
 
-        codes = [
-            compute.index_in(_as_text(batch.column(name)), value_set=values)
-            .fill_null(-1)
-            .to_numpy(zero_copy_only=False)
-            for name, values in zip(self.categories, self._known)
-        ]
+        codes = []
+        for name, values in zip(self.categories, self._values):
+            texts = batch.column(name).cast(pyarrow.string())
+            found = pyarrow.compute.index_in(texts, value_set=values)
+            codes.append(found.fill_null(-1).to_numpy(zero_copy_only=False))
         return (np.stack(codes, 1) + 1).astype(np.int32)
 
-    @cached_property
-    def _known(self) -> list[Any]:
-        import pyarrow
 
-        return [pyarrow.array(values, pyarrow.string()) for values in self.values]
+def _read(part: Part, columns: Sequence[str], encoded: Callable[[Any], np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield the rows of a part, encoded."""
+    for batch, kept in _pieces(part, columns):
+        yield encoded(batch)[kept]
 
 
 def learned(part: Part, target: str, numbers: Sequence[str], categories: Sequence[str]) -> Encoding:
@@ -312,25 +309,20 @@ def learned(part: Part, target: str, numbers: Sequence[str], categories: Sequenc
       Malformed: a column has infinite values, or too many categories.
     """
     seen: list[set[str]] = [set() for _ in categories]
-    origin = None  # of the distance from one row: the mean of squares less the square of the mean would cancel
-    count, total, squares = (np.zeros(len(numbers)) for _ in range(3))
+    moments = Moments()
     with np.errstate(invalid="ignore", over="ignore"):  # of infinite values, which are told
         for batch, kept in _pieces(part, [*numbers, *categories]):
             values = _floats(batch, numbers)[kept]
-            if origin is None and len(values):
-                origin = np.nan_to_num(values[0], posinf=0, neginf=0)
-            apart = values - (0 if origin is None else origin)
-            there = ~np.isnan(apart)
-            apart = np.where(there, apart, 0)
-            count, total, squares = count + there.sum(0), total + apart.sum(0), squares + (apart**2).sum(0)
+            moments.add(values, ~np.isnan(values))
             for name, found in zip(categories, seen):
-                _add_texts(found, batch, name, kept)
-        mean = total / np.maximum(count, 1)
-        std = np.sqrt(np.maximum(squares / np.maximum(count, 1) - mean**2, 0))
-        mean += 0 if origin is None else origin
+                found.update(_texts_of(batch, name, kept))
+                if len(found) > MOST_CATEGORIES:
+                    raise Malformed(
+                        f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
+                    )
+        mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
     _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
-    std[std == 0] = 1
-    columns = zip(numbers, mean.tolist(), std.tolist())
+    columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist())
     return Encoding(
         {
             "target": target,
@@ -344,15 +336,6 @@ def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
     """Raise Malformed where a column is not finite. `finite`: bool [k]."""
     if not finite.all():
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
-
-
-def _add_texts(found: set[str], batch: Any, name: str, kept: Any) -> None:
-    """Add the different values of a column to those found before. Raises Malformed if these are too many."""
-    found.update(_texts_of(batch, name, kept))
-    if len(found) > MOST_CATEGORIES:
-        raise Malformed(
-            f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
-        )
 
 
 def _pieces(part: Part, columns: Sequence[str]) -> Iterator[tuple[Any, Any]]:
@@ -384,15 +367,9 @@ def _texts_of(batch: Any, name: str, kept: Any) -> list[str]:
     """Return the different values of a column in the rows that are kept, without missing ones."""
     import pyarrow
 
-    column = _as_text(batch.column(name))
+    column = batch.column(name).cast(pyarrow.string())
     chosen = column if isinstance(kept, slice) else column.filter(pyarrow.array(kept))
     return chosen.unique().drop_null().to_pylist()
-
-
-def _as_text(column: Any) -> Any:
-    import pyarrow
-
-    return column.cast(pyarrow.string())
 
 
 # Data sets of tables: a column to predict, and columns to predict it from.
@@ -435,14 +412,15 @@ def contents_of_tables(tables: Mapping[str, Table], settings: TableSettings) -> 
     weights = {split: _column(table, roles.weight) for split, table in tables.items()} if roles.weight else {}
     if "test" in tables:
         assert targets.test is not None  # it was read above
-        parts = {split: Part(table, len(_of(targets, split))) for split, table in tables.items()}
-        arrays = {split: {TARGET: _of(targets, split)} for split in tables}
+        arrays = {"train": {TARGET: targets.train}, "test": {TARGET: targets.test}}
+        parts = {split: Part(table, len(arrays[split][TARGET])) for split, table in tables.items()}
         notes: tuple[str, ...] = ()
     else:
         labels = targets.train if targets.objective == "classification" else None
         split = hold_out(settings.held_out, len(targets.train), labels)
         ids = {"train": split.train, "test": split.test}
-        parts = {name: _some(tables["train"], len(targets.train), chosen) for name, chosen in ids.items()}
+        every = np.arange(len(targets.train))
+        parts = {name: Part(tables["train"], len(chosen), np.isin(every, chosen)) for name, chosen in ids.items()}
         arrays = {name: {TARGET: targets.train[chosen]} for name, chosen in ids.items()}
         weights = {name: weights["train"][chosen] for name, chosen in ids.items() if weights}
         notes = (split.note,)
@@ -453,7 +431,11 @@ def contents_of_tables(tables: Mapping[str, Table], settings: TableSettings) -> 
         for split, part in parts.items()
     }
     contents = Contents.of(whole["train"], whole["test"], objective=targets.objective, classes=targets.classes)
-    return replace(_with_codes(contents, encoding), notes=notes, encoding=encoding.content)
+    inputs = dict(contents.spec.inputs)
+    if "categories" in inputs:
+        inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
+    spec = replace(contents.spec, inputs=inputs)
+    return replace(contents, spec=spec, notes=notes, encoding=encoding.content)
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
@@ -466,24 +448,6 @@ def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> 
             f"not read: leave it out (--set 'data.leave_out=[{one_line(', '.join([*settings.leave_out, *free]), 300)}]'), or "
             "name it in data.categorical if each text is a category"
         )
-
-
-def _of(targets: Targets, split: str) -> Any:
-    return targets.train if split == "train" else targets.test
-
-
-def _some(table: Table, rows: int, ids: np.ndarray) -> Part:
-    mask = np.zeros(rows, bool)
-    mask[ids] = True
-    return Part(table, len(ids), mask)
-
-
-def _with_codes(contents: Contents, encoding: Encoding) -> Contents:
-    """Return contents that say how many codes each column of categories has."""
-    inputs = dict(contents.spec.inputs)
-    if "categories" in inputs:
-        inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
-    return replace(contents, spec=replace(contents.spec, inputs=inputs))
 
 
 def _roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
@@ -537,6 +501,8 @@ def _column(table: Table, name: str) -> np.ndarray:
 
 def _targets(tables: Mapping[str, Table], name: str, objective: str) -> Targets:
     """Return the targets: text, and few different whole numbers, are classes; other numbers are to be predicted."""
+    import pyarrow
+
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     read = _texts if is_text else _column
@@ -549,7 +515,9 @@ def _targets(tables: Mapping[str, Table], name: str, objective: str) -> Targets:
                 f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
             )
     if objective == "auto":
-        objective = "classification" if is_text or _few_whole(kind, found["train"]) else "regression"
+        train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
+        few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WHOLE_CLASSES
+        objective = "classification" if is_text or few_whole else "regression"
     if objective == "classification":
         return classes_by_name(_short(found["train"]), _short(found["test"]) if "test" in found else None)
     if objective == "multi-label":
@@ -566,12 +534,6 @@ def _texts(table: Table, name: str) -> np.ndarray:
         for batch in table.batches([name])
     ]
     return np.concatenate([part.astype(str) for part in parts] or [np.empty(0, str)])
-
-
-def _few_whole(kind: Any, values: np.ndarray) -> bool:
-    from pyarrow import types
-
-    return types.is_integer(kind) and bool((values % 1 == 0).all()) and len(np.unique(values)) <= MOST_WHOLE_CLASSES
 
 
 def _short(values: np.ndarray) -> np.ndarray:

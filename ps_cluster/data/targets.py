@@ -41,7 +41,10 @@ def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "aut
 def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
     """Return labels of targets [N] that are names or numbers: all that are different, sorted, are the classes."""
     names = np.unique(train)
-    _check_names(names)
+    if len(names) == 1:
+        raise Malformed(f"all training examples are of one class, '{_shown(names[0])}': there is nothing to tell apart")
+    if len(names) > MOST_CLASSES:
+        raise Malformed(f"the targets have {len(names):,} different texts, of at most {MOST_CLASSES:,} classes")
     if test is not None and len(strange := np.setdiff1d(test, names)):
         raise Malformed(f"the test targets have the class '{_shown(strange[0])}', which no training example has")
     dtype = _smallest(len(names))
@@ -132,13 +135,6 @@ def _numbers(train: np.ndarray, test: np.ndarray | None) -> Targets:
 
 def _as_floats(targets: np.ndarray) -> np.ndarray:
     return targets.astype(np.float64 if targets.dtype.itemsize > 4 else np.float32)
-
-
-def _check_names(names: np.ndarray) -> None:
-    if len(names) == 1:
-        raise Malformed(f"all training examples are of one class, '{_shown(names[0])}': there is nothing to tell apart")
-    if len(names) > MOST_CLASSES:
-        raise Malformed(f"the targets have {len(names):,} different texts, of at most {MOST_CLASSES:,} classes")
 
 
 def _shown(name: str) -> str:

@@ -204,7 +204,9 @@ class _Evaluator:
         return None
 
     def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
-        self._scorer = self._scorer or self._make_scorer(checkpoint)
+        if self._scorer is None:
+            config = self._place.config(checkpoint)
+            self._scorer = Scorer(config, self._place.dataset(config, self._data_dir, self._notify), self._threads)
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
         row = EvaluationRow(
@@ -239,10 +241,6 @@ class _Evaluator:
         self._tensorboard.write(row.model_dump())
         self._insight.write(checkpoint)
 
-    def _make_scorer(self, checkpoint: Checkpoint) -> Scorer:
-        config = self._place.config(checkpoint)
-        return Scorer(config, self._place.dataset(config, self._data_dir, self._notify), self._threads)
-
     def _finish(self, ended: EndedMark, scored: set[int]) -> list[EvaluationRow]:
         last = ended.last_step
         if not scored and not self._passed_over:
@@ -263,12 +261,10 @@ class _Evaluator:
     def _wants_views(self, checkpoint: Checkpoint) -> bool:
         return self._place.config(checkpoint).evaluation.augment_last
 
-    def _has_views(self, step: int) -> bool:
-        return any(row.step == step and row.augmented_test_accuracy for row in self._records.rows())
-
     def _score_views(self, step: int) -> None:
         """Score the last checkpoint by augmented views too, if wanted. Its row is written again with both scores."""
-        checkpoint = None if self._has_views(step) else self._load(step)
+        is_done = any(row.step == step and row.augmented_test_accuracy for row in self._records.rows())
+        checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._wants_views(checkpoint):
             self._score(checkpoint, augmented=True)
 
@@ -324,7 +320,7 @@ class Insight:
     """Writes histograms of weights and of their changes, and a sheet of test pictures with predictions.
 
     The changes are those since the checkpoint shown before. If the run asks for them, there are histograms of gradients
-    too, on some fixed training examples (evaluation/views.py).
+    too, on some fixed training examples (evaluation/scorer.py).
     """
 
     def __init__(self, writer: EvaluationWriter, scorer: Scorer):
@@ -350,12 +346,9 @@ class Insight:
             for name, part in self._parts.items():
                 self._writer.write_values(f"gradients/{name}", gradient[part], checkpoint.step)
         if self._scorer.unit == "images":
-            self._draw(checkpoint.step)
+            from ps_cluster.report.sheets import draw_predictions  # its letters are matplotlib's: 0.2 s
 
-    def _draw(self, step: int) -> None:
-        from ps_cluster.report.sheets import draw_predictions  # its letters are matplotlib's: 0.2 s
-
-        self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), step)
+            self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), checkpoint.step)
 
 
 def _largest(sizes: dict[str, int]) -> dict[str, slice]:

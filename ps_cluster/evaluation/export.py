@@ -23,7 +23,8 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
-from ps_cluster.evaluation.predict import BATCH_SIZE, FinishedRun, Inputs, Predictor
+from ps_cluster.evaluation.place import FinishedRun
+from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor
 from ps_cluster.files import ownership
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import folder_beside, write_json

@@ -19,7 +19,8 @@ from ps_cluster.installation import to_add, to_install
 if TYPE_CHECKING:
     import keras
 
-    from ps_cluster.evaluation.predict import FinishedRun, Inputs
+    from ps_cluster.evaluation.place import FinishedRun
+    from ps_cluster.evaluation.predict import Inputs
 
 SAMPLES = 200  # training examples from which the ranges of a quantised model are found
 

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import math
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
 
-from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.array_files import open_npy, open_npz
-from ps_cluster.data.packed import PackedDataset, load_form
 from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, look_at_all
 from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.place import Place
-from ps_cluster.evaluation.prediction_files import Writer, answers_of
+from ps_cluster.evaluation.place import FinishedRun
 from ps_cluster.files.opening import bounded_memory, open_regular
-from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.values import Malformed, cell, one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.report.terminal import Output
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.report.terminal import Output, SafeConsole
 
 if TYPE_CHECKING:
     import keras
@@ -112,66 +113,6 @@ def _loaded(run: FinishedRun, as_trained: bool) -> keras.Model:
             f"{run.spec.outputs} outputs: it is not the one that the run used; name that by --data-dir"
         )
     return found
-
-
-# Open a run for its best model: its configuration, and the description of its examples.
-
-RUNS = Path("runs")
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run that has left a model.
-
-    Attributes:
-      dataset: without its examples, if the run is opened for its model alone.
-    """
-
-    run_dir: RunDir
-    config: RunConfig
-    dataset: PackedDataset
-
-    @classmethod
-    def open(
-        cls, root: Path | None, data_dir: Path | None, notify: Callable[[str], None], *, needs_examples: bool = True
-    ) -> FinishedRun:
-        """Return the run in `root`; for None the one in runs/ with the newest model.
-
-        Args:
-          data_dir: where the data set is; None takes the copy that the run used.
-          notify: called with a line for a person, each time.
-          needs_examples: False: how the run says that an example looks is enough, and its data set need not be here.
-
-        Raises:
-          UserError: it is no run, it has no model, or its data set is not here.
-        """
-        if root is None:
-            root = newest_with_model(RUNS)
-            notify(f"run: '{root}', which has the newest model (--run names another)")
-        run_dir = RunDir.open(root)
-        if not run_dir.best_model.is_file():
-            raise UserError(
-                f"run directory '{root}' has no best/{run_dir.best_model.name}, so no checkpoint was scored: score one by "
-                f"evaluate --once --checkpoint-dir {root}"
-            )
-        config = load_config(run_dir.config)
-        if not needs_examples and data_dir is None:
-            with suppress(FileNotFoundError):  # its tasks were started by hand
-                return cls(run_dir, config, load_form(run_dir.examples))
-        return cls(run_dir, config, Place.of(run_dir.root).dataset(config, data_dir, notify))
-
-    @property
-    def spec(self) -> ExampleSpec:
-        """The form of the examples that the model takes."""
-        return self.dataset.spec
-
-
-def newest_with_model(runs: Path) -> Path:
-    """Return the run directory in `runs` whose best model was written last. Raises UserError if there is none."""
-    models = [file for file in runs.glob("*/best/model.keras") if file.is_file()]
-    if not models:
-        raise UserError(f"--run: '{runs}' has no run with a model: train one, or name the folder of another by --run")
-    return max(models, key=lambda file: file.stat().st_mtime_ns).parents[1]
 
 
 # Read the examples to predict: pictures, folders of them, arrays and tables, a batch at a time.
@@ -371,6 +312,121 @@ def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first:
         yield Batch(names, inputs)
 
 
+# Write predictions for people, as a table, or for programs, as JSON or CSV.
+
+
+class Classes:
+    """The predictions of one example as its most probable classes or labels, the most probable first.
+
+    Attributes:
+      columns: headings of the cells in a CSV. headings: those in a table for people.
+    """
+
+    def __init__(self, names: tuple[str, ...], top: int):
+        self._names, self._top = names, min(top, len(names))
+        places = range(1, self._top + 1)
+        self.columns = [f"{what}_{place}" for place in places for what in ("class", "probability")]
+        self.headings = ["class", *(f"{place}." for place in places[1:])]
+
+    def cells(self, prediction: np.ndarray) -> list[Any]:
+        """Return the cells of a CSV for a prediction [outputs]."""
+        return [one for pair in self._best(prediction) for one in pair]
+
+    def shown(self, prediction: np.ndarray) -> list[str]:
+        """Return the cells of a table for people."""
+        return [f"{name} {'–' if share is None else f'{share:.1%}'}" for name, share in self._best(prediction)]
+
+    def as_json(self, prediction: np.ndarray) -> dict[str, Any]:
+        """Return the keys and values of a JSON object, without the example's name."""
+        return {"classes": [{"class": name, "probability": share} for name, share in self._best(prediction)]}
+
+    def _best(self, prediction: np.ndarray) -> list[tuple[str, float | None]]:
+        order = np.argsort(-prediction, kind="stable")[: self._top]
+        return [(self._names[label], _finite(prediction[label])) for label in order]
+
+
+class Values:
+    """The predictions of one example as the values of a regression, in the target's units."""
+
+    def __init__(self, count: int):
+        self.columns = ["value"] if count == 1 else [f"value_{place}" for place in range(1, count + 1)]
+        self.headings = self.columns
+
+    def cells(self, prediction: np.ndarray) -> list[Any]:
+        return [_finite(value) for value in prediction]
+
+    def shown(self, prediction: np.ndarray) -> list[str]:
+        return [f"{value:.6g}" for value in prediction]
+
+    def as_json(self, prediction: np.ndarray) -> dict[str, Any]:
+        return {"values": self.cells(prediction)}
+
+
+class Writer(ABC):
+    """Writes predictions to a text stream, one after the other."""
+
+    def __init__(self, stream: TextIO | Output, answers: Classes | Values):
+        self._stream: Any = stream
+        self._answers = answers
+
+    @abstractmethod
+    def add(self, name: str, prediction: np.ndarray) -> None:
+        """Write the prediction [outputs] for an example."""
+
+    def end(self) -> None:
+        """Write what follows the last one."""
+
+
+class CsvWriter(Writer):
+    """A line for each example, below a line of names."""
+
+    def __init__(self, stream: TextIO | Output, answers: Classes | Values):
+        super().__init__(stream, answers)
+        self._rows = csv.writer(self._stream, lineterminator="\n")
+        self._rows.writerow(map(cell, ["example", *answers.columns]))
+
+    def add(self, name: str, prediction: np.ndarray) -> None:
+        self._rows.writerow(map(cell, [name, *self._answers.cells(prediction)]))
+
+
+class JsonWriter(Writer):
+    """A list with an object for each example, each on its line."""
+
+    _before = "[\n"
+
+    def add(self, name: str, prediction: np.ndarray) -> None:
+        self._stream.write(self._before + json.dumps({"example": name} | self._answers.as_json(prediction)))
+        self._before = ",\n"
+
+    def end(self) -> None:
+        self._stream.write("\n]\n" if self._before == ",\n" else "[]\n")
+
+
+class TableWriter(Writer):
+    """A table for people. It is written at the end: only then its widths are known."""
+
+    def __init__(self, stream: TextIO | Output, answers: Classes | Values):
+        super().__init__(stream, answers)
+        self._table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        self._table.add_column("example", overflow="fold")
+        for heading in answers.headings:
+            self._table.add_column(heading)
+
+    def add(self, name: str, prediction: np.ndarray) -> None:
+        self._table.add_row(*map(Text, (name, *self._answers.shown(prediction))))
+
+    def end(self) -> None:
+        output = self._stream if isinstance(self._stream, Output) else Output(self._stream)
+        SafeConsole(output, highlight=False).print(self._table)
+
+
+WRITERS: dict[str, type[Writer]] = {"table": TableWriter, "json": JsonWriter, "csv": CsvWriter}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
 # Predict examples with the best model of a run, a batch at a time, and write what it says.
 
 
@@ -402,7 +458,8 @@ def predict(
         raise UserError(f"'{paths[0]}': there is no example to predict: give pictures, arrays or tables that have some")
     predictor, count = Predictor(run), 0
     with _opened(output) as stream:
-        written = writer(stream, answers_of(run.spec, top))
+        spec = run.spec
+        written = writer(stream, Classes(spec.classes, top) if spec.classes else Values(spec.outputs))
         for names, inputs in chain([first], batches):
             for name, prediction in zip(names, predictor(inputs), strict=True):
                 written.add(name, prediction)

@@ -18,7 +18,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.registry import import_object, keras, tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.quiet_import import without_first_lines
@@ -26,9 +26,6 @@ from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.scores import Predictions
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from ps_cluster.evaluation.views import GradientProbe
     from ps_cluster.models.compiled import CompiledMetrics
     from ps_cluster.report.sheets import Answer
     from ps_cluster.training.judges import LossAndMetric
@@ -60,8 +57,7 @@ class Scorer:
           threads: TensorFlow's threads in this process; None keeps the default. Set it once, at the start.
         """
         with without_first_lines():
-            import keras
-            import tensorflow as tf
+            import tensorflow  # noqa: F401
 
         from ps_cluster.models.build import build
         from ps_cluster.models.compiled import CompiledMetrics
@@ -193,7 +189,6 @@ def _probe_of(
 ) -> GradientProbe | None:
     if not config.evaluation.gradients:
         return None
-    from ps_cluster.evaluation.views import GradientProbe
     from ps_cluster.training.judges import judge_of
 
     return GradientProbe(model, outputs, judge_of(dataset.spec, config.training, model), dataset)
@@ -205,14 +200,10 @@ def _finite(value: float) -> float | None:
 
 def _given(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
     """Return inputs as a network is given them."""
-    import tensorflow as tf
-
     return {name: tf.cast(value, spec.inputs[name].network_dtype) for name, value in arrays.items()}
 
 
 def _floats(output: Any) -> tf.Tensor:
-    import tensorflow as tf
-
     return tf.cast(output, tf.float32)
 
 
@@ -223,8 +214,6 @@ def _summing(
 
     `kept`: what the judge keeps of each example, name → [B, ...].
     """
-    import keras
-    import tensorflow as tf
 
     def of_rows(field: Field) -> tf.TensorSpec:
         return tf.TensorSpec([None, *field.shape], field.dtype)
@@ -241,6 +230,49 @@ def _summing(
         return metric, loss, judge.kept(targets, found)
 
     return sums
+
+
+# Compute the gradient of the training's loss on a few fixed training examples, to see how it changes over a run.
+
+PROBED = 50  # as many as are scored together, so that the evaluator takes little more memory
+
+
+class GradientProbe:
+    """The gradient at a model's weights, on examples that are spread evenly over the training set.
+
+    It is not the gradient of any step: there is no augmentation, no dropout and no regulariser, and batch normalisation
+    takes its moving statistics.
+    """
+
+    def __init__(
+        self, model: keras.Model, outputs: Callable[[dict[str, Any]], Any], judge: LossAndMetric, dataset: PackedDataset
+    ):
+        """Keep the examples.
+
+        Args:
+          outputs: name of an input → rows [B, ...], to the outputs of `model`.
+          judge: has the loss of the training.
+        """
+        self._variables = model.trainable_variables
+        chosen = np.unique(np.linspace(0, dataset.train_examples - 1, PROBED).astype(np.int64))
+        self._inputs = {name: np.asarray(rows[chosen]) for name, rows in dataset.inputs("train").items()}
+        self._target = np.asarray(dataset.target("train")[chosen])
+        weight = dataset.weight("train")
+        self._weight = None if weight is None else np.asarray(weight[chosen])
+        self._outputs, self._judge = outputs, judge
+        self._graph = tf.function(self._gradient, autograph=False)
+
+    def __call__(self) -> np.ndarray:
+        """Return the gradient at the model's weights of now: float32 [n], in the order of its trainable variables."""
+        return self._graph().numpy()
+
+    def _gradient(self) -> tf.Tensor:
+        targets = self._judge.targets(tf.constant(self._target))
+        with tf.GradientTape() as tape:
+            loss = self._judge.loss(targets, self._outputs(self._inputs), self._judge.weights(targets, self._weight))
+        values = [variable.value for variable in self._variables]
+        gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in gradients], axis=0)
 
 
 # Join what is kept of batches of examples.

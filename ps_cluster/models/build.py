@@ -74,7 +74,8 @@ def _built(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> ke
         if own and not isinstance(error, ValueError):  # as Keras says what does not fit
             raise
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        reason = one_line(_place(error) + kind + _reason(str(error)), 500)
+        bold = _BOLD.search(str(error))  # what Keras writes so, without the layer and its arguments around it
+        reason = one_line(_place(error) + kind + (bold[1] if bold else str(error)), 500)
         raise UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}") from error
     return model
 
@@ -88,12 +89,6 @@ def _place(error: BaseException | None) -> str:
                 place = f"{Path(frame.filename).name}:{frame.lineno}: "
         error = error.__cause__
     return place
-
-
-def _reason(text: str) -> str:
-    """Return the part of an error of Keras that it writes in bold, without the layer and its arguments around it."""
-    bold = _BOLD.search(text)
-    return bold[1] if bold else text
 
 
 # Look over a network that a user brings: build it, and refuse by name what training here would lose.
@@ -322,15 +317,11 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
 
 def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
     """Return whether the first output of a model has been through its objective's activation, as probabilities have."""
-    return _last_of(model, spec).type.lower() == OBJECTIVES[spec.objective].activation
-
-
-def _last_of(model: keras.Model, spec: ExampleSpec) -> tf.Operation:
-    """Return the operation that makes a model's first output."""
     fields = spec.inputs.items()
     inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
     graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
-    return last_operation(graph.get_concrete_function(inputs).outputs[0])
+    last = last_operation(graph.get_concrete_function(inputs).outputs[0])
+    return last.type.lower() == OBJECTIVES[spec.objective].activation
 
 
 def last_operation(tensor: tf.Tensor) -> tf.Operation:

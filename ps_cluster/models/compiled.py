@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import keras
@@ -153,7 +155,8 @@ class CompiledLoss:
     ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
         """Yield each loss and its value, weighted."""
         for one in losses_of(self._compiled):
-            value = one.loss(_target_for(one.loss, targets, self._outputs), _at(outputs, one.path), weights)
+            output = reduce(getitem, one.path, outputs)
+            value = one.loss(_target_for(one.loss, targets, self._outputs), output, weights)
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
 
     def _resolve(self, targets: tf.Tensor, outputs: Any) -> None:
@@ -252,9 +255,3 @@ def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
 def _each(outputs: Any, targets: tf.Tensor) -> Any:
     """Return the targets in the place of each output."""
     return keras.tree.map_structure(lambda _: targets, outputs)
-
-
-def _at(outputs: Any, path: tuple[Any, ...]) -> tf.Tensor:
-    for part in path:
-        outputs = outputs[part]
-    return outputs

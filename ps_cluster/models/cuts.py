@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -45,7 +45,7 @@ def blocks_of(model: keras.Model) -> list[Block]:
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
             raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
-    nodes = _in_order(graph)
+    nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # each after those that it needs
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
@@ -125,34 +125,22 @@ def graph_of(model: keras.Model) -> Any:
     return graph
 
 
-def _in_order(graph: Any) -> list[Any]:
-    """Return the nodes (calls of layers) of a Keras graph: inputs first, then each after those that it needs."""
-    return sorted(calls_of(graph) or [], key=lambda node: not node.is_input)
-
-
 def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
-    before, after = ({id(node.operation) for node in part if _variables(node)} for part in (nodes[:end], nodes[end:]))
+    before, after = (
+        {id(node.operation) for node in part if getattr(node.operation, "variables", ())}
+        for part in (nodes[:end], nodes[end:])
+    )
     crossing = _crossing(graph, nodes, end)
     if len(crossing) != 1 or nodes[end - 1].is_input or before & after:
         return False
     return "float" in crossing[0].dtype
 
 
-def _variables(node: Any) -> Sequence[keras.Variable]:
-    variables: Sequence[keras.Variable] = getattr(node.operation, "variables", ())
-    return variables
-
-
 def _crossing(graph: Any, nodes: Sequence[Any], end: int) -> list[Any]:
     """Return the tensors that the nodes before `end` make, and that later ones need or the network returns."""
-    needed = {id(tensor) for tensor in _needed(graph, nodes[end:])}
+    later = [tensor for node in nodes[end:] for tensor in node.input_tensors]
+    needed = set(map(id, [*keras.tree.flatten(graph.output), *later]))
     return [tensor for node in nodes[:end] for tensor in node.output_tensors if id(tensor) in needed]
-
-
-def _needed(graph: Any, nodes: Sequence[Any]) -> Iterator[Any]:
-    yield from keras.tree.flatten(graph.output)
-    for node in nodes:
-        yield from node.input_tensors
 
 
 # Cut the layers of a network by their units or filters: a part of each wide layer on each of several devices.

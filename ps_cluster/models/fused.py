@@ -43,16 +43,12 @@ def with_fused_layers(model: keras.Model) -> keras.Model:
 def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
     if type(layer) is keras.layers.BatchNormalization:
         return FusedBatchNormalization
-    if type(layer) is keras.layers.Activation and _is_dear(layer.activation):
-        return CompiledActivation
+    if type(layer) is keras.layers.Activation:
+        of_keras = getattr(layer.activation, "__module__", "").startswith("keras.")
+        return CompiledActivation if of_keras and layer.activation.__name__ not in CHEAP_ACTIVATIONS else type(layer)
     if type(layer) is keras.layers.Conv2D and _multiplies_better(layer):
         return WideConvolution
     return type(layer)
-
-
-def _is_dear(activation: Callable[..., Any]) -> bool:
-    own = getattr(activation, "__module__", "").startswith("keras.")
-    return own and activation.__name__ not in CHEAP_ACTIVATIONS
 
 
 def _multiplies_better(layer: keras.layers.Conv2D) -> bool:

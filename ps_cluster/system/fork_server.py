@@ -200,7 +200,6 @@ PRELOADED = (
     "ps_cluster.training.chief",
     "ps_cluster.training.all_reduce",
     "ps_cluster.evaluation.evaluator",
-    "ps_cluster.evaluation.views",
 )
 
 

@@ -19,6 +19,7 @@ from ps_cluster.data.augment import (
     augment_images,
     crop_and_flip,
     cut_out,
+    mean_over_views,
 )
 from ps_cluster.data.batches import Batch
 
@@ -258,3 +259,23 @@ def test_settings_are_read_without_tensorflow():
     program = "import sys, ps_cluster.config.datasets; assert 'tensorflow' not in sys.modules"
     environment = os.environ | {"PYTHONPATH": str(Path(ps_cluster.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+
+
+VIEWED = np.random.default_rng(0).uniform(0, 255, [4, 32, 32, 3]).astype(np.float32)
+
+
+def test_the_six_views_and_their_weights():
+    """Against numpy: every view's own pixels as its scores."""
+    found = np.asarray(
+        mean_over_views(lambda inputs: tf.reshape(inputs["image"], [4, -1]), {"image": tf.constant(VIEWED)})
+    )
+    padded = np.pad(VIEWED, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
+    views = [(VIEWED, 1 / 4), (padded[:, :-2, :-2], 1 / 8), (padded[:, 2:, 2:], 1 / 8)]
+    expected = sum(weight * (view + view[:, :, ::-1]) for view, weight in views)
+    assert found == pytest.approx(expected.reshape(4, -1), rel=1e-5)
+
+
+def test_an_image_that_looks_the_same_from_everywhere_keeps_its_scores():
+    plain = tf.ones([2, 32, 32, 3]) * 100
+    found = mean_over_views(lambda inputs: tf.reduce_mean(inputs["image"], [1, 2]), {"image": plain})
+    assert np.asarray(found) == pytest.approx(np.full([2, 3], 100.0))

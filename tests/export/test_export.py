@@ -14,7 +14,8 @@ from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation import export as exporting
 from ps_cluster.evaluation.export import compare
-from ps_cluster.evaluation.predict import FinishedRun, Predictor
+from ps_cluster.evaluation.place import FinishedRun
+from ps_cluster.evaluation.predict import Predictor
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
