@@ -13,7 +13,7 @@ LEFT_OUT := $(foreach package,$(OF_MLXTEND),--no-emit-package $(package))
 COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
-.PHONY: install run test test-extras lint lock clean
+.PHONY: install run test test-quick test-extras lint lock clean
 
 install: $(STAMP)
 
@@ -22,6 +22,10 @@ run: $(STAMP)
 
 test: $(TOOLS)
 	$(VENV)/bin/python -m pytest -q $(ARGS)
+
+# What to run between two thoughts: the mathematics and the rules.
+test-quick: $(TOOLS)
+	$(VENV)/bin/python -m pytest -q -m "not cluster and not slow" $(ARGS)
 
 # Tests of libraries that few need, in an environment that sees .venv too.
 test-extras: $(EXTRAS)/.installed

@@ -23,6 +23,41 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Files whose tests take long: processes are started, or networks trained. `make test-quick` leaves them out.
+SLOW = {
+    ".": "package parsers planted_modules quiet_import two_commands untrusted_files",
+    "api": "networks_sent",
+    "bench": "throughput",
+    "benchmarks": "bad_arguments rates wrong_updates",
+    "cluster": "launcher network_check task watch",
+    "comparison": "comparison_report plan regression_report",
+    "data": "augment batches cifar100 sources synthetic",
+    "deploy": "slurm_script workload_kinds",
+    "doors": "installed_package one_file",
+    "ensemble": "joining",
+    "evaluation": "evaluator own_network_scored",
+    "export": "export",
+    "files": "json_files",
+    "hosts": "hosts",
+    "models": "against_keras fused mlp networks own_network_page",
+    "prediction": "predict",
+    "processes": "firewall fork_server isolation isolation_refused",
+    "reporting": "results terminal",
+    "simulation": "training",
+    "training": "bounded clock_lag elastic membership proof_of_modes staged_step waiting wide_step worker_group",
+}
+SLOW_FILES = {
+    Path(__file__).parent / folder / f"test_{name}.py" for folder, names in SLOW.items() for name in names.split()
+}
+
+
+def pytest_collection_modifyitems(items):
+    assert all(path.is_file() for path in SLOW_FILES), "SLOW names a file that is gone"
+    for item in items:
+        if item.path in SLOW_FILES:
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_tests(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:

@@ -3,21 +3,14 @@
 import json
 import os
 import signal
-import sys
-from pathlib import PurePosixPath
 
-import portpicker
 import pytest
 
-from ps_cluster.config import build_config
 from ps_cluster.config.modes import Task
-from ps_cluster.tools.deploy.kubernetes import roles_of
-from ps_cluster.tools.deploy.slurm_command import SlurmJob
 from tests.helpers.local_pods import Jobs, JobSet
-from tests.helpers.manifests import SETTINGS, deployment, rendered
+from tests.helpers.manifests import deployment, rendered
 from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import PROJECT, finish, rows, wait_for_training
-from tests.helpers.slurm_stand_in import SlurmStandIn
+from tests.helpers.real_cluster import rows
 
 pytestmark = pytest.mark.cluster
 SMALL = {
@@ -89,34 +82,3 @@ def test_indexed_jobs_are_all_complete_when_training_has_ended(operated):
     jobs.wait_for(lambda: jobs.is_over, within_s=240)
     assert set(jobs.ended.values()) == {0}
     assert_exact(jobs, 20)
-
-
-def first_of_free_ports(count):
-    while not all(map(portpicker.is_port_free, range(first := portpicker.pick_unused_port(), first + count))):
-        pass
-    return first
-
-
-def test_a_slurm_job_that_is_stopped_before_its_time_is_over_goes_on_when_it_is_started_again(tmp_path):
-    steps = 150
-    slow = {"training.steps": steps, "cluster.straggler": "0:+0.1s;1:+0.1s", "cluster.evaluator": False}
-    config = build_config(None, SETTINGS | SMALL | slow)
-    job = SlurmJob(
-        name="mine", run_dir=PurePosixPath(tmp_path / "run"), program=str(tmp_path / "ps-cluster"), config=config,
-        roles=roles_of(config), time=None, cpus=1, memory_per_cpu="1G", tasks_per_node=2, restarts=2,
-        first_port=first_of_free_ports(4),
-    )  # fmt: skip
-    program = tmp_path / "ps-cluster"
-    program.write_text(f'#!/bin/bash\nexec "{sys.executable}" "{PROJECT}/cli.py" "$@"\n')
-    program.chmod(0o755)
-    slurm = SlurmStandIn(tmp_path, job.script(), nodes=["127.0.0.1"] * 2, room="2(x2)")
-    process = slurm.start()
-    wait_for_training(tmp_path / "run", updates=40)
-    process.terminate()
-    finish(process, expected=75)
-    assert slurm.was_requeued
-    assert_none_left(tmp_path)
-    finish(slurm.start())
-    updates = json.loads((tmp_path / "run" / "metrics" / "training.json").read_text())["updates"]
-    assert updates["scheduled"] == updates["applied"] == steps and updates["lost"] == updates["duplicated"] == 0
-    assert_none_left(tmp_path)
