@@ -11,7 +11,7 @@ WINDOW = 2**16
 
 
 class Progress:
-    """What `AsynchronousSteps` asks of a RunProgress."""
+    """Stand in for a RunProgress: it has only what `AsynchronousSteps` reads."""
 
     def __init__(self, missing, following, total):
         self.missing_steps, self.next_step, self.total = np.array(missing, np.int64), following, total

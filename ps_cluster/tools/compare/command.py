@@ -11,9 +11,9 @@ from ps_cluster.cli.options import (
     FOLDER,
     LIST,
     OUTPUT_FOLDER,
-    HelpByGroups,
     Number,
     Whole,
+    command,
     config_layers,
     config_options,
     examples,
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ps_cluster.tools.compare.plan import Comparison
 
 
-@click.command(
-    cls=HelpByGroups,
+@command(
     epilog=examples(
         "compare --modes async,bounded,sync --model tutorial_cnn --epochs 3",
         "compare --modes async,sync --seeds 3 --epochs 2 --dry-run",

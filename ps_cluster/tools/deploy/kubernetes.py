@@ -13,7 +13,6 @@ import click
 from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
     TEXT_FILE,
-    HelpByGroups,
     Matching,
     OfTypes,
     OneLineErrors,
@@ -498,7 +497,7 @@ def k8s() -> None:
     """Write manifests for Kubernetes."""
 
 
-@k8s.command(cls=HelpByGroups, epilog=examples(*_EXAMPLES))
+@k8s.command(epilog=examples(*_EXAMPLES))
 @option(
     "--kind",
     type=OneOf(tuple(KINDS)),

@@ -13,7 +13,6 @@ import click
 from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
     TEXT_FILE,
-    HelpByGroups,
     Matching,
     OneLineErrors,
     Whole,
@@ -56,7 +55,7 @@ def slurm() -> None:
     """Write a script for Slurm."""
 
 
-@slurm.command(cls=HelpByGroups, epilog=examples(*_EXAMPLES))
+@slurm.command(epilog=examples(*_EXAMPLES))
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
 @option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")

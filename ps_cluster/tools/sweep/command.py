@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from ps_cluster.cli.options import (
     LIST,
     OUTPUT_FOLDER,
-    HelpByGroups,
     OneOf,
     Whole,
+    command,
     config_layers,
     config_options,
     examples,
@@ -27,8 +25,7 @@ from ps_cluster.tools.sweep.space import MOST_TRIALS, SEARCH_METHODS, TRIALS, pa
 OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps", "--batch-size", "--precision")
 
 
-@click.command(
-    cls=HelpByGroups,
+@command(
     epilog=examples(
         "sweep --vary optimizer.learning_rate=0.01..1:log --epochs 1",
         "sweep --vary optimizer.learning_rate=0.1,0.3 --method grid --model tutorial_cnn",
@@ -92,8 +89,7 @@ def sweep(
         return sweep_run.run_sweep(plan, output, at_once, tensorboard=tensorboard)
 
 
-@click.command(
-    cls=HelpByGroups,
+@command(
     epilog=examples(
         "ensemble --members 4",
         "ensemble --models tutorial_cnn,resnet_small --members 2 --epochs 3",
