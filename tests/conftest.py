@@ -29,7 +29,6 @@ SLOW = {
     "api": "networks_sent",
     "bench": "throughput",
     "benchmarks": "bad_arguments rates wrong_updates",
-    "cluster": "launcher network_check task watch",
     "comparison": "comparison_report plan regression_report",
     "data": "augment batches cifar100 sources synthetic",
     "deploy": "slurm_script workload_kinds",
@@ -39,11 +38,12 @@ SLOW = {
     "export": "export",
     "files": "json_files",
     "hosts": "hosts",
+    "launch": "launcher network_check task watch",
     "models": "against_keras fused mlp networks own_network_page",
     "prediction": "predict",
-    "processes": "firewall fork_server isolation isolation_refused",
     "reporting": "results terminal",
     "simulation": "training",
+    "system": "firewall fork_server isolation isolation_refused",
     "training": "bounded clock_lag elastic membership proof_of_modes staged_step waiting wide_step worker_group",
 }
 SLOW_FILES = {
