@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
-from ps_cluster.cli.options import CommaList, NameOf, OneLineCommand
+from ps_cluster.cli.command_line import CommaList, NameOf, OneLineCommand
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.tools.bench.throughput import case
 

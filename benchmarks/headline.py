@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from benchmarks.records import RECORDS, Column, keep
-from ps_cluster.cli.options import CommaList, OneLineCommand, Whole
+from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from benchmarks.records import Column, Record, keep, print_table
-from ps_cluster.cli.options import OUTPUT_FILE, NameOf, Number, Whole
+from ps_cluster.cli.command_line import OUTPUT_FILE, NameOf, Number, Whole
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.packed import PackedDataset

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from rich.table import Table
 
-from ps_cluster.cli.options import OneLineCommand, Whole
+from ps_cluster.cli.command_line import OneLineCommand, Whole
 from ps_cluster.config import build_config
 from ps_cluster.report.terminal import make_console
 from ps_cluster.server.rules import make_rule

@@ -28,7 +28,7 @@ from keras import layers
 import ps_cluster
 from benchmarks.digits import all_digits
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.options import FOLDER, OUTPUT_FILE, Whole
+from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, Whole
 from ps_cluster.config import build_config, parse_assignment
 from ps_cluster.config.datasets import Contents
 from ps_cluster.errors import UserError

@@ -20,12 +20,11 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand
+from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand
 from ps_cluster.config import RunConfig, build_config, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.recipes import Found
+from ps_cluster.config.networks import NETWORKS, FoundRates
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
@@ -160,7 +159,7 @@ def table(points: Sequence[Point]) -> str:
 def recipe_lines(points: Sequence[Point]) -> str:
     """Return the best points as `"modes": [...]` of a recipe. It is JSON, and Python too."""
     entries = (
-        dict(zip(Found.model_fields, (*point.place, point.learning_rate, point.momentum), strict=True))
+        dict(zip(FoundRates.model_fields, (*point.place, point.learning_rate, point.momentum), strict=True))
         for point in best(points)
     )
     lines = ",\n".join(json.dumps(entry) for entry in entries)

@@ -20,7 +20,7 @@ import click
 
 from benchmarks.in_turns import open_data
 from benchmarks.records import Column, keep, print_table
-from ps_cluster.cli.options import OUTPUT_FILE, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json, read_rows

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from benchmarks.in_turns import Case, ShownFigure, measure, open_data, options, timed
-from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand, Whole
+from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset

@@ -20,9 +20,9 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ps_cluster.cli.options import CommaList, Number, OneLineCommand, Whole
-from ps_cluster.config.cluster_settings import parse_stragglers
+from ps_cluster.cli.command_line import CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config.modes import CHIEF, PS, WORKER
+from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.launch.topology import ClusterTopology

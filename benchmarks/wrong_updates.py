@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from benchmarks.in_turns import open_data
-from ps_cluster.cli.options import CommaList, Number, OneLineCommand
+from ps_cluster.cli.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS

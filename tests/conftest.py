@@ -41,7 +41,7 @@ SLOW = {
     "launch": "launcher network_check task watch",
     "models": "against_keras fused mlp networks own_network_page",
     "prediction": "predict",
-    "reporting": "results terminal",
+    "report": "results terminal",
     "simulation": "training",
     "system": "firewall fork_server isolation isolation_refused",
     "training": "bounded clock_lag elastic membership proof_of_modes staged_step waiting wide_step worker_group",

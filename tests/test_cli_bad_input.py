@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from ps_cluster.cli.command_line import Number, OneValue, OutputPath, Whole
 from ps_cluster.cli.main import COMMANDS, main
-from ps_cluster.cli.options import Number, OneValue, OutputPath, Whole
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints

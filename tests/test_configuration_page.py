@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from ps_cluster.config.reference import page
-from ps_cluster.config.update_settings import RULES
+from ps_cluster.cli.reference import page
+from ps_cluster.config.modes import RULES
 
 SETTINGS = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 
 def test_the_page_of_settings_is_up_to_date():
-    again = "write it anew: python -m ps_cluster.config.reference > docs/configuration.md"
+    again = "write it anew: python -m ps_cluster.cli.reference > docs/configuration.md"
     assert SETTINGS.read_text(encoding="utf-8") == page(), again
 
 

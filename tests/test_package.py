@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 # Commands and files that a checkout alone has.
 OF_A_CHECKOUT = r"python -m benchmarks|benchmarks/\S+\.txt|\bmake (install|clean|run|test|lint|lock)\b"
 # These choose by what the installation is, or write a page of the project.
-KNOW_WHERE_THEY_ARE = ("ps_cluster/installation.py", "ps_cluster/config/reference.py")
+KNOW_WHERE_THEY_ARE = ("ps_cluster/installation.py", "ps_cluster/cli/reference.py")
 ELSEWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 

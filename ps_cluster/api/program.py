@@ -22,10 +22,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ps_cluster.cli.options import overrides
+from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
 from ps_cluster.config.layers import trusted, without_variables
 from ps_cluster.config.networks import arguments_taken
-from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config.registry import PICKLE, Reference
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError, did_you_mean

@@ -8,21 +8,19 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import (
+from ps_cluster.cli.command_line import (
     FOLDER,
     JSON_FILE,
     NameOf,
     OneLineErrors,
     OutputPath,
     Whole,
-    config_layers,
-    config_options,
     confirmed,
     examples,
-    layered_config,
     option,
     write_json_to,
 )
+from ps_cluster.cli.options import config_layers, config_options, layered_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import check_file

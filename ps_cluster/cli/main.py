@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from ps_cluster import __version__
-from ps_cluster.cli.options import COMPLETE, OneLineErrors, OneOf, command, examples
+from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, OneOf, command, examples
 from ps_cluster.report.terminal import print_line
 from ps_cluster.system.environment import die_with_caller
 

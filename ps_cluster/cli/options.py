@@ -1,261 +1,123 @@
-"""The common parts of all commands: errors on one line, help by groups, options for settings, and types of values."""
+"""The options that set values of the configuration, and others that several commands have."""
 
 from __future__ import annotations
 
-import errno
 import itertools
-import json
 import os
-import re
-import sys
-import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ps_cluster.cli.command_line import FOLDER, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
 from ps_cluster.config import LONGEST_SECONDS, Resolved, RunConfig, parse_assignment, registry, resolve
-from ps_cluster.config.cluster_settings import joined
+from ps_cluster.config.datasets import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.layers import NamedLayer, known_keys, settings_of_environment
-from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES
-from ps_cluster.config.options import CONFIG_OPTIONS, GROUPS, RARE, settings_of
-from ps_cluster.config.registry import Named, Registry
-from ps_cluster.config.schema import PAGE, sections
-from ps_cluster.config.sections import CHOSEN
-from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserError, did_you_mean
-from ps_cluster.files.values import Malformed, decimal, whole
-from ps_cluster.files.writing import check_file, check_folder, write_json, write_whole
-from ps_cluster.installation import PROGRAM
-from ps_cluster.report.terminal import print_error, print_line
+from ps_cluster.config.modes import EVALUATOR, MODES, TRAINING_TYPES
+from ps_cluster.config.schema import MOST_PARAMETER_SERVERS, MOST_WORKERS, PAGE, sections
+from ps_cluster.config.sections import CHOSEN, flat, joined, own_settings
+from ps_cluster.errors import UserError
 from ps_cluster.runs.logs import FORMATS, LOG_FORMAT, TEXT
-
-COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
-EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
 
 Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
 
+# The options for settings: name, dotted key and help. Types and ranges follow from the setting.
 
-OUTPUT = "Settings and output"  # the last group of options in the help of a command
-
-
-class HelpByGroups(click.Command):
-    """A command whose help shows its options by groups. Rare ones are shown by --help-all alone."""
-
-    def __init__(self, *args: Any, **more: Any):
-        super().__init__(*args, **more)
-        if any(getattr(one, "rare", False) for one in self.params):
-            self.params.append(_HELP_ALL)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write its own options, then those of settings by groups, without rare ones unless --help-all asks for them."""
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *GROUPS.values(), OUTPUT)}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record and record[1] and (ctx.meta.get(_ALL) or not getattr(parameter, "rare", False)):
-                groups[getattr(parameter, "group", OUTPUT)].append(record)
-        if not any(groups[name] for name in GROUPS.values()):
-            groups["Options"] += groups.pop(OUTPUT)
-        for name, records in groups.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
+AUGMENTATION = "data.augmentation"
 
 
-class OneLineCommand(click.Command):
-    """A command that exits with the code that it returns, and prints errors on one line (exit code 2 for bad input)."""
-
-    def main(self, *args: Any, **extra: Any) -> NoReturn:
-        try:
-            code = super().main(*args, **(extra | {"standalone_mode": False, "complete_var": COMPLETE}))
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            code = BAD_INPUT
-        except (click.ClickException, UserError) as error:
-            message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            print_error(message)
-            code = BAD_INPUT
-        except RunFailed as error:
-            print_error(str(error))
-            code = FAILED
-        except OSError as error:  # a full disk, a directory that went away; or a path that no disk can have
-            where = f": '{error.filename}'" if error.filename else ""
-            print_error(f"{error.strerror or error}{where}")
-            code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED
-        except (click.Abort, KeyboardInterrupt):
-            print_error("interrupted")
-            code = INTERRUPTED
-        sys.exit(code)
+def _options_of_modes() -> dict[str, tuple[str, str]]:
+    """Return the options for settings of single modes, e.g. `--max-staleness` for `mode.max_staleness`."""
+    found: dict[str, tuple[str, str]] = {}
+    for mode in MODES:
+        for name in own_settings("mode", mode):
+            field = mode.Settings.model_fields[name]
+            spelled = name.replace("_", "-")
+            option = f"--{spelled}/--no-{spelled}" if field.annotation is bool else f"--{spelled}"
+            said = f"Mode {mode.name}: {field.description or 'no description'}"
+            _, before = found.get(option, ("", ""))  # of another mode with a setting of this name
+            found[option] = (f"mode.{name}", f"{before} {said}".strip())
+    return found
 
 
-class OneLineErrors(OneLineCommand, click.Group):
-    """A group whose commands return exit codes, and whose errors are one line."""
+CONFIG_OPTIONS = {
+    "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
+    "--min-workers": ("cluster.min_workers", "The fewest workers that `scale` may leave. Default: --workers."),
+    "--max-workers": ("cluster.max_workers", "The most workers that `scale` may ask for. Default: --workers."),
+    "--ps": (
+        "cluster.parameter_servers",
+        f"Parameter server processes; on one machine at most {MOST_PARAMETER_SERVERS}.",
+    ),
+    "--mode": (
+        "mode.name",
+        f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}.",
+    ),
+    **_options_of_modes(),
+    "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
+    "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
+    "--dataset": (
+        "data.dataset",
+        "The data set, or the path of your own data; auto: CIFAR-10 if it can be had, else the generated one.",
+    ),
+    "--data-dir": ("data.data_dir", "The data set: its archive, its unpacked folder, or a folder that holds either."),
+    "--target": ("data.target", "A table's column to predict."),
+    "--image-size": (
+        "data.image_size",
+        "Size of pictures, 64 or 48x64 (height x width): they are resized and cropped.",
+    ),
+    "--skip-bad/--no-skip-bad": ("data.skip_bad", "Go on without pictures that can't be read."),
+    "--augment": (
+        AUGMENTATION,
+        f"How images are varied, these ways and no others: {', '.join(one.form for one in VARIATIONS.values())}, joined by "
+        f"commas, or {NO_VARIATION}.",
+    ),
+    "--model": ("model.name", "The network."),
+    "--epochs": ("training.epochs", "Passes over the training images."),
+    "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),
+    "--batch-size": ("training.batch_size_per_worker", "Images of one step of one worker."),
+    "--optimizer": ("optimizer.rule", "How a parameter server changes its weights with a gradient."),
+    "--learning-rate": ("optimizer.learning_rate", "The highest learning rate of an update; the schedule scales it."),
+    "--weight-decay": ("optimizer.weight_decay", "Decoupled weight decay."),
+    "--precision": (
+        "model.precision",
+        "Dtype of the computation; auto: bfloat16 where the processor has instructions for it.",
+    ),
+    "--evaluator/--no-evaluator": ("cluster.evaluator", "Score every checkpoint in a process of its own."),
+    "--isolation": ("cluster.isolation", "Use a network that nobody else reaches; auto: where the system allows it."),
+    "--seed": ("training.seed", "Seed of batches, augmentation and initial weights."),
+}
 
-    command_class = HelpByGroups
+
+# The group of an option in the help of a command: of its own, or of the section of its setting.
+GROUPS = {
+    "cluster": "Cluster", "mode": "Mode", "staleness": "Mode", "data": "Data", "model": "Network", "training": "Training",
+    "optimizer": "Training",
+}  # fmt: skip
+# Few need them: they are shown by --help-all.
+RARE = frozenset(_options_of_modes()) | {"--min-workers", "--max-workers", "--straggler", "--staleness-method"}
 
 
-class OneValue(click.Option):
-    """An option that refuses two different values, where click takes the last one. `multiple` ones take all.
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value.
 
-    Attributes:
-      group: its heading in the help. rare: shown by --help-all only.
+    Raises:
+      UserError: --epochs and --steps together, or a value of --augment that can't be read.
     """
-
-    def __init__(self, *args: Any, group: str = "Options", rare: bool = False, **more: Any):
-        super().__init__(*args, **more)
-        self.group, self.rare = group, rare
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        super().add_to_parser(cast(Any, _Collecting(parser)), ctx)
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        given = () if self.multiple else opts.get(self.name, ())
-        if not self.is_flag and isinstance(self.flag_value, str):  # its value may be left out
-            given = tuple(value if isinstance(value, str) else self.flag_value for value in given)
-        if given:
-            first, *more = given
-            for other in more:
-                if other != first:
-                    got = "both" if self.is_flag else f"{first!r:.80} and {other!r:.80}"
-                    raise UserError(f"{'/'.join((*self.opts, *self.secondary_opts))}: got {got}: give one of them")
-            opts = {**opts, self.name: first}
-        return super().consume_value(ctx, opts)
-
-
-class _Collecting:
-    """Passes options on to click's parser, so that it collects all values of each instead of storing the last."""
-
-    def __init__(self, parser: Any):
-        self._parser = parser
-
-    def add_option(self, *, action: str, **more: Any) -> None:
-        self._parser.add_option(action=action.replace("store", "append"), **more)
-
-
-option = partial(click.option, cls=OneValue)
-"""Add an option to a command; all options of all commands are made by it."""
-command = partial(click.command, cls=HelpByGroups)
-
-
-_ALL = "ps_cluster.help_all"  # in the context of a command: its help shows rare options too
-
-
-def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
-        context.meta[_ALL] = True
-        for line in context.get_help().splitlines():
-            print_line(line)
-        context.exit()
-
-
-_HELP_ALL = click.Option(
-    ["--help-all"], is_flag=True, expose_value=False, is_eager=True, callback=_show_all, help="Also show rare options."
-)
-
-
-# The types of values on the command line: strict numbers, lists, names of the catalogue, files to write.
-
-MOST_OF_A_LIST = 100  # values in a CommaList
-
-
-def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin so, for the completion of a shell."""
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-class CommaList(click.ParamType[tuple[Any, ...]]):
-    """A parameter type: a tuple of values of one type, separated by commas."""
-
-    name = "list"
-
-    def __init__(self, one: click.ParamType[Any] = click.STRING):
-        self.one = one
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value  # click converts a default twice
-        parts = value.split(",")
-        if len(parts) > MOST_OF_A_LIST:
-            self.fail(f"{len(parts):,} values are more than the {MOST_OF_A_LIST} that are taken.", parameter, context)
-        return tuple(self.one.convert(part.strip(), parameter, context) for part in parts)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        before, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(f"{before}{comma}{item.value}") for item in self.one.shell_complete(ctx, param, last)]
-
-
-class Whole(click.IntRange):
-    """A parameter type: a whole number in plain digits; click also takes `1_000`, `010` and full-width digits."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
-        return super().convert(_plain(whole, value, self, parameter, context), parameter, context)
-
-
-class Number(click.FloatRange):
-    """A parameter type: a finite number in plain digits; click takes "nan" to be in every range."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        return super().convert(_plain(decimal, value, self, parameter, context), parameter, context)
-
-
-def _plain(
-    read: Callable[[str], Any],
-    value: Any,
-    kind: click.ParamType[Any],
-    parameter: click.Parameter | None,
-    context: click.Context | None,
-) -> Any:
-    try:
-        return read(value) if isinstance(value, str) else value  # a default is already a number
-    except Malformed as error:
-        kind.fail(f"{value!r:.80} {error}.", parameter, context)
-
-
-class NameOf(click.ParamType[str]):
-    """A parameter type: a name in the catalogue, or path/to/file.py:name. The configuration checks the object."""
-
-    name = "name"
-
-    def __init__(self, kinds: Registry[Named]):
-        self._kinds = kinds
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return f"[{'|'.join(self._kinds.names)}|FILE.py:NAME]"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+    values = dict(given)
+    if "training.epochs" in values:
+        if "training.steps" in values:
+            raise UserError("--epochs and --steps say the same thing twice: give one of them")
+        values["training.steps"] = None  # else a file's steps would win over these epochs
+    if isinstance(text := values.get(AUGMENTATION), str):
         try:
-            return self._kinds.check_name(self._kinds.named_by_user(value, Path.cwd()))
+            values[AUGMENTATION] = read_variations(text)
         except ValueError as error:
-            self.fail(f"{value!r:.80}: {error}.", parameter, context)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return completions(self._kinds.names, incomplete)
-
-
-class OneOf(click.Choice[str]):
-    """A parameter type: one of some words. The error names the one that is nearest."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        return f"'{value:.200}': {did_you_mean(str(value), self.choices)}There are {', '.join(self.choices)}."
-
-
-class Matching(click.ParamType[str]):
-    """A parameter type: text of a form, which `says` describes."""
-
-    name = "text"
-
-    def __init__(self, pattern: str, says: str):
-        self._pattern, self._says = re.compile(pattern), says
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        if self._pattern.fullmatch(value):
-            return str(value)
-        self.fail(f"{value!r:.80} is not {self._says}.", parameter, context)
+            raise UserError(f"--augment: got {text!r:.200}: {error}") from error
+    return flat(values)
 
 
 class OfTypes(click.ParamType[tuple[str | None, Any]]):
@@ -284,35 +146,7 @@ class Assignment(click.ParamType[str]):
         return completions((key for key in known_keys() if "." in key), incomplete)
 
 
-class OutputPath(click.Path):
-    """A parameter type: a file or folder to write at the end. One that can't be written is refused at once."""
-
-    def __init__(self, check: Callable[[Path], None]):
-        super().__init__(path_type=Path)
-        self._check = check
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, parameter, context)))
-        try:
-            self._check(path)
-        except Malformed as error:
-            self.fail(f"'{path}' {error}.", parameter, context)
-        return path
-
-
-class FileOrStdout(OutputPath):
-    """A parameter type: a file to write, or - for standard output."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        return STDOUT if str(value) == "-" else super().convert(value, parameter, context)
-
-
 _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
-OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
-FOLDER = click.Path(path_type=Path)  # a folder to read
-TEXT_FILE = JSON_FILE = FileOrStdout(check_file)
-STDOUT = Path("-")
-LIST = CommaList()
 
 
 def type_of_setting(key: str) -> click.ParamType[Any] | type:
@@ -337,7 +171,7 @@ def type_of_setting(key: str) -> click.ParamType[Any] | type:
             max_open="lt" in bounds,
         )
     if issubclass(kind, BaseModel):
-        return click.STRING  # a short form of several settings (config/options.py)
+        return click.STRING  # a short form of several settings (`settings_of`)
     return click.Path(path_type=Path) if kind is Path else kind
 
 
@@ -351,14 +185,6 @@ def _field(section: str, name: str) -> FieldInfo:
 
 
 # Options that several commands have.
-
-
-def examples(*commands: str) -> str:
-    """Return the end of a help text: commands, each on its line, a long one on several as a shell takes them."""
-    wrapper = textwrap.TextWrapper(
-        EXAMPLE_WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
-    )
-    return "\n".join(["\b", "Examples:", *(" \\\n".join(wrapper.wrap(f"{PROGRAM} {one}")) for one in commands)])
 
 
 def _trust(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
@@ -497,35 +323,5 @@ def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
             raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
 
 
-def is_given(context: click.Context, name: str) -> bool:
-    """Return whether the user gave a value for this option, even if it is the default."""
-    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-
-
 def _parameter(key: str) -> str:
     return key.replace(".", "__")
-
-
-def write_json_to(file: Path, content: Any) -> bool:
-    """Write content to a file of `FileOrStdout`. Return whether it was standard output."""
-    if file == STDOUT:
-        print(json.dumps(content, indent=1))
-        return True
-    write_json(file, content)
-    return False
-
-
-def write_text_to(file: Path, content: str) -> None:
-    """Write lines to a file of `FileOrStdout`."""
-    if file == STDOUT:
-        print(content, end="")
-    else:
-        write_whole(file, content)
-
-
-def confirmed(question: str) -> bool:
-    """Ask, and return whether the answer was yes. Raises UserError, which names --yes, where nobody answers."""
-    try:
-        return click.confirm(question)
-    except click.Abort as error:
-        raise UserError("--yes: nobody has answered, and nothing was removed: give --yes to remove unasked") from error

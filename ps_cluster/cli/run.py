@@ -10,18 +10,13 @@ from typing import Any
 
 import click
 
+from ps_cluster.cli.command_line import FOLDER, OUTPUT, OneOf, command, examples, option
 from ps_cluster.cli.options import (
-    FOLDER,
     METRICS_OPTIONS,
-    OUTPUT,
-    OneOf,
-    command,
     config_layers,
     config_options,
-    examples,
     log_format_option,
     metrics_options,
-    option,
     overrides,
     refuse_others,
     resolved_config,

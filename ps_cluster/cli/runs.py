@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import (
+from ps_cluster.cli.command_line import (
     FOLDER,
     JSON_FILE,
     OUTPUT_FILE,
@@ -20,16 +20,12 @@ from ps_cluster.cli.options import (
     OneOf,
     Whole,
     command,
-    config_options,
     confirmed,
     examples,
-    layered_config,
     option,
-    refuse_others,
-    set_option,
-    trusted_code,
     write_json_to,
 )
+from ps_cluster.cli.options import config_options, layered_config, refuse_others, set_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps_cluster.cli.command_line import OUTPUT_FOLDER, OneOf, Whole, command, examples, option
 from ps_cluster.cli.options import (
-    OUTPUT_FOLDER,
-    OneOf,
-    Whole,
-    command,
     config_layers,
     config_options,
-    examples,
     layered_config,
     log_format_option,
     metrics_options,
-    option,
     waiting_options,
 )
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.cli.options import (
+from ps_cluster.cli.command_line import (
     FOLDER,
     OUTPUT_FILE,
     OUTPUT_FOLDER,
@@ -17,11 +17,10 @@ from ps_cluster.cli.options import (
     OneOf,
     Whole,
     command,
-    log_format_option,
     option,
-    trusted_code,
 )
-from ps_cluster.cli.options import examples as examples_of_use
+from ps_cluster.cli.command_line import examples as examples_of_use
+from ps_cluster.cli.options import log_format_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.modes import EVALUATOR, Task
 from ps_cluster.errors import UserError

@@ -1,4 +1,4 @@
-"""The layers of settings that make a configuration: defaults, recipe, files, environment, options; and their JSON schema."""
+"""The layers of settings that make a configuration: defaults, recipes, files, environment, options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from ps_cluster.config import recipes
-from ps_cluster.config.cluster_settings import KEY, strictest
+from ps_cluster.config import networks
 from ps_cluster.config.datasets import DataSet
-from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.schema import PAGE, RunConfig, fitted, sections
 from ps_cluster.config.sections import (
     CHOSEN,
-    Choice,
+    KEY,
     Layer,
     adapted_to_choices,
     check_used,
@@ -32,7 +30,7 @@ from ps_cluster.config.sections import (
     merged,
     nested,
     of_choices,
-    own_settings,
+    strictest,
     users,
 )
 from ps_cluster.errors import UserError, did_you_mean
@@ -193,13 +191,16 @@ def _of_variable(name: str, text: str) -> Layer:
 #
 # The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 # Later layers win. In order: default.yaml, safe defaults where the network is not the package's own
-# (`recipes.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
+# (`networks.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
 # (`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
-# batch (recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
-# environment variables, `--set key=value`, the command's options (user_layers.py).
+# batch (networks.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
+# environment variables, `--set key=value`, the command's options.
 
 DEFAULTS = "configs/default.yaml"
-_NO_CHOICE = {"data": DataSet(), "model": Network()}  # for a name that is unknown, which the validation refuses
+_NO_CHOICE = {
+    "data": DataSet(),
+    "model": networks.Network(),
+}  # for a name that is unknown, which the validation refuses
 
 
 @dataclass(frozen=True)
@@ -297,16 +298,16 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
     return Resolved(config, layers, config.model_dump(mode="json"))
 
 
-def rates_found(config: RunConfig) -> recipes.Found | None:
+def rates_found(config: RunConfig) -> networks.FoundRates | None:
     """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
     place = (*config.mode_kind.place(config.cluster.workers), config.training.batch_size_per_worker)
-    _, found = _recipe(NETWORKS[config.model.name])
+    _, found = _recipe(networks.NETWORKS[config.model.name])
     return next((rates for rates in found if rates.place == place), None)
 
 
 def has_rates(config: RunConfig) -> bool:
     """Return whether the network's recipe has rates for any single mode."""
-    _, found = _recipe(NETWORKS[config.model.name])
+    _, found = _recipe(networks.NETWORKS[config.model.name])
     return bool(found)
 
 
@@ -339,9 +340,9 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
     network = _of_chosen("model", merged(base, data_set.recipe), user)
     layer, found = _recipe(network)
     safe: Layer = {}
-    if network.name and network.name not in NETWORKS.own:
+    if network.name and network.name not in networks.NETWORKS.own:
         chosen = merged(merged(layer, data_set.recipe), user).get("optimizer")
-        safe = recipes.of_users_network(chosen.get("rule") if isinstance(chosen, Mapping) else None)
+        safe = networks.of_users_network(chosen.get("rule") if isinstance(chosen, Mapping) else None)
     of_both = data_set.recipes.get(network.name, {})
     both = f"recipe of data set {data_set.name} for network {network.name}"
     for origin, recipe in (
@@ -354,7 +355,7 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
         base = merged(adapted_to_choices(base, recipe), used)
         layers.append(NamedLayer(origin, used))
     base = adapted_to_choices(base, user)
-    rates = recipes.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user))
+    rates = networks.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user))
     layers.append(NamedLayer(f"rates of network {network.name} for this mode", dict(rates)))
     return merged(base, rates), layers
 
@@ -364,11 +365,11 @@ def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
     return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE[section])
 
 
-def _recipe(network: Network) -> tuple[Layer, tuple[recipes.Found, ...]]:
+def _recipe(network: networks.Network) -> tuple[Layer, tuple[networks.FoundRates, ...]]:
     """Return the recipe of a network, and its rates for single modes."""
     recipe = network.recipe
-    layer = {key: value for key, value in recipe.items() if key != recipes.MODES}
-    return layer, recipes.read_modes(recipe, f"the recipe of network {network.name}")
+    layer = {key: value for key, value in recipe.items() if key != networks.OF_MODES}
+    return layer, networks.read_modes(recipe, f"the recipe of network {network.name}")
 
 
 def _told(error: ValidationError, tree: Layer, origin: str) -> str:
@@ -473,130 +474,20 @@ def _of_classes(config: RunConfig) -> dict[str, Any]:
     return found
 
 
-# Derive the JSON schema of a configuration, and the names of all settings, from the classes that validate it.
-#
-# `ps_cluster.tools.compare.plan` writes it to a file. No TensorFlow.
-
-Schema = dict[str, Any]  # a JSON schema
-DIALECT = "http://json-schema.org/draft-07/schema#"  # which all editors know
-_PATH = "[./]"  # is in each name that is no name of the package's own: the path of data or code
-_EXTENDS: Schema = {
-    "type": "string",
-    "minLength": 1,
-    "description": "Another file, as seen from this one, whose settings these change.",
-}
-
-
-def run_schema() -> Schema:
-    """Return the schema of a file for `run --config`. It takes the settings of whatever can be chosen in a section."""
-    return {
-        "$schema": DIALECT,
-        "title": "Configuration of a run of ps_cluster",
-        **one_object({EXTENDS: _EXTENDS, **sections_schema()}),
-    }
-
-
-def sections_schema() -> dict[str, Schema]:
-    """Return the schema of each section, with defaults, by its name."""
-    defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
-    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in sections().items()}
-
-
-def one_object(properties: Mapping[str, Schema]) -> Schema:
-    """Return the schema of an object with these properties and no others; all may be left out."""
-    return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
-
-
-def schema_of(model: type[BaseModel]) -> Schema:
-    """Return the schema of a class, without references and titles: what they name stands in their place."""
-    whole = model.model_json_schema()
-    found: Schema = _inlined(whole, whole.pop("$defs", {}))
-    return found
-
-
-def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yield dotted key → schema of each setting; those of an object within an object have longer keys."""
-    for name, found in properties.items():
-        if "properties" in found:
-            yield from leaves(found["properties"], f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", found
-
-
-def own_names(choice: Choice) -> list[str]:
-    """Return the names of the package's own that users may choose."""
-    return [name for name in choice.kinds.names if name in choice.kinds.own]
-
-
 @lru_cache
 def known_keys() -> tuple[str, ...]:
     """Return the dotted keys of all settings, also those of single modes, networks, …, and the names of the sections."""
-    found = sections_schema()
-    return (*found, *(key for key, _ in leaves(found)))
+    found = dict.fromkeys(sections())
+    for section, model in sections().items():
+        kinds = CHOSEN[section].kinds.with_settings if section in CHOSEN else ()
+        for settings in (model, *(kind.Settings for kind in kinds)):
+            found |= dict.fromkeys(_keys(settings, f"{section}."))
+    return tuple(found)
 
 
-def _section(name: str, model: type[BaseModel]) -> Schema:
-    properties = dict(schema_of(model)["properties"])
-    if name not in CHOSEN:
-        return one_object(properties)
-    choice = CHOSEN[name]
-    properties[choice.key] = names_schema(choice, properties[choice.key])
-    for kind in choice.kinds.with_settings:
-        own = schema_of(kind.Settings)["properties"]
-        for setting in own_settings(name, kind):
-            properties[setting] = _either(properties.get(setting), own[setting])
-    return {**one_object(properties), "allOf": list(_only_own(choice))}
-
-
-def names_schema(choice: Choice, found: Schema) -> Schema:
-    """Return the schema of the key that chooses a section's further settings."""
-    described = {key: value for key, value in found.items() if key == "description"}
-    return {
-        "anyOf": [
-            {"enum": own_names(choice)},
-            {"type": "string", "pattern": _PATH},
-        ],
-        **described,
-    }
-
-
-def _only_own(choice: Choice) -> Iterator[Schema]:
-    """Yield a condition for each name: where it is chosen, there are no settings of the others."""
-    for name in own_names(choice):
-        chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}
-        yield {"if": chosen, "then": {"propertyNames": {"enum": list(choice.kinds[name].Settings.model_fields)}}}
-
-
-def _either(one: Schema | None, other: Schema) -> Schema:
-    """Return a schema that takes what either takes: two choices may have a setting of one name."""
-    if one is None or one == other:
-        return other
-    return {"anyOf": [*one.get("anyOf", [one]), other]}
-
-
-def _with_defaults(prefix: str, found: Schema, defaults: Mapping[str, Any]) -> Schema:
-    """Return a schema with the defaults of configs/default.yaml, which replace those of the classes."""
-    if "properties" not in found:
-        return {**found, "default": defaults[prefix]} if prefix in defaults else found
-    inner = {name: _with_defaults(f"{prefix}.{name}", one, defaults) for name, one in found["properties"].items()}
-    return {**{key: value for key, value in found.items() if key != "default"}, "properties": inner}
-
-
-def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
-    if isinstance(node, list):
-        return [_inlined(one, parts) for one in node]
-    if not isinstance(node, dict):
-        return node
-    whole = {**parts[node["$ref"].rpartition("/")[2]], **node} if "$ref" in node else node
-    found = {
-        key: _inlined(value, parts)
-        for key, value in whole.items()
-        if key != "$ref" and not (key == "title" and isinstance(value, str))
-    }
-    return _as_list(found)
-
-
-def _as_list(found: Schema) -> Schema:
-    """Return the schema of a tuple as that of a list, which this dialect can tell. Its parts are all alike here."""
-    parts = found.pop("prefixItems", None)
-    return {**found, "items": parts[0]} if parts else found
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.modes import MODES, PS, WORKER
+from ps_cluster.config.modes import METHODS, MODES, PS, RULES, SCHEDULES, WORKER
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.registry import Registry, Section
-from ps_cluster.config.update_settings import METHODS, RULES, SCHEDULES
 from ps_cluster.errors import UserError
 
 Layer = dict[str, Any]
@@ -199,3 +198,26 @@ def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dic
 def listed(names: Sequence[str]) -> str:
     """Return names with commas and an \"and\" between them."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+# Join layers of settings. Of `cluster.isolation` the strictest wins: who asks for protection gets it.
+
+KEY = "cluster.isolation"
+_STRICTER = ("off", "auto", "require")  # each than those before it; stricter than all: an interface
+
+
+def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join layers of dotted keys, the later over the earlier. But of `cluster.isolation` the strictest wins."""
+    layers = list(layers)
+    return {key: value for layer in layers for key, value in layer.items()} | strictest(layers)
+
+
+def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the strictest `cluster.isolation` that layers of dotted keys have, under its key; {} where none has it.
+
+    Who asks for protection gets it, whoever else asks for less.
+    """
+    asked = [value for layer in layers if isinstance(value := layer.get(KEY), str)]
+    return (
+        {KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))} if asked else {}
+    )

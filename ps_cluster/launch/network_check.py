@@ -19,10 +19,9 @@ from typing import Any
 from pydantic import JsonValue
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.recipes import COMPILED
+from ps_cluster.config.modes import RULES
+from ps_cluster.config.networks import COMPILED, NETWORKS
 from ps_cluster.config.schema import fitted
-from ps_cluster.config.update_settings import RULES
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line

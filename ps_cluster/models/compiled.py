@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.recipes import COMPILED
-from ps_cluster.config.update_settings import RULES
+from ps_cluster.config.modes import RULES
+from ps_cluster.config.networks import COMPILED
 from ps_cluster.private_names import (
     compiled_loss_of,
     compiled_metrics_of,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from ps_cluster.config.modes import RULES, OptimizerRule, RuleSettings
 from ps_cluster.config.registry import LARGEST_FACTOR, Momentum, import_object, tf
 from ps_cluster.config.schema import LookaheadSettings
-from ps_cluster.config.update_settings import RULES, OptimizerRule, RuleSettings
 
 
 def make_rule(settings: RuleSettings, weights: tf.Variable, factors: np.ndarray) -> UpdateRule:

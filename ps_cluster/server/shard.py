@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import METHODS
 from ps_cluster.config.registry import graph, import_object, tf
-from ps_cluster.config.update_settings import METHODS
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
 from ps_cluster.server.rules import Lookahead, make_rule

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import RuleSettings, StalenessMethod, StalenessSettings
 from ps_cluster.config.registry import Factor, Fraction, tf
-from ps_cluster.config.update_settings import RuleSettings, StalenessMethod, StalenessSettings
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 """(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""

@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from ps_cluster.config.cluster_settings import WORDS, interface_of
 from ps_cluster.config.modes import Task
+from ps_cluster.config.schema import WORDS, interface_of
 from ps_cluster.errors import UserError
 from ps_cluster.runs.logs import PORTS_OPEN
 from ps_cluster.system.network import host_and_port

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ps_cluster.config.modes import SCHEDULES, Schedule, ScheduleSettings
 from ps_cluster.config.registry import tf
-from ps_cluster.config.update_settings import SCHEDULES, Schedule, ScheduleSettings
 
 
 def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig, changed, telling
+from ps_cluster.config.modes import METHODS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.registry import import_object
-from ps_cluster.config.update_settings import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import writing

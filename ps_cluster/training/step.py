@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
+from ps_cluster.config.modes import RuleSettings
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import import_object
-from ps_cluster.config.update_settings import RuleSettings
 from ps_cluster.data import batches
 from ps_cluster.models.flat import FlatLayout, FlatNetwork
 from ps_cluster.training.judges import judge_of

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.cluster_settings import (
+from ps_cluster.config.registry import tf
+from ps_cluster.config.schema import (
     TASK_VARIATION,
     Stragglers,
     dispatch_size,
     machine_means,
     parse_stragglers,
 )
-from ps_cluster.config.registry import tf
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import DROPPED, after, now_after

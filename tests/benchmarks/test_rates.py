@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import rates
 from benchmarks.rates import Point
-from ps_cluster.config.recipes import read_modes
+from ps_cluster.config.networks import read_modes
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs.run_dir import RunDir

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ps_cluster.config import recipes
+from ps_cluster.config import networks
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
@@ -26,7 +26,7 @@ SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.st
 @pytest.fixture(autouse=True)
 def no_rates_found(monkeypatch):
     """As for a network whose recipe has no rates of single modes."""
-    monkeypatch.setattr(recipes, "read_modes", lambda *_: ())
+    monkeypatch.setattr(networks, "read_modes", lambda *_: ())
 
 
 def plan(**changes):

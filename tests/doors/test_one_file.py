@@ -31,7 +31,7 @@ CHOICES = dict.fromkeys(
 TOLD = """
 import json, sys
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.config.options import CONFIG_OPTIONS
+from ps_cluster.cli.options import (CONFIG_OPTIONS)
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 

@@ -1,6 +1,6 @@
 """An optimizer rule that the package knows nothing of: it sets every weight to one value."""
 
-from ps_cluster.config.update_settings import OptimizerRule, RuleSettings
+from ps_cluster.config.modes import OptimizerRule, RuleSettings
 from ps_cluster.server.rules import UpdateRule
 
 

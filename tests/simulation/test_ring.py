@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.config.cluster_settings import parse_stragglers
+from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.tools.simulate import prediction
 from ps_cluster.tools.simulate.prediction import predict
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.config.cluster_settings import parse_stragglers
+from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.tools.simulate.prediction import predict, simulate
 
 EVERYTHING = {

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import METHODS, RULES
 from ps_cluster.config.registry import import_object
-from ps_cluster.config.update_settings import METHODS, RULES
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.rules import make_rule
 from ps_cluster.server.shard import InitialState

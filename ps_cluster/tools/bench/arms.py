@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ps_cluster.config import RunConfig, build_config, load_config
-from ps_cluster.config.cluster_settings import parse_stragglers
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import CHOSEN, flat, listed, nested, switched_off
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.yaml_files import read_yaml

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import (
+from ps_cluster.cli.command_line import (
     OUTPUT_FOLDER,
     CommaList,
     NameOf,

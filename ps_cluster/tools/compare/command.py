@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps_cluster.cli.command_line import FOLDER, LIST, OUTPUT_FOLDER, Number, Whole, command, examples, option
 from ps_cluster.cli.options import (
-    FOLDER,
-    LIST,
-    OUTPUT_FOLDER,
-    Number,
-    Whole,
-    command,
     config_layers,
     config_options,
-    examples,
-    option,
     overrides,
     overrides_of_all,
     tensorboard_option,

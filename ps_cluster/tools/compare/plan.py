@@ -15,9 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import RunConfig, build_config, rates_found, registry
-from ps_cluster.config.cluster_settings import joined, parse_stragglers
-from ps_cluster.config.layers import (
+from ps_cluster.cli.reference import (
     DIALECT,
     Schema,
     leaves,
@@ -26,12 +24,14 @@ from ps_cluster.config.layers import (
     run_schema,
     schema_of,
     sections_schema,
-    trusted,
 )
+from ps_cluster.config import RunConfig, build_config, rates_found, registry
+from ps_cluster.config.layers import trusted
 from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import COMPILED
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.recipes import COMPILED
-from ps_cluster.config.sections import CHOSEN, check_used, flat, nested, uses, without_unused
+from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.sections import CHOSEN, check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.files import locks

@@ -10,22 +10,24 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import (
-    OPTIONS_OF_TASKS,
+from ps_cluster.cli.command_line import (
     TEXT_FILE,
     Matching,
-    OfTypes,
     OneLineErrors,
     OneOf,
     Whole,
+    examples,
+    option,
+    write_text_to,
+)
+from ps_cluster.cli.options import (
+    OPTIONS_OF_TASKS,
+    OfTypes,
     config_layers,
     config_options,
-    examples,
     layered_config,
-    option,
     waiting_options,
     waiting_words,
-    write_text_to,
 )
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS

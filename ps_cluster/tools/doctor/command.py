@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ps_cluster.cli.options import FOLDER, JSON_FILE, STDOUT, command, examples, option, write_json_to
+from ps_cluster.cli.command_line import FOLDER, JSON_FILE, STDOUT, command, examples, option, write_json_to
 from ps_cluster.report.terminal import print_line
 
 

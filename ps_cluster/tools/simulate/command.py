@@ -6,19 +6,8 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import (
-    FOLDER,
-    OUTPUT_FILE,
-    CommaList,
-    Number,
-    OneOf,
-    Whole,
-    command,
-    examples,
-    option,
-    refuse_others,
-    trusted_code,
-)
+from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, OneOf, Whole, command, examples, option
+from ps_cluster.cli.options import refuse_others, trusted_code
 from ps_cluster.config.modes import MODES
 from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.simulate.costs import known_costs

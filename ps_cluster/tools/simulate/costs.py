@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.config.cluster_settings import Stragglers
 from ps_cluster.config.modes import MODES, Waits
+from ps_cluster.config.schema import Stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.files.values import first_error

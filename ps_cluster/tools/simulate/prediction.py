@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.cluster_settings import NONE, Stragglers, parse_stragglers
 from ps_cluster.config.modes import MODES, Waits
+from ps_cluster.config.schema import NONE, Stragglers, parse_stragglers
 from ps_cluster.config.sections import uses
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole

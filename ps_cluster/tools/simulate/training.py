@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.config.cluster_settings import TASK_VARIATION, Stragglers, dispatch_size, machine_means
 from ps_cluster.config.modes import Waits
+from ps_cluster.config.schema import TASK_VARIATION, Stragglers, dispatch_size, machine_means
 from ps_cluster.launch.local_cluster import own_cores
 from ps_cluster.tools.simulate.costs import Costs, SimulatedCluster
 

@@ -5,20 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.cli.options import (
-    LIST,
-    OUTPUT_FOLDER,
-    OneOf,
-    Whole,
-    command,
-    config_layers,
-    config_options,
-    examples,
-    option,
-    overrides_of_all,
-    tensorboard_option,
-    trusted_code,
-)
+from ps_cluster.cli.command_line import LIST, OUTPUT_FOLDER, OneOf, Whole, command, examples, option
+from ps_cluster.cli.options import config_layers, config_options, overrides_of_all, tensorboard_option, trusted_code
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.sweep.space import MOST_TRIALS, SEARCH_METHODS, TRIALS, parse_varied
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config, registry
-from ps_cluster.config.cluster_settings import joined
 from ps_cluster.config.layers import settings_of_file, trusted
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.sections import flat, nested
+from ps_cluster.config.sections import flat, joined, nested
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks

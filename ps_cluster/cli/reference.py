@@ -1,23 +1,146 @@
-"""Write docs/configuration.md: how settings are given, and the list of all, from the classes that validate them.
+"""Derive from the classes of settings what describes them: JSON schemas for editors, and docs/configuration.md.
 
-`python -m ps_cluster.config.reference > docs/configuration.md` writes it anew; a test compares the two. No TensorFlow.
+`python -m ps_cluster.cli.reference > docs/configuration.md` writes the page; a test compares the two.
+`ps_cluster.tools.compare.plan` writes the schemas. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.datasets import VARIATIONS
-from ps_cluster.config.layers import MOST_FILES, VARIABLE, Schema, leaves, own_names, schema_of
-from ps_cluster.config.options import CONFIG_OPTIONS
+from ps_cluster.config.layers import EXTENDS, MOST_FILES, VARIABLE
 from ps_cluster.config.schema import sections
-from ps_cluster.config.sections import CHOSEN, flat, own_settings
+from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
+
+# The JSON schema of a configuration.
+
+Schema = dict[str, Any]  # a JSON schema
+DIALECT = "http://json-schema.org/draft-07/schema#"  # which all editors know
+_PATH = "[./]"  # is in each name that is no name of the package's own: the path of data or code
+_EXTENDS: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "description": "Another file, as seen from this one, whose settings these change.",
+}
+
+
+def run_schema() -> Schema:
+    """Return the schema of a file for `run --config`. It takes the settings of whatever can be chosen in a section."""
+    return {
+        "$schema": DIALECT,
+        "title": "Configuration of a run of ps_cluster",
+        **one_object({EXTENDS: _EXTENDS, **sections_schema()}),
+    }
+
+
+def sections_schema() -> dict[str, Schema]:
+    """Return the schema of each section, with defaults, by its name."""
+    defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
+    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in sections().items()}
+
+
+def one_object(properties: Mapping[str, Schema]) -> Schema:
+    """Return the schema of an object with these properties and no others; all may be left out."""
+    return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the schema of a class, without references and titles: what they name stands in their place."""
+    whole = model.model_json_schema()
+    found: Schema = _inlined(whole, whole.pop("$defs", {}))
+    return found
+
+
+def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
+    """Yield dotted key → schema of each setting; those of an object within an object have longer keys."""
+    for name, found in properties.items():
+        if "properties" in found:
+            yield from leaves(found["properties"], f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", found
+
+
+def own_names(choice: Choice) -> list[str]:
+    """Return the names of the package's own that users may choose."""
+    return [name for name in choice.kinds.names if name in choice.kinds.own]
+
+
+def _section(name: str, model: type[BaseModel]) -> Schema:
+    properties = dict(schema_of(model)["properties"])
+    if name not in CHOSEN:
+        return one_object(properties)
+    choice = CHOSEN[name]
+    properties[choice.key] = names_schema(choice, properties[choice.key])
+    for kind in choice.kinds.with_settings:
+        own = schema_of(kind.Settings)["properties"]
+        for setting in own_settings(name, kind):
+            properties[setting] = _either(properties.get(setting), own[setting])
+    return {**one_object(properties), "allOf": list(_only_own(choice))}
+
+
+def names_schema(choice: Choice, found: Schema) -> Schema:
+    """Return the schema of the key that chooses a section's further settings."""
+    described = {key: value for key, value in found.items() if key == "description"}
+    return {
+        "anyOf": [
+            {"enum": own_names(choice)},
+            {"type": "string", "pattern": _PATH},
+        ],
+        **described,
+    }
+
+
+def _only_own(choice: Choice) -> Iterator[Schema]:
+    """Yield a condition for each name: where it is chosen, there are no settings of the others."""
+    for name in own_names(choice):
+        chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}
+        yield {"if": chosen, "then": {"propertyNames": {"enum": list(choice.kinds[name].Settings.model_fields)}}}
+
+
+def _either(one: Schema | None, other: Schema) -> Schema:
+    """Return a schema that takes what either takes: two choices may have a setting of one name."""
+    if one is None or one == other:
+        return other
+    return {"anyOf": [*one.get("anyOf", [one]), other]}
+
+
+def _with_defaults(prefix: str, found: Schema, defaults: Mapping[str, Any]) -> Schema:
+    """Return a schema with the defaults of configs/default.yaml, which replace those of the classes."""
+    if "properties" not in found:
+        return {**found, "default": defaults[prefix]} if prefix in defaults else found
+    inner = {name: _with_defaults(f"{prefix}.{name}", one, defaults) for name, one in found["properties"].items()}
+    return {**{key: value for key, value in found.items() if key != "default"}, "properties": inner}
+
+
+def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inlined(one, parts) for one in node]
+    if not isinstance(node, dict):
+        return node
+    whole = {**parts[node["$ref"].rpartition("/")[2]], **node} if "$ref" in node else node
+    found = {
+        key: _inlined(value, parts)
+        for key, value in whole.items()
+        if key != "$ref" and not (key == "title" and isinstance(value, str))
+    }
+    return _as_list(found)
+
+
+def _as_list(found: Schema) -> Schema:
+    """Return the schema of a tuple as that of a list, which this dialect can tell. Its parts are all alike here."""
+    parts = found.pop("prefixItems", None)
+    return {**found, "items": parts[0]} if parts else found
+
+
+# The page of settings.
 
 _NAMES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
 _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -59,7 +182,7 @@ def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Settin
 def _prose() -> str:
     return f"""# Configuration
 
-Made by `python -m ps_cluster.config.reference > docs/configuration.md`: don't edit it by hand.
+Made by `python -m ps_cluster.cli.reference > docs/configuration.md`: don't edit it by hand.
 
 A run has [settings](#all-settings) in sections. `run --dry-run` prints the value of each and where it comes from, the
 tasks and the memory to expect, and starts nothing. What it prints is a file for `--config`.
