@@ -17,8 +17,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.launch import task
-from ps_cluster.server.shard import InitialState
-from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.shard import InitialState, ParameterStore
 from ps_cluster.training import chief
 from ps_cluster.training.step import StepResult, learning_rate
 from ps_cluster.training.worker import Compute

@@ -337,7 +337,7 @@ METHODS: Registry[StalenessMethod] = Registry(
 
 # The base class of learning-rate schedules: the factor of the peak rate at each update.
 #
-# The package's own are in ps_cluster/training/schedules.py.
+# The package's own are in ps_cluster/training/step.py.
 
 
 class ScheduleSettings(Section):
@@ -367,4 +367,4 @@ class Schedule:
         raise NotImplementedError
 
 
-SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")
+SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.step", "ps_cluster.schedules")

@@ -125,7 +125,7 @@ class ExampleSpec:
 
 # The objectives: what a network is trained for, and how its outputs are judged. No TensorFlow.
 #
-# Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.LossAndMetric`.
+# Each names its TensorFlow part, a subclass of `ps_cluster.models.judges.LossAndMetric`.
 
 SMOOTHING = "training.label_smoothing"
 
@@ -136,7 +136,7 @@ class Objective:
     Attributes:
       name: the name by which data sets choose it.
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
-      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.LossAndMetric`).
+      judge: "module:class" of its loss, metric and prediction (`ps_cluster.models.judges.LossAndMetric`).
       takes_probabilities: whether its metric is right for outputs that are probabilities, too.
       has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
       results: "module:class" of what is found out about its predictions (`ps_cluster.report.analysis.Analysis`);

@@ -26,9 +26,8 @@ from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.scores import Predictions
 
 if TYPE_CHECKING:
-    from ps_cluster.models.compiled import CompiledMetrics
+    from ps_cluster.models.judges import CompiledMetrics, LossAndMetric
     from ps_cluster.report.sheets import Answer
-    from ps_cluster.training.judges import LossAndMetric
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 
@@ -60,10 +59,8 @@ class Scorer:
             import tensorflow  # noqa: F401
 
         from ps_cluster.models.build import build
-        from ps_cluster.models.compiled import CompiledMetrics
-        from ps_cluster.models.flat import as_arguments, infer
-        from ps_cluster.models.fused import with_fused_layers
-        from ps_cluster.training.judges import judge_of
+        from ps_cluster.models.flat import as_arguments, infer, with_fused_layers
+        from ps_cluster.models.judges import CompiledMetrics, judge_of
 
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -189,7 +186,7 @@ def _probe_of(
 ) -> GradientProbe | None:
     if not config.evaluation.gradients:
         return None
-    from ps_cluster.training.judges import judge_of
+    from ps_cluster.models.judges import judge_of
 
     return GradientProbe(model, outputs, judge_of(dataset.spec, config.training, model), dataset)
 

@@ -112,8 +112,7 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
-    from ps_cluster.models.build import build
-    from ps_cluster.models.compiled import optimizer_settings
+    from ps_cluster.models.build import build, optimizer_settings
 
     try:
         config = fitted(question["config"])

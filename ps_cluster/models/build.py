@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,27 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config import registry
-from ps_cluster.config.networks import NETWORKS, Network, NetworkSettings
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
-from ps_cluster.config.registry import import_object
+from ps_cluster.config import RunConfig, registry
+from ps_cluster.config.modes import RULES
+from ps_cluster.config.networks import COMPILED, NETWORKS, Network, NetworkSettings
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
 from ps_cluster.models.flat import FlatNetwork, as_arguments
-from ps_cluster.private_names import copy_compiled, layers_of, made_by
+from ps_cluster.models.judges import (
+    UNITS,
+    CompiledLoss,
+    CompiledMetrics,
+    ends_of,
+    followed_by,
+    gives_predictions,
+    has_loss,
+    judge_of,
+    last_operation,
+)
+from ps_cluster.private_names import copy_compiled, layers_of, made_by, own_weights_of
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
 # Where code is that is not the user's: this package, and what is installed. Python's frozen modules begin with "<frozen".
@@ -175,7 +185,7 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
 def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
     size = spec.outputs + 2  # of no other length, so that none is broadcast over another
-    judge = import_object(OBJECTIVES[spec.objective].judge)(spec)
+    judge = judge_of(spec)
     targets = judge.targets(tf.zeros([size, *spec.target.shape], spec.target.dtype))
     zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
     if has_loss(model):
@@ -206,11 +216,6 @@ def _numbers(shape: tuple[int | None, ...]) -> str:
 
 
 # Load a model that Keras has saved: to go on from its weights, or to predict with what a run has left.
-
-# The last layer of a regression's best model: it turns standard deviations into the target's units. Saved models carry
-# the name, so it is one that nobody else gives to a layer.
-UNITS = "ps_cluster_units"
-_PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
 def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
@@ -250,13 +255,6 @@ def without_units(model: keras.Model) -> keras.Model:
     return model
 
 
-def ends_of(model: keras.Model) -> tuple[Any, Any]:
-    """Return the symbolic inputs and outputs of a model that has some."""
-    if isinstance(model, keras.Sequential):  # has no `input` before it is called
-        return model.inputs[0], model.outputs[0]
-    return model.input, model.output
-
-
 def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
     layer, given = made_by(output)
     return given[0] if _is_units(layer) else output
@@ -283,20 +281,6 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
     return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
 
 
-def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
-    """Return a model whose outputs go through one more layer.
-
-    Args:
-      inputs: of the examples; a subclassed model knows its own by example only.
-    """
-    if not getattr(model, "inputs", None):
-        given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
-        arguments = as_arguments(given)
-        return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))
-    start, outputs = ends_of(model)
-    return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
-
-
 def in_float32(model: keras.Model) -> keras.Model:
     """Make a model compute in float32, whatever it was trained in. Its variables are float32 already."""
     for layer in layers_of(model):
@@ -315,17 +299,69 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     return keras.Model(model.input, keras.tree.flatten(model.output)[0], name=model.name)
 
 
-def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
-    """Return whether the first output of a model has been through its objective's activation, as probabilities have."""
-    fields = spec.inputs.items()
-    inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
-    graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
-    last = last_operation(graph.get_concrete_function(inputs).outputs[0])
-    return last.type.lower() == OBJECTIVES[spec.objective].activation
+# Say of a model's compile() what is used, and as which settings.
 
 
-def last_operation(tensor: tf.Tensor) -> tf.Operation:
-    """Return the operation that has computed the values of a tensor in a graph."""
-    while tensor.op.type in _PASS_ON:
-        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
-    return tensor.op
+def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
+    """Yield lines that say which of a model's compile(), or of the settings, is not used."""
+    wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if own_weights_of(one)}
+    if wanted not in found:
+        yield (
+            f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
+            f"{' and '.join(sorted(found))}"
+        )
+    smoothing = config.training.label_smoothing
+    if has_loss(model) and smoothing:
+        yield f"model.name: compile() has a loss, so training.label_smoothing {smoothing:g} is not used"
+
+
+def optimizer_settings(model: keras.Model) -> dict[str, Any]:
+    """Return the section `optimizer` that does what the optimizer of a model's compile() does; {} without a compile().
+
+    Raises:
+      ValueError: it does something that no rule here does; says what to set.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return {}
+    kind, values = type(optimizer), optimizer.get_config()
+    if kind not in _RULES:
+        raise ValueError(_no_rule(kind.__name__, "is not known"))
+    if not isinstance(values["learning_rate"], int | float):
+        raise ValueError(_no_rule(kind.__name__, "has a learning rate schedule"))
+    for name, usual in _WITHOUT.items():
+        if values.get(name, usual) != usual:
+            raise ValueError(_no_rule(kind.__name__, f"has {name}={values[name]}"))
+    rule, names = _RULES[kind]
+    if rule == "momentum":
+        rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
+    own = {} if rule == "sgd" else {ours: values[name] for ours, name in names.items()}
+    clipping = {"clip_norm": "clipnorm", "global_clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
+    return own | {
+        "rule": rule,
+        "learning_rate": float(str(np.float32(values["learning_rate"]))),  # as it was written, before it became float32
+        "weight_decay": float(values["weight_decay"] or 0.0),
+        **{ours: values[name] for ours, name in clipping.items()},
+    }
+
+
+# Keras's class → the rule that does the same ("momentum": one of sgd, momentum and nesterov), its setting → Keras's.
+_ADAM = {"momentum": "beta_1", "beta_2": "beta_2", "epsilon": "epsilon"}
+_RULES: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
+    keras.optimizers.SGD: ("momentum", {"momentum": "momentum"}),
+    keras.optimizers.Adam: ("adam", _ADAM),
+    keras.optimizers.AdamW: ("adam", _ADAM),
+    keras.optimizers.RMSprop: ("rmsprop", {"momentum": "momentum", "rho": "rho", "epsilon": "epsilon"}),
+}
+# Settings of Keras that no rule here has → the value with which they do nothing.
+_WITHOUT = {
+    "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,
+}  # fmt: skip
+
+
+def _no_rule(name: str, why: str) -> str:
+    rules = ", ".join(rule for rule in RULES.names if rule != COMPILED)
+    return (
+        f"the optimizer of its compile() ({name}) {why}, and no rule here does the same: set optimizer.rule ({rules}) and "
+        "optimizer.learning_rate"
+    )

@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import METHODS
 from ps_cluster.config.registry import graph, import_object, tf
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
-from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
+from ps_cluster.errors import UserError
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
+from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
 from ps_cluster.server.rules import Lookahead, make_rule
 from ps_cluster.server.staleness import VersionHistory
 
@@ -328,120 +331,6 @@ class ParameterShard:
         self._history.restart(self._version)
 
 
-# The base class of slices that make workers wait for each other.
-#
-# The slice's critical section decides who may go on, so these work with one parameter server only.
-
-
-class WaitingShard(ParameterShard):
-    """A slice where workers wait until another worker, or the passing of time, has changed something."""
-
-    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
-        super().__init__(device, start, config, total_steps)
-        self._changed = Condition(device, self._section)
-
-    def _sent(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
-        """Return `numbers` (int64 [] each) copied to the ps, else every retry of a wait would fetch them again."""
-        vector = tf.stack(numbers)
-        with tf.device(self._device):
-            return tf.unstack(tf.identity(vector))
-
-    @graph
-    def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
-        def note() -> tf.Tensor:
-            with tf.control_dependencies(self._on_tick(seconds, longest_update_s, last_step)):
-                return self._changed.notify_all()
-
-        with tf.device(self._device):
-            return self._section.execute(note)
-
-    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
-        return []
-
-
-_UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
-_NOWHERE = -1  # in place of a queue's number: in no queue
-
-
-class Condition:
-    """A condition variable on a parameter server: graphs wait there, at no cost, until another graph notifies them.
-
-    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the
-    section is left. Then the graph dequeues an element, which blocks a callback and no thread. `notify_all` enqueues
-    one element for each counted attempt, so no change is missed between an attempt and the wait. An element carries no
-    state: the graph that gets one tries again.
-
-    Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
-    take the element of a slower graph that was counted before.
-
-    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That graph stays
-    and gets its own element, so it takes no other graph's.
-
-    Attributes:
-      waiting: int32 [], how many graphs wait and were not yet notified.
-    """
-
-    def __init__(self, device: str, section: tf.CriticalSection):
-        self._section = section
-        with tf.device(device):
-            self._queues = [tf.queue.FIFOQueue(_UNBOUNDED, tf.bool, []) for _ in range(2)]
-            self._turn = tf.Variable(0)
-            self.waiting = tf.Variable(0)
-
-    def wait_while(
-        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence[Any] = (), dtype: str = "int32"
-    ) -> tf.Tensor:
-        """Run `attempt` in the critical section, and again after each notification while it returns `value`.
-
-        There is no timeout: `notify_all` must be called now and then, as the chief does with each look.
-
-        Args:
-          value: the result that means "wait". attempt: returns `dtype` [].
-          needed: the outside inputs of the attempt; the section is entered only when all have arrived.
-        """
-
-        def counted() -> tuple[tf.Tensor, tf.Tensor]:
-            outcome = attempt()
-            return outcome, tf.cond(tf.equal(outcome, value), self._count, lambda: tf.constant(_NOWHERE))
-
-        def body(outcome: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            with tf.control_dependencies([self._taken(turn)]):
-                return self._section.execute(counted)
-
-        # Without `needed`, the section could be entered before the body's captured inputs arrive, and stay held.
-        start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
-        return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
-
-    def _taken(self, turn: tf.Tensor) -> tf.Tensor:
-        """Take an element of queue number `turn`. The first attempt is in no queue and goes on at once."""
-
-        def take() -> tf.Tensor:
-            return tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
-
-        return tf.cond(tf.equal(turn, _NOWHERE), lambda: tf.constant(False), take)
-
-    def _count(self) -> tf.Tensor:
-        """Count a waiting graph; return the number of the queue from which it takes its element, int32 []."""
-        return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
-
-    def notify_all(self) -> tf.Tensor:
-        """Let all waiting graphs try again. Call it in the critical section, and let the result depend on it."""
-        waiting = self.waiting.read_value()
-        return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
-
-    def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
-        turn = self._turn.read_value()
-        put = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
-        with tf.control_dependencies([put]):
-            return after([self._turn.assign(1 - turn, read_value=False)], self.waiting.assign(0))
-
-
-def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
-    """Fill the queue up to `count` elements. Leftovers in it were for graphs that ended before they took theirs."""
-    missing = tf.maximum(count - queue.size(), 0)
-    return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)
-
-
 # The part of the ledger on a parameter server: which open steps were accepted, and the newest rows.
 
 
@@ -547,3 +436,199 @@ class MessageLayout:
     @property
     def _large(self) -> list[bool]:
         return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
+
+
+# The parameter store: one flat vector, cut into slices over the parameter servers; its pulls and pushes.
+
+_Answer = TypeVar("_Answer")
+MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
+_NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """New rows and the counters of the ledgers on the parameter servers."""
+
+    rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
+    counts: np.ndarray  # int64 [ps, len(COUNTS)]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Parameters, each slice at one version."""
+
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice returns several vectors
+    statistics: tf.Tensor  # float32 [m]
+    versions: tf.Tensor  # int64 [ps]
+    is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
+
+
+class ParameterStore:
+    """All slices as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest."""
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        parts: Sequence[InitialState],
+        *,
+        config: RunConfig,
+        total_steps: int,
+        kind: type[ParameterShard] = ParameterShard,
+        positions: Sequence[np.ndarray] | None = None,
+        layout: Sequence[str] = (),
+    ):
+        """Create the variables, one slice on each of `devices`.
+
+        Args:
+          parts: the initial values of each slice.
+          total_steps: step ids are 0 .. total_steps - 1.
+          kind: the class of the slices, which decides what pulls and pushes do.
+          positions: int64 [k], of each slice's weights in the vector of the network; None: they follow each other.
+          layout: path and shape of each variable in the vectors, for checkpoints.
+        """
+        self.layout = list(layout)
+        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
+        # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
+        # and leaving a critical section. So in one graph a push to a slice would wait for the push to the slice before
+        # it, with its lock held. In a graph of its own for each slice they go to all at once.
+        alone = len(parts) == 1
+        self._pulls = [part.pull if alone else tf.function(part.pull, autograph=False) for part in self.slices]
+        self._pushes = [part.push if alone else tf.function(part.push, autograph=False) for part in self.slices]
+        self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
+        self._weight_lengths = [len(part.weights) for part in parts]
+        self._statistic_lengths = [len(part.statistics) for part in parts]
+        self._order = None if positions is None else np.concatenate(positions)
+
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> Pulled:
+        """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
+
+        Args:
+          step: the step id, int64 [], that they are for; None: `is_replay` is not asked.
+        """
+        weights, statistics, numbers = zip(*(pull(worker, needed, step) for pull in self._pulls))
+        versions, have_step = tf.unstack(tf.stack(numbers), axis=1)
+        is_replay = None if step is None else tf.reduce_all(have_step > 0)
+        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay)
+
+    def push(
+        self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+    ) -> tf.Tensor:
+        """Send one step's result to every slice; each applies its part once.
+
+        Args:
+          step: int64 [], the step id. versions: int64 [ps], as pulled.
+          gradient: wire dtype [n]. fresh: float32 [m], what the step adds to the kept share of the statistics.
+          row: float64 [len(WORKER_COLUMNS)].
+        Returns:
+          int32 [ps]: APPLIED, REFUSED (the slice had this step already) or DROPPED (it came too late).
+        """
+        gradients = tf.split(gradient, self._weight_lengths)
+        fresh_parts = tf.split(fresh, self._statistic_lengths)
+        pushed = [
+            push(step, versions[index], gradients[index], fresh_parts[index], row)
+            for index, push in enumerate(self._pushes)
+        ]
+        return tf.stack(pushed)
+
+    def tick(self, seconds: float, *, last_step: int, longest_update_s: float = 0.0) -> None:
+        """Tell the slices that time has passed, and let waiting workers try again.
+
+        Args:
+          seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
+          longest_update_s: the longest that an update of a healthy worker takes.
+        """
+        times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
+        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64)))
+
+    def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
+        """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""
+        answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
+        return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
+
+    def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray], Ledgers]:
+        """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier),
+        unless `in_turn` keeps steps away.
+
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; slots "each_…" [ps] are a number of
+        each slice; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1, then
+        zeros; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]` on, are read at the same
+        moment.
+
+        Args:
+          closed: all steps below it were accepted, or never will be.
+        """
+        with self.in_turn:
+            states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
+        arrays = self._joined(states)
+        return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
+        return sum(part.state_bytes for part in self.slices)
+
+    def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
+        """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
+        if len(self.slices) == 1:
+            return list(map(call, self.slices, *arguments))
+        return list(self._pool.map(call, self.slices, *arguments))
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Put the arrays of a `snapshot` back.
+
+        Raises:
+          UserError: they are of another network, optimizer or number of parameter servers.
+        """
+        states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.slices]
+        own = self._joined(states)
+        expected = {name: _size(name, array) for name, array in own.items()}
+        sizes = {name: _size(name, array) for name, array in arrays.items()}
+        if sizes != expected:
+            raise UserError(
+                f"the checkpoint does not fit this configuration: it holds {sizes}, expected are {expected}"
+            )
+        parts = {name: self._parts(name, array, states) for name, array in arrays.items()}
+        for index, part in enumerate(self.slices):
+            part.restore({name: cut[index] for name, cut in parts.items()})
+
+    def _joined(self, states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint, from the state of each slice."""
+        joined = {}
+        for name in states[0]:
+            arrays = [state[name] for state in states]
+            joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
+            if self._order is not None and _is_by_weight(name):
+                ordered = np.empty_like(joined[name])
+                ordered[..., self._order] = joined[name]
+                joined[name] = ordered
+        return joined
+
+    def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
+        """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
+        if _is_by_slice(name):
+            return list(array)
+        if self._order is not None and _is_by_weight(name):
+            array = array[..., self._order]
+        return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the arrays as rows, with zeros behind the shorter ones."""
+    if arrays[0].ndim == 0:
+        return np.stack(arrays)
+    longest = max(map(len, arrays))
+    return np.stack([np.pad(array, (0, longest - len(array))) for array in arrays])
+
+
+def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
+    """Return what must be equal for a checkpoint to fit: the number of slices, or the rank and length of vectors."""
+    return array.shape[:1] if _is_by_slice(name) else (array.ndim, array.shape[-1])
+
+
+def _is_by_slice(name: str) -> bool:
+    return name in BY_SLICE or name.startswith(ONE_A_SLICE)
+
+
+def _is_by_weight(name: str) -> bool:
+    return not _is_by_slice(name) and name != "statistics"

@@ -29,14 +29,13 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.ledger import NOBODY
 from ps_cluster.runs.run_dir import AGREEMENT, RunDir
-from ps_cluster.server.shard import after, now_after
-from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.shard import ParameterStore, Pulled, after, now_after
 from ps_cluster.system.environment import Drain
 from ps_cluster.system.network import until_none_works
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.session import Session, SessionStart
-from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import Compute, TimedComputation, WorkerIdentity
+from ps_cluster.training.step import StepResult, WorkerIdentity
+from ps_cluster.training.worker import Compute, TimedComputation
 
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM

@@ -23,7 +23,6 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
-from ps_cluster.models.compiled import notes
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
@@ -34,9 +33,8 @@ from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, ServerSize, TrainingResult, WorkFile
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.training_clock import TrainingTimes
-from ps_cluster.server.shard import InitialState, ParameterShard
+from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore
 from ps_cluster.server.staleness import Correction
-from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
@@ -65,7 +63,7 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
     """Return the network, and the initial values of its flat vectors."""
     with tf.device(own_device):
         model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
-        for line in notes(model, config):
+        for line in networks.notes(model, config):
             say(line)
         network = flat.FlatNetwork(model)
         if config.model.name not in NETWORKS.own and network.has_moving_statistics:

@@ -34,16 +34,15 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
-from ps_cluster.server.shard import now_after
-from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.shard import ParameterStore, now_after
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
-from ps_cluster.training.modes.layers import DEVICE, LAYERS, WIDTH, LayersSettings, Place, SplitNetwork
+from ps_cluster.training.modes import DEVICE, LAYERS, WIDTH, LayersSettings, Place, SplitNetwork
 from ps_cluster.training.session import SessionStart, make_network, make_store
-from ps_cluster.training.step import Clip, StepResult, TrainBatch, TrainStep, clipping_of
-from ps_cluster.training.worker import AsynchronousSteps, Compute, WorkerIdentity, worker_row
+from ps_cluster.training.step import Clip, StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of
+from ps_cluster.training.worker import AsynchronousSteps, Compute, worker_row
 
 OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
 

@@ -1,56 +1,45 @@
-"""Clip a gradient, as Keras's optimizers do: clipnorm, global_clipnorm, clipvalue."""
+"""One training step as a pure function of its step id and the parameters it pulled; clipping, schedules.
+
+The launcher imports this module, to check schedules: nothing here imports TensorFlow before a graph is built.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
-from ps_cluster.config.modes import RuleSettings
+from ps_cluster.config.modes import SCHEDULES, RuleSettings, Schedule, ScheduleSettings
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import import_object
-from ps_cluster.data import batches
-from ps_cluster.models.flat import FlatLayout, FlatNetwork
-from ps_cluster.training.judges import judge_of
-from ps_cluster.training.schedules import schedule_factor
-from ps_cluster.training.worker import WorkerIdentity
+from ps_cluster.config.registry import import_object, tf
+from ps_cluster.runs.run_dir import IDENTITY
 
-Clip = Callable[[tf.Tensor], tf.Tensor]
-"""Gradient [n] → clipped gradient [n], in the same dtype."""
+if TYPE_CHECKING:  # imports TensorFlow
+    from ps_cluster.models.flat import FlatLayout, FlatNetwork
 
 
-def clipping_of(settings: RuleSettings, layout: FlatLayout) -> Clip:
-    """Return what the settings ask for; without any, the gradient stays as it is.
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """The worker that runs a graph: index and pid, read from the file in the process's working directory."""
 
-    Args:
-      layout: of the gradient, by variables.
-    """
-    if (limit := settings.clip_norm) is not None:
-        return partial(_by_norms, limit=limit, layout=layout)
-    if (limit := settings.global_clip_norm) is not None:
-        return partial(_by_norm, limit=limit)
-    if (limit := settings.clip_value) is not None:
-        return partial(tf.clip_by_value, clip_value_min=-limit, clip_value_max=limit)
-    return lambda gradient: gradient
+    worker: tf.Tensor  # int64 []
+    pid: tf.Tensor  # int64 []
 
+    @classmethod
+    def read(cls) -> WorkerIdentity:
+        """Read the identity file, in the process where the graph runs."""
+        content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
+        return cls(content[0], content[1])
 
-def _by_norms(gradient: tf.Tensor, limit: float, layout: FlatLayout) -> tf.Tensor:
-    return tf.concat([_by_norm(part, limit) for part in tf.split(gradient, layout.sizes)], axis=0)
-
-
-def _by_norm(vector: tf.Tensor, limit: float) -> tf.Tensor:
-    # A sum of squares in bfloat16 would stop growing after some hundred of them.
-    return tf.cast(tf.clip_by_norm(tf.cast(vector, tf.float32), limit), vector.dtype)
-
-
-# One training step as a pure function of its step id and the parameters it pulled.
+    def both(self) -> tf.Tensor:
+        return tf.stack([self.worker, self.pid])
 
 
 class TrainBatch(NamedTuple):
@@ -76,6 +65,8 @@ class TrainStep:
     """Computes the batch, the forward pass and the gradient of a step id."""
 
     def __init__(self, config: RunConfig, network: FlatNetwork, spec: ExampleSpec, *, train_examples: int):
+        from ps_cluster.models.judges import judge_of
+
         self._config = config
         self._network = network
         self._examples = train_examples
@@ -103,6 +94,8 @@ class TrainStep:
 
     def batch(self, step: tf.Tensor) -> TrainBatch:
         """Return the batch of a step id, varied."""
+        from ps_cluster.data import batches
+
         training = self._config.training
         batch = batches.batch_of(
             step,
@@ -123,15 +116,47 @@ class TrainStep:
         if self._config.training.sample != OF_WORKER:
             return {"sample": self._config.sample}
         workers = self._config.cluster.workers
-        own = Sample(
-            index=WorkerIdentity.read().worker % workers, of=workers
-        )  # one that `scale` has added shares a part
+        # One that `scale` has added shares a part.
+        own = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
         # Workers in step have a step each of an update. The other modes can't know which steps a worker will get.
         return {"sample": own, "abreast": self._config.steps_per_update}
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""
         return learning_rate(self._config, self._total_steps, step)
+
+
+# Clip a gradient, as Keras's optimizers do: clipnorm, global_clipnorm, clipvalue.
+
+Clip: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+"""Gradient [n] → clipped gradient [n], in the same dtype."""
+
+
+def clipping_of(settings: RuleSettings, layout: FlatLayout) -> Clip:
+    """Return what the settings ask for; without any, the gradient stays as it is.
+
+    Args:
+      layout: of the gradient, by variables.
+    """
+    if (limit := settings.clip_norm) is not None:
+        return partial(_by_norms, limit=limit, layout=layout)
+    if (limit := settings.global_clip_norm) is not None:
+        return partial(_by_norm, limit=limit)
+    if (limit := settings.clip_value) is not None:
+        return partial(tf.clip_by_value, clip_value_min=-limit, clip_value_max=limit)
+    return lambda gradient: gradient
+
+
+def _by_norms(gradient: tf.Tensor, limit: float, layout: FlatLayout) -> tf.Tensor:
+    return tf.concat([_by_norm(part, limit) for part in tf.split(gradient, layout.sizes)], axis=0)
+
+
+def _by_norm(vector: tf.Tensor, limit: float) -> tf.Tensor:
+    # A sum of squares in bfloat16 would stop growing after some hundred of them.
+    return tf.cast(tf.clip_by_norm(tf.cast(vector, tf.float32), limit), vector.dtype)
+
+
+# The learning rate of a step id.
 
 
 def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf.Tensor:
@@ -165,3 +190,64 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
     settings = config.schedule.model_dump(mode="json"), config.optimizer.learning_rate
     shape = total_steps, config.batches_per_step, config.steps_per_update
     return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])
+
+
+# The schedules of the learning rate, as pure functions of the step id.
+
+
+def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
+    """Return the factor of the peak learning rate at `step` (int64 [], from 0), float32 [].
+
+    It rises linearly from `start_factor` over the warm-up. From there to the last step the schedule gives it.
+    """
+    progress = tf.cast(step, tf.float32) / max(1, total_steps - 1)
+    warmup = settings.warmup_fraction
+    rising = settings.start_factor + (1 - settings.start_factor) * progress / max(warmup, 1e-9)
+    past = tf.clip_by_value((progress - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
+    after = SCHEDULES[settings.kind].after_warmup(settings, past)
+    return tf.where(progress < warmup, rising, after)
+
+
+# Schedule constant.
+
+
+class Constant(Schedule):
+    name = "constant"
+
+    def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+        """Return 1."""
+        return tf.ones_like(past)
+
+
+CONSTANT = Constant()
+
+
+# Schedule cosine.
+
+
+class Cosine(Schedule):
+    name = "cosine"
+
+    def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+        """Return the factor that falls from 1 to `end_factor` along half a cosine.
+
+        Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5.
+        """
+        return settings.end_factor + (1 - settings.end_factor) * (1 + tf.cos(math.pi * past)) / 2
+
+
+COSINE = Cosine()
+
+
+# Schedule triangle.
+
+
+class Triangle(Schedule):
+    name = "triangle"
+
+    def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+        """Return the factor that falls linearly from 1 to `end_factor`."""
+        return 1 - (1 - settings.end_factor) * past
+
+
+TRIANGLE = Triangle()

@@ -5,7 +5,7 @@
               compute    the batch of the step id, forward, backward (training/step.py), with the times for its row
               push ──►   all slices           gradient, statistics, row; a dropped one is pulled and computed again
 
-(Rounds are in modes/sync_ps.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
+(Rounds are in modes/waiting.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
 imports this module, to check modes: nothing here imports TensorFlow before a graph is built.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -30,34 +29,15 @@ from ps_cluster.config.schema import (
     parse_stragglers,
 )
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import DROPPED, after, now_after
-from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.shard import DROPPED, ParameterStore, Pulled, after, now_after
+from ps_cluster.training.step import StepResult, WorkerIdentity
 
-if TYPE_CHECKING:  # both import what the launcher does not need
+if TYPE_CHECKING:  # imports what the launcher does not need
     from ps_cluster.training.run_progress import RunProgress
-    from ps_cluster.training.step import StepResult
 
 Compute: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]"
 """(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or what a mode wraps around
 it."""
-
-
-@dataclass(frozen=True)
-class WorkerIdentity:
-    """The worker that runs a graph: index and pid, read from the file in the process's working directory."""
-
-    worker: tf.Tensor  # int64 []
-    pid: tf.Tensor  # int64 []
-
-    @classmethod
-    def read(cls) -> WorkerIdentity:
-        """Read the identity file, in the process where the graph runs."""
-        content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
-        return cls(content[0], content[1])
-
-    def both(self) -> tf.Tensor:
-        return tf.stack([self.worker, self.pid])
 
 
 def worker_row(values: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -111,8 +91,6 @@ class TimedComputation:
         return result, row
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
-        from ps_cluster.training.step import StepResult
-
         def compute() -> dict[str, tf.Tensor]:
             return vars(self._compute(step_id, pulled.weights, pulled.statistics))
 

@@ -20,7 +20,7 @@ TOYS = {
     "ps_cluster/training/modes/toy.py": "toy_mode.py",
     "ps_cluster/server/staleness.py": "toy_method.py",
     "ps_cluster/server/rules.py": "toy_rule.py",
-    "ps_cluster/training/schedules.py": "toy_schedule.py",
+    "ps_cluster/training/step.py": "toy_schedule.py",
     "ps_cluster/tools/chaos/kinds/toy.py": "toy_fault.py",
 }
 IN_PACKAGE = '\n\nToy.name = "toy"\nTOY = Toy()\n'

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.training.modes.bounded import LEASE_S
+from ps_cluster.training.modes.waiting import LEASE_S
 from tests.helpers.clocks import unseen
 from tests.helpers.finished_runs import assert_slow, last_arrays, ledger_rows, update_columns
 from tests.helpers.real_cluster import FEW_EXAMPLES, MOMENTUM, TWO_AT_ONCE, run

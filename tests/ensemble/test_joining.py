@@ -11,10 +11,10 @@ from ps_cluster.data.packing import write_packed
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
 from ps_cluster.models.build import build, predicting
+from ps_cluster.models.judges import judge_of
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.result_rows import CheckpointMeta
 from ps_cluster.tools.sweep.joining import joined, save_joined, score
-from ps_cluster.training.judges import judge_of
 from tests.helpers.data import pack_images, random_images
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ps_cluster.config.registry import tf
 from ps_cluster.server.shard import after
 from ps_cluster.training.modes import Async
-from ps_cluster.training.modes.bounded import Bounded
+from ps_cluster.training.modes.waiting import Bounded
 from ps_cluster.training.worker import AsynchronousSteps, WorkerIdentity, sleep
 
 LOOK_EVERY_S = 0.02

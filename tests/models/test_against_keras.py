@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.models.compiled import optimizer_settings
+from ps_cluster.models.build import optimizer_settings
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, stack
 
 TOLERANCE = 1e-5

@@ -11,8 +11,7 @@ from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build, look_over
-from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.fused import with_fused_layers
+from ps_cluster.models.flat import FlatNetwork, with_fused_layers
 
 LAYERS = keras.layers
 SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))

@@ -14,10 +14,9 @@ from ps_cluster.config import registry
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.models.build import build, load_saved, look_over
-from ps_cluster.models.compiled import CompiledMetrics, notes
+from ps_cluster.models.build import build, load_saved, look_over, notes
 from ps_cluster.models.flat import flatten
-from ps_cluster.training.judges import judge_of
+from ps_cluster.models.judges import CompiledMetrics, judge_of
 from tests.helpers.one_worker import OneWorker
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.server.shard import NO_END, REFUSED
-from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
+from ps_cluster.training.modes.waiting import LEASE_S, BoundedShard
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import ledger_of, make_store, pull, row, state_of

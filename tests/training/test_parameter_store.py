@@ -13,7 +13,7 @@ from ps_cluster.config.registry import import_object
 from ps_cluster.runs.checkpoints import Checkpoint, is_consistent_cut, resliced
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
-from ps_cluster.training.modes.bounded import BoundedShard
+from ps_cluster.training.modes.waiting import BoundedShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (

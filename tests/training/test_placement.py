@@ -5,7 +5,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.cuts import Block
-from ps_cluster.training.modes.layers import LAYERS, Place, places_of
+from ps_cluster.training.modes import LAYERS, Place, places_of
 from ps_cluster.training.split_trainer import devices_of, first_blocks, task_of
 
 BLOCKS = [

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.training.schedules import schedule_factor
+from ps_cluster.training.step import schedule_factor
 
 
 def factor(kind, step, total=101):

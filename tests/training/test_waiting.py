@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import tensorflow as tf
 
-from ps_cluster.server.shard import Condition
+from ps_cluster.training.modes.waiting import GraphCondition
 from tests.helpers.processes import wait_until
 
 WAIT = -1
@@ -17,7 +17,7 @@ class Gate:
 
     def __init__(self):
         self._section = tf.CriticalSection(shared_name=f"gate-{id(self)}")
-        self.condition = Condition("/device:CPU:0", self._section)
+        self.condition = GraphCondition("/device:CPU:0", self._section)
         self._number = tf.Variable(0)
         self.attempts = tf.Variable(0)
         self.opened = []

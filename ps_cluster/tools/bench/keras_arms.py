@@ -35,15 +35,14 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
 from ps_cluster.models.build import build
-from ps_cluster.models.flat import FlatNetwork, as_arguments
-from ps_cluster.models.fused import with_fused_layers
+from ps_cluster.models.flat import FlatNetwork, as_arguments, with_fused_layers
+from ps_cluster.models.judges import judge_of
 from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain
-from ps_cluster.training.judges import judge_of
 from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep

@@ -38,7 +38,7 @@ from ps_cluster.tools.simulate.costs import (
     read_run,
 )
 from ps_cluster.tools.simulate.training import OneMachine, SeparateMachines, Slow, Trained, gamma
-from ps_cluster.training.modes.sync_ps import SYNC_PS
+from ps_cluster.training.modes.waiting import SYNC_PS
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from ps_cluster.files.values import number_text
 from ps_cluster.files.writing import write_json
 from ps_cluster.models.build import predicting
 from ps_cluster.models.flat import as_arguments
+from ps_cluster.models.judges import judge_of
 from ps_cluster.report.analysis import expected_calibration_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.sweep.ensemble import Ensemble, EnsembleMember
-from ps_cluster.training.judges import judge_of
 
 BATCH_SIZE = 100
 

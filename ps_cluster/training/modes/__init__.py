@@ -1,8 +1,15 @@
-"""The modes of training, found here by themselves; these three need no graph of their own, the others have a file each."""
+"""The modes of training, found here by themselves. These five need no slice of their own; the others are in the files beside.
+
+Their trainers: async and single in training/chief.py, sync in all_reduce.py, layers and width in split_trainer.py.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, ON_DEATH, WORKER, Flow, Mode, ModeSettings, OnDeath, Waits
@@ -88,3 +95,162 @@ class Single(Mode):
 
 
 SINGLE = Single()
+
+
+# Modes layers and width: all workers take part in each step, each with a part of one network.
+
+AUTO, DEVICE = "auto", "CPU:0"
+_ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
+
+
+class Place(NamedTuple):
+    """The layers from this one on are on a worker; `device`: of it, "" for its first processor."""
+
+    layer: str
+    worker: int
+    device: str
+
+
+class SplitSettings(ModeSettings):
+    log_placement: bool = Field(default=False, description="Print the device of each operation of a step.")
+
+
+class SplitNetwork(Mode):
+    """A mode in which each worker has a part of one network, with version and ledger.
+
+    Attributes:
+      cut: "module:function" of `cut(config, dataset, network, device, workers)`, which returns a `split_trainer.SplitStep`.
+        `device` is the chief's own. It raises ValueError, with the setting and its value, if the network can't be cut.
+    """
+
+    Settings = SplitSettings
+    tasks = (CHIEF, WORKER)
+    is_stale = False
+    # A step needs every worker, and the weights of a dead one are gone.
+    on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
+    # One gradient in parts: the length of the whole is known nowhere.
+    ignores = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
+    unlabelled = frozenset({"log_placement"})
+    rated_as = "single"
+    trainer = Part.TRAIN_A_SPLIT_NETWORK
+    work = Part.SPLIT_STEPS
+    cut = ""
+
+    def slices(self, config: RunConfig) -> int:
+        return config.cluster.workers
+
+
+class LayersSettings(SplitSettings):
+    placement: str = Field(
+        default=AUTO,
+        max_length=2000,
+        description=(
+            "Which layers are on which worker: LAYER=WORKER, several joined by ',': from this layer on; also "
+            "LAYER=WORKER:GPU:0. auto: by their numbers of weights."
+        ),
+    )
+    micro_batches: int = Field(
+        default=1, ge=1, le=64, description="Parts of a batch that go through the workers one after the other."
+    )
+    soft_placement: bool = Field(
+        default=True, description="Take the processor of a worker where it lacks the device that was asked for."
+    )
+
+    @field_validator("placement")
+    @classmethod
+    def _placement_is_readable(cls, text: str) -> str:
+        places_of(text)
+        return text.strip()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places that `placement` names; empty for "auto"."""
+        return places_of(self.placement)
+
+    @property
+    def devices(self) -> Mapping[int, str]:
+        """Worker → the device that it is asked to compute on, where that is not its processor."""
+        return {place.worker: place.device for place in self.places if place.device}
+
+
+def places_of(text: str) -> tuple[Place, ...]:
+    """Return what a placement asks for. Raises ValueError for one that can't be read."""
+    if text.strip() == AUTO:
+        return ()
+    places = []
+    for part in text.split(","):
+        match = _ENTRY.fullmatch(part.strip())
+        if not match:
+            raise ValueError(f"'{part.strip()}' is not LAYER=WORKER, as in conv2d_1=1 or conv2d_1=1:GPU:0")
+        places.append(Place(match[1].strip(), int(match[2]), match[3] or ""))
+    for one in places:
+        for other in places:
+            if one.layer == other.layer and one.worker != other.worker:
+                raise ValueError(f"'{one.layer}' is placed on worker {one.worker} and on worker {other.worker}")
+            if one.worker == other.worker and one.device and other.device and one.device != other.device:
+                raise ValueError(f"worker {one.worker} is asked for {one.device} and for {other.device}: choose one")
+    return tuple(places)
+
+
+class Layers(SplitNetwork):
+    """The layers of one network are on different workers; each step goes through all of them."""
+
+    name = "layers"
+    says = "the layers of one network are on different workers"
+    splits = "layers"
+    Settings = LayersSettings
+    flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "activations; gradients back"))
+    fixed_workers = "each has layers of its own"
+    unlabelled = SplitNetwork.unlabelled | {"placement", "soft_placement"}
+    cut = Part.CUT_BY_LAYERS
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        settings, workers = self.settings(config), config.cluster.workers
+        for place in settings.places:
+            if place.worker >= workers:
+                raise ValueError(
+                    f"mode.placement: got '{place.layer}={place.worker}': the workers are 0 to {workers - 1}"
+                )
+        if config.training.batch_size_per_worker % settings.micro_batches:
+            raise ValueError(
+                f"mode.micro_batches: got {settings.micro_batches}: a batch of training.batch_size_per_worker, "
+                f"{config.training.batch_size_per_worker}, can't be cut into so many equal parts"
+            )
+
+    def label(self, config: RunConfig) -> str:
+        parts = self.settings(config).micro_batches
+        return self.name if parts == 1 else f"{self.name} m={parts}"
+
+
+LAYERS = Layers()
+
+
+# Mode width.
+
+
+class WidthSettings(SplitSettings):
+    least_units: int = Field(
+        default=16,
+        ge=2,
+        le=1_000_000,
+        description="Layers with fewer units or filters stay whole, on worker 0.",
+    )
+
+
+class Width(SplitNetwork):
+    """Each wide layer of one network is spread over all workers by its units; each step needs all of them."""
+
+    name = "width"
+    says = "a part of each wide layer's units or filters on each worker"
+    splits = "width"
+    Settings = WidthSettings
+    flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "inputs and outputs of layers; gradients back"))
+    fixed_workers = "each has units of its own"
+    # The norm of a variable's gradient is known on no worker either.
+    ignores = SplitNetwork.ignores | {"optimizer.clip_norm"}
+    unlabelled = SplitNetwork.unlabelled | {"least_units"}
+    cut = Part.CUT_BY_WIDTH
+
+
+WIDTH = Width()

@@ -19,7 +19,7 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -29,9 +29,7 @@ from ps_cluster.config.modes import Mode, ModeSettings
 from ps_cluster.config.registry import tf
 from ps_cluster.server.rules import decay_rates
 from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard, Push, after
-
-if TYPE_CHECKING:  # a module that imports TensorFlow
-    from ps_cluster.training.step import StepResult, TrainStep
+from ps_cluster.training.step import StepResult, TrainStep
 
 
 class ElasticSettings(ModeSettings):
@@ -127,8 +125,6 @@ class LocalSteps:
           As `TrainStep`, with the distance moved in place of the gradient. `fresh` is what all steps add to
           keep^local_steps times the statistics given. Loss and learning rate are means, metric is the sum.
         """
-        from ps_cluster.training.step import StepResult
-
         own, before = tf.unstack(weights)
 
         def body(

@@ -1,19 +1,22 @@
-"""Judge a network's outputs: loss, metric and prediction of each objective, as graph code."""
+"""Judge a network's outputs, as graph code: by loss and metric of each objective, or those that a model was compiled with."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, class_weights
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field, class_weights
 from ps_cluster.config.registry import import_object
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.build import UNITS, followed_by, gives_predictions
-from ps_cluster.models.compiled import CompiledLoss, has_loss
+from ps_cluster.models.flat import as_arguments
+from ps_cluster.private_names import compiled_loss_of, compiled_metrics_of, losses_of, metrics_of, wrapped_by
 
 _SMALLEST = 1e-30  # probability whose logarithm is taken
 
@@ -239,3 +242,217 @@ class CompiledJudge(LossAndMetric):
 
 def _first(outputs: Any) -> tf.Tensor:
     return keras.tree.flatten(outputs)[0]
+
+
+# The losses and metrics that a model was compiled with, as functions of targets and outputs.
+
+# Keras's base classes, which say nothing about the targets of a class that a user derives from them.
+_BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
+
+
+def has_loss(model: keras.Model) -> bool:
+    """Return whether a model was compiled with a loss."""
+    return compiled_loss_of(model) is not None
+
+
+class CompiledLoss:
+    """The weighted sum of the losses that a model was compiled with, one for each output, against one target.
+
+    Keras resolves them: names, lists, dictionaries, `loss_weights`. Its own sum is not used: it also writes a metric for
+    each output into variables of the process that built the graph.
+    """
+
+    def __init__(self, model: keras.Model, outputs: int):
+        """Keep the losses. `outputs`: numbers of an example's target, to make a row of a label."""
+        self._compiled = compiled_loss_of(model)
+        self._outputs = outputs
+        self._graph = tf.function(self._sum, autograph=False)
+
+    def __call__(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> tf.Tensor:
+        """Return the loss of a batch, float32 []."""
+        given = (targets, outputs, weights)
+        # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
+        with tf.init_scope():
+            self._resolve(targets, outputs)
+            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given))
+        if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
+            raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
+        return graph(*given)
+
+    def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+        """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
+        with tf.init_scope():
+            self._resolve(targets, outputs)
+        size = tf.cast(tf.shape(targets)[0], tf.float32)
+        parts = self._losses(targets, outputs, None)
+        return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
+
+    def try_on(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> None:
+        """Compute the loss of a batch. Raises ValueError if that fails, or if nothing could be learned from it."""
+        try:
+            with tf.GradientTape() as tape:
+                tape.watch(keras.tree.flatten(outputs))
+                self._resolve(targets, outputs)
+                loss = self._sum(targets, outputs, weights)
+            gradients = tape.gradient(loss, keras.tree.flatten(outputs))
+            self(targets, outputs, weights)
+        except Exception as error:
+            raise ValueError(f"the loss of its compile() fails: {_told(error)}") from error
+        if loss.shape.rank:
+            raise ValueError(f"the loss of its compile() is of shape {list(loss.shape)}, not one number: reduce it")
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
+
+    def _sum(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> tf.Tensor:
+        return tf.add_n([loss for _, loss in self._losses(targets, outputs, weights)])
+
+    def _losses(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
+    ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
+        """Yield each loss and its value, weighted."""
+        for one in losses_of(self._compiled):
+            output = reduce(getitem, one.path, outputs)
+            value = one.loss(_target_for(one.loss, targets, self._outputs), output, weights)
+            yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
+
+    def _resolve(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Let Keras find the loss of each output, by examples."""
+        example, for_each = keras.tree.map_structure(_zeros_like, (outputs, _each(outputs, targets)))
+        if not self._compiled.built:
+            self._compiled.build(for_each, example)
+
+
+class CompiledMetrics:
+    """The metrics that a model was compiled with, over examples that come in batches. Without any it does nothing."""
+
+    def __init__(self, model: keras.Model, outputs: int):
+        """Keep the metrics. `outputs`: numbers of an example's target, to make a row of a label."""
+        self._metrics = compiled_metrics_of(model)
+        self._outputs = outputs
+
+    def update(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Take in a batch. In a graph, its variables are made outside of it."""
+        if self._metrics is None:
+            return
+        with tf.init_scope():
+            if not self._metrics.built:
+                example, for_each = keras.tree.map_structure(_zeros_like, (outputs, _each(outputs, targets)))
+                self._metrics.build(for_each, example)
+                self._update(_zeros_like(targets), example)
+                self._metrics.reset_state()
+        self._update(targets, outputs)
+
+    def try_on(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Take in a batch, and forget it. Raises ValueError for a metric that fails, or whose result is no number."""
+        if self._metrics is None:
+            return
+        try:
+            self.update(targets, outputs)
+            found = self._metrics.result()
+        except Exception as error:
+            raise ValueError(f"the metrics of its compile() fail: {_told(error)}") from error
+        for name, value in found.items():
+            if isinstance(value, dict) or tf.convert_to_tensor(value).shape.rank:
+                what = "a dictionary" if isinstance(value, dict) else f"of shape {list(value.shape)}"
+                raise ValueError(
+                    f"the result of metric '{name}' of its compile() is {what}, not one number: leave it out"
+                )
+        self._metrics.reset_state()
+
+    def _update(self, targets: tf.Tensor, outputs: Any) -> None:
+        for metric, output in metrics_of(self._metrics, outputs):
+            try:
+                metric.update_state(_target_for(metric, targets, self._outputs), output)
+            except Exception as error:
+                raise ValueError(f"metric '{metric.name}': {_told(error)}") from error
+
+    def taken(self) -> dict[str, float]:
+        """Return name → value of all metrics that are finite numbers, and begin anew."""
+        if self._metrics is None or not self._metrics.built:
+            return {}
+        values = {name: float(value) for name, value in self._metrics.result().items()}
+        self._metrics.reset_state()
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, outputs: int) -> tf.Tensor:
+    """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
+    is_label = targets.dtype.is_integer and targets.shape.rank == 1
+    return tf.one_hot(targets, outputs) if is_label and _takes_rows(judging) else targets
+
+
+def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
+    """Return whether it is of Keras and compares targets with outputs, place by place. Users' own take labels."""
+    if hasattr(judging, "sparse_y_true"):  # intersection over union
+        return not judging.sparse_y_true
+    function = wrapped_by(judging)
+    if isinstance(function, keras.Loss):  # as a metric
+        return _takes_rows(function)
+    found = function or next(kind for kind in type(judging).__mro__ if _is_of_keras(kind))
+    return _is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")
+
+
+def _is_of_keras(found: Any) -> bool:
+    return getattr(found, "__module__", "").startswith("keras.")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
+    return None if tensor is None else tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
+
+
+def _each(outputs: Any, targets: tf.Tensor) -> Any:
+    """Return the targets in the place of each output."""
+    return keras.tree.map_structure(lambda _: targets, outputs)
+
+
+# The end of a model: what its outputs are, and layers after them.
+
+# The last layer of a regression's best model: it turns standard deviations into the target's units. Saved models carry
+# the name, so it is one that nobody else gives to a layer.
+UNITS = "ps_cluster_units"
+_PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
+
+
+def ends_of(model: keras.Model) -> tuple[Any, Any]:
+    """Return the symbolic inputs and outputs of a model that has some."""
+    if isinstance(model, keras.Sequential):  # has no `input` before it is called
+        return model.inputs[0], model.outputs[0]
+    return model.input, model.output
+
+
+def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
+    """Return a model whose outputs go through one more layer.
+
+    Args:
+      inputs: of the examples; a subclassed model knows its own by example only.
+    """
+    if not getattr(model, "inputs", None):
+        given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
+        arguments = as_arguments(given)
+        return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))
+    start, outputs = ends_of(model)
+    return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
+
+
+def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
+    """Return whether the first output of a model has been through its objective's activation, as probabilities have."""
+    fields = spec.inputs.items()
+    inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
+    graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
+    last = last_operation(graph.get_concrete_function(inputs).outputs[0])
+    return last.type.lower() == OBJECTIVES[spec.objective].activation
+
+
+def last_operation(tensor: tf.Tensor) -> tf.Operation:
+    """Return the operation that has computed the values of a tensor in a graph."""
+    while tensor.op.type in _PASS_ON:
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor.op
