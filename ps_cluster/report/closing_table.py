@@ -21,7 +21,7 @@ from ps_cluster.files.json_files import last_row, read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.dashboard import real
+from ps_cluster.report.progress import real
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import RUN_ENDED, LogLine
 from ps_cluster.runs.result_rows import ProgressRow, Summary, told

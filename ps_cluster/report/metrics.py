@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import ThreadingHTTPServer
+from itertools import accumulate
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -16,18 +18,21 @@ from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollecto
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Task
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.dashboard import Row, RunState
-from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.progress import ProgressView, Row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import LogLine
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
 Counts = Mapping[Hashable, float]
-Samples = Iterable[tuple[tuple[str, ...], float | None]]  # label values, value; None: no sample
+Samples = Iterable[
+    tuple[Any, ...]
+]  # label values and value; of a histogram its buckets and sum. A value None: no sample
 
 
 @dataclass(frozen=True)
@@ -91,38 +96,14 @@ class RunMetric:
     says: str
     read: Callable[[Seen], Samples]
     labels: tuple[str, ...] = ()
-    kind: type[CounterMetricFamily] | type[GaugeMetricFamily] = GaugeMetricFamily
-
-    @property
-    def type(self) -> str:
-        return "counter" if self.kind is CounterMetricFamily else "gauge"
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily] = GaugeMetricFamily
 
     def family(self, seen: Seen) -> Metric:
         """Return the metric with its samples."""
         family = self.kind(self.name, self.says, labels=self.labels)
-        for labels, value in self.read(seen):
-            if value is not None:
-                family.add_metric(labels, value)
-        return family
-
-
-@dataclass(frozen=True)
-class StalenessMetric:
-    """The histogram of the staleness of the steps applied."""
-
-    name: str = "ps_cluster_staleness"
-    says: str = "Staleness of each step applied, in versions of the parameters"
-    labels: tuple[str, ...] = ()
-    type: str = "histogram"
-
-    def family(self, seen: Seen) -> Metric:
-        """Return the metric with its samples."""
-        bounds, up_to, buckets = [*(str(float(bound)) for bound in STALENESS_BOUNDS), "+Inf"], 0.0, []
-        for index, bound in enumerate(bounds):
-            up_to += seen.staleness.get(index, 0)
-            buckets.append((bound, up_to))
-        family = HistogramMetricFamily(self.name, self.says)
-        family.add_metric([], buckets, sum_value=seen.staleness.get("sum", 0.0))
+        for labels, *values in self.read(seen):
+            if None not in values:
+                family.add_metric(labels, *values)
         return family
 
 
@@ -138,17 +119,23 @@ def _of_score(name: str) -> Callable[[Seen], Samples]:
     return lambda seen: [((), getattr(seen.score, name, None))]
 
 
-def _open(seen: Seen) -> Samples:
-    yield (), len(seen.row["dispatches"]) if seen.row else None
-
-
 def _outstanding(seen: Seen) -> Samples:
     yield (), seen.row["scheduled"] - seen.row["applied"] if seen.row else None
+
+
+def _open(seen: Seen) -> Samples:
+    yield (), len(seen.row["dispatches"]) if seen.row else None
 
 
 def _phase(seen: Seen) -> Samples:
     if seen.row:
         yield (seen.row["phase"],), 1
+
+
+def _staleness_buckets(seen: Seen) -> Samples:
+    bounds = [*(str(float(bound)) for bound in STALENESS_BOUNDS), "+Inf"]
+    up_to = accumulate(seen.staleness.get(index, 0) for index in range(len(bounds)))
+    yield (), list(zip(bounds, up_to)), seen.staleness.get("sum", 0.0)
 
 
 def _saved(seen: Seen) -> Samples:
@@ -175,14 +162,15 @@ def _lines(seen: Seen) -> Samples:
 
 
 _counter = partial(RunMetric, kind=CounterMetricFamily)
+_histogram = partial(RunMetric, kind=HistogramMetricFamily)
 _TASK = ("type", "index")
-METRICS: tuple[RunMetric | StalenessMetric, ...] = (
+METRICS: tuple[RunMetric, ...] = (
     _counter("ps_cluster_updates", "Updates applied; one that is trained again counts again", _done("applied")),
     _counter("ps_cluster_updates_rolled_back", "Updates that were lost, and are trained again", _done("rolled_back")),
     _counter("ps_cluster_examples", "Training examples in the updates applied", _done("examples")),
     _counter("ps_cluster_gradients_dropped", "Gradients that came too late for their round", _done("dropped")),
     _counter("ps_cluster_worker_updates", "Steps applied of each worker", _of_workers, ("worker",)),
-    StalenessMetric(),
+    _histogram("ps_cluster_staleness", "Staleness of each step applied, in versions of the parameters", _staleness_buckets),
     RunMetric("ps_cluster_step", "Updates of the run that stand", _of_row("applied")),
     RunMetric("ps_cluster_step_target", "Updates of the whole run", _of_row("total")),
     RunMetric("ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet", _outstanding),
@@ -208,41 +196,57 @@ METRICS: tuple[RunMetric | StalenessMetric, ...] = (
 
 def table() -> str:
     """Return the metrics as a table for the documentation."""
+    types = [metric.kind(metric.name, metric.says).type for metric in METRICS]
     rows = (
-        f"| `{metric.name}{'_total' * (metric.type == 'counter')}` | {metric.type} | "
-        f"{', '.join(metric.labels) or '–'} | {metric.says} |"
-        for metric in METRICS
+        f"| `{metric.name}{'_total' * (kind == 'counter')}` | {kind} | {', '.join(metric.labels) or '–'} | {metric.says} |"
+        for metric, kind in zip(METRICS, types)
     )
     return "\n".join(["| metric | type | labels | what it is |", "|---|---|---|---|", *rows])
 
 
 class RunMetrics(ProgressView, Collector):
-    """Takes in the events of a run, and gives them to whoever scrapes, in another thread.
+    """Passes the events of a run on to a view, and gives them to whoever scrapes, in another thread.
 
     A scrape reads one immutable object, and the times of two files. It never waits for the run, nor the run for it.
+    It tells where the metrics are when the run has its directory: in a line, and in a file as long as it is true.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, view: ProgressView, task: str):
         super().__init__(lambda: 0.0)
+        self._view, self._task = view, task
         self._seen = Seen()
+        self._link: Path | None = None
+        self.url = ""
 
-    def _begin(self, state: RunState) -> None:
-        self._seen = replace(self._seen, run_dir=state.run_dir)
+    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
+        self._view.start(config, run_dir, dataset)
+        self._seen = replace(self._seen, run_dir=run_dir)
+        self._link = run_dir.metrics_link(self._task)
+        write_whole(self._link, f"{self.url}\n")
+        self._view.notice(f"metrics: {self.url}")
 
     def notice(self, line: str) -> None:
+        self._view.notice(line)
         event = LogLine.of(line).event
         told = Counter({(event.name, event.level): 1})
         self._seen = replace(self._seen, lines=Counter(self._seen.lines) + told)
 
     def tasks(self, tasks: list[Row]) -> None:
+        self._view.tasks(tasks)
         self._seen = self._seen.with_tasks(tasks)
 
     def progress(self, row: Row) -> None:
-        super().progress(row)
+        self._view.progress(row)
         self._seen = self._seen.with_row(row)
 
     def evaluation(self, row: EvaluationRow) -> None:
+        self._view.evaluation(row)
         self._seen = replace(self._seen, score=row)
+
+    def close(self) -> None:
+        self._view.close()
+        if self._link:
+            self._link.unlink(missing_ok=True)
 
     def collect(self) -> Iterator[Metric]:
         seen = self._seen
@@ -253,27 +257,6 @@ class RunMetrics(ProgressView, Collector):
 
 LOOK_S = 0.1  # for the end
 REQUEST_S = 10.0  # a connection that asks for nothing is closed after it
-
-
-class Link(ProgressView):
-    """Tells where the metrics are, when the run has its directory: in a line, and in a file as long as it is true."""
-
-    def __init__(self, view: ProgressView, url: str, task: str):
-        super().__init__(lambda: 0.0)
-        self._view, self._url, self._task = view, url, task
-        self._run_dir: RunDir | None = None
-
-    def _begin(self, state: RunState) -> None:
-        self._run_dir = state.run_dir
-        write_whole(self._run_dir.metrics_link(self._task), f"{self._url}\n")
-        self._view.notice(f"metrics: {self._url}")
-
-    def notice(self, line: str) -> None:
-        pass
-
-    def close(self) -> None:
-        if self._run_dir:
-            self._run_dir.metrics_link(self._task).unlink(missing_ok=True)
 
 
 class MetricsServer(ThreadingHTTPServer):
@@ -293,7 +276,7 @@ class MetricsServer(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(host: str, port: int, metrics: RunMetrics) -> Iterator[MetricsServer]:
+def serving(host: str, port: int, metrics: RunMetrics) -> Iterator[None]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     ProcessCollector(registry=registry)  # start time, processor time and memory of this process
@@ -307,8 +290,9 @@ def serving(host: str, port: int, metrics: RunMetrics) -> Iterator[MetricsServer
         ) from error
     thread = Thread(target=server.serve_forever, args=(LOOK_S,), name="metrics", daemon=True)
     thread.start()
+    metrics.url = server.url
     try:
-        yield server
+        yield
     finally:
         server.shutdown()
         server.server_close()

@@ -4,27 +4,244 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from dataclasses import dataclass, field
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import WORKER
+from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import printable
 from ps_cluster.installation import to_install
-from ps_cluster.report import dashboard
-from ps_cluster.report.dashboard import Row, RunState
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA, PROGRESS, SCORE, TEXT, LogFormat
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
+
+# The state of a run as its files tell it, and how it looks.
+
+_STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
+_BAR_WIDTH = 20
+
+Row = dict[str, Any]
+
+SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
+
+
+@dataclass
+class RunState:
+    """The newest values of everything reported about a run."""
+
+    config: RunConfig
+    run_dir: RunDir
+    dataset: PackedDataset
+    tasks: list[Row] = field(default_factory=list)
+    row: Row = field(default_factory=dict)
+    last_score: EvaluationRow | None = None
+    best_score: EvaluationRow | None = None
+
+    @property
+    def phase(self) -> str:
+        phase: str = self.row.get("phase", "starting")
+        return phase
+
+    @property
+    def total(self) -> int:
+        told: int | None = self.row.get("total")
+        return told or self.config.total_updates(self.dataset.train_examples)
+
+    @property
+    def applied(self) -> int:
+        applied: int = self.row.get("applied", 0)
+        return applied
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds left at the speed of the last seconds; None while no speed is known."""
+        speed: float | None = self.row.get("examples_per_second")
+        if not speed:
+            return None
+        return (self.total - self.applied) * self.config.examples_per_update / speed
+
+    def score(self, row: EvaluationRow) -> None:
+        if self.best_score is None or row.merit > self.best_score.merit:
+            self.best_score = row
+        self.last_score = row  # set last, since another thread may draw the view at any moment
+
+
+def synthetic_notice(dataset: PackedDataset) -> str:
+    """Return two sentences that nobody shall miss."""
+    instead = real(dataset.name)
+    return f"SYNTHETIC DATA: generated {dataset.spec.unit}, not {instead}. No number of this run says anything about {instead}."
+
+
+def real(dataset: str | None) -> str:
+    """Return what a generated data set is not."""
+    return "CIFAR-10" if dataset == SYNTHETIC else "real ones"
+
+
+def headline(state: RunState) -> str:
+    config = state.config
+    dataset = "synthetic data" if state.dataset.kind == "synthetic" else f"{state.dataset.name} (real)"
+    return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _crew(config)))
+
+
+def task_line(state: RunState) -> str:
+    """Return what is learned, and by which rule, rate and length, e.g. "10 classes · adam, learning rate 0.001"."""
+    config, spec = state.config, state.dataset.spec
+    rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
+    length = f"{config.training.epochs:g} epochs" if config.training.steps is None else f"{state.total:,} updates"
+    smoothing = config.training.label_smoothing
+    return " · ".join(
+        (
+            OBJECTIVES[spec.objective].task(spec.outputs),
+            rate,
+            f"batch {config.training.batch_size_per_worker}",
+            length,
+            *([f"label smoothing {smoothing:g}"] if smoothing else []),
+        )
+    )
+
+
+def progress_line(state: RunState) -> str:
+    """Return a row of progress as a line for logs."""
+    share = f"{state.applied:,}/{state.total:,} updates ({state.applied / state.total:.0%})"
+    return " · ".join((state.phase, share, *_numbers(state), *_time_left(state)))
+
+
+def score_line(row: EvaluationRow) -> str:
+    """Return a score as a line, for logs."""
+    loss = f", loss {row.test_loss:.3f}" if row.test_loss is not None else ""
+    return f"step {row.step:,}: test {row.test}{loss}{', best so far' * row.best}"
+
+
+def draw(state: RunState, width: int, seconds: float) -> Group:
+    """Return the live view.
+
+    Args:
+      width: columns of the terminal.
+      seconds: since the run started.
+    """
+    parts: list[Any] = [Text(), Text(headline(state), "bold", overflow="ellipsis", no_wrap=True)]
+    parts.append(Text(task_line(state), overflow="ellipsis", no_wrap=True))
+    parts.append(Text(str(state.run_dir.root), "dim", overflow="ellipsis", no_wrap=True))
+    if state.dataset.kind == "synthetic":
+        parts.append(Text(f" {synthetic_notice(state.dataset)} ", "bold black on yellow"))
+    parts += [Text(), _bar(state, seconds)]
+    # Lines are broken only between two measures.
+    unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in _numbers(state))
+    lines = textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width)
+    parts.append(Text(lines.replace("\N{NO-BREAK SPACE}", " ")))
+    parts += [Text(), _task_table(state, width)]
+    if state.last_score and state.best_score:
+        last, best = state.last_score, state.best_score
+        text = Text("test ").append(last.test, "bold green").append(f" at step {last.step:,}", "default")
+        if best is not last:
+            text.append(f" · best {best.test} at step {best.step:,}", "default")
+        parts += [Text(), text]
+    return Group(*parts)
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as `m:ss` or `h:mm:ss`."""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _crew(config: RunConfig) -> str:
+    if WORKER not in config.mode_kind.tasks:
+        return "1 process"
+    workers = f"{config.cluster.workers} worker{'s' * (config.cluster.workers > 1)}"
+    return f"{workers} + {config.cluster.parameter_servers} ps" if config.on_parameter_servers else workers
+
+
+def _numbers(state: RunState) -> list[str]:
+    """Return the measures that have a value, as `name value`."""
+    formats = {
+        "examples_per_second": f"{{:,.0f}} {state.dataset.spec.unit}/s",
+        "loss": "loss {:.3f}",
+        "accuracy": "accuracy {:.1%}",
+        "error": "error {:.4g}",
+        "staleness_mean": "staleness {:.2f}",
+        "learning_rate": "learning rate {:.3g}",
+        "epoch": "epoch {:.2f}",
+    }
+    if not state.applied:
+        return ["no update yet"]
+    dropped = state.row.get("dropped")
+    return [
+        *(text.format(state.row[name]) for name, text in formats.items() if state.row.get(name) is not None),
+        *([f"{dropped:,} gradients dropped"] if dropped else []),
+    ]
+
+
+def _time_left(state: RunState) -> list[str]:
+    left = state.seconds_left
+    return [f"{clock(left)} left"] if left is not None and state.phase == "training" else []
+
+
+def _bar(state: RunState, seconds: float) -> Table:
+    grid = Table.grid(padding=(0, 1), expand=True)
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    grid.columns[1].ratio = 1
+    moving = not state.row
+    bar = ProgressBar(total=state.total, completed=state.applied, pulse=moving, animation_time=seconds)
+    after = f"{state.applied:,}/{state.total:,}  {state.applied / state.total:4.0%}  {clock(seconds)}"
+    grid.add_row(Text(state.phase, "bold cyan"), bar, Text(" · ".join((after, *_time_left(state)))))
+    return grid
+
+
+def _task_table(state: RunState, width: int) -> Table:
+    """Return a table with a row per process and, with enough room, a bar of each worker's share of the updates."""
+    roomy = width >= 76
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("task", "pid", "state", "updates", state.dataset.spec.unit):
+        table.add_column(heading, justify="left" if heading in ("task", "state") else "right", no_wrap=True)
+    table.add_column("share of the updates" if roomy else "share", no_wrap=True)
+    work, trainer = _work(state), state.config.mode_kind.trainer_type
+    all_updates = sum(row["updates"] for row in work.values())
+    for task in sorted(state.tasks, key=lambda task: (task["type"] != trainer, task["type"], task["index"])):
+        done = work.get(task["index"]) if task["type"] == trainer else None
+        counts = (f"{done['updates']:,}", f"{done['examples']:,}") if done else ("", "")
+        share = _share(done["updates"] / all_updates, roomy) if done and all_updates else ""
+        name = f"{task['type']} {task['index']}" if task["type"] in ("worker", "ps") else task["type"]
+        style = _STATE_COLOURS.get(task["state"], "default")
+        table.add_row(name, str(task.get("pid") or "–"), Text(task["state"], style), *counts, share)
+    return table
+
+
+def _work(state: RunState) -> dict[int, Row]:
+    """Return worker index → updates and examples of all its processes."""
+    work: dict[int, Row] = {}
+    for row in state.row.get("workers", []):
+        sums = work.setdefault(row["index"], {"updates": 0, "examples": 0})
+        for name in sums:
+            sums[name] += row[name]
+    return work
+
+
+def _share(share: float, roomy: bool) -> Text:
+    text = Text(f"{share:4.0%}")
+    if roomy:
+        text.append(" " + "━" * math.ceil(share * _BAR_WIDTH), "green")
+    return text
+
+
+# The views: each takes in the events of a run.
 
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
@@ -47,14 +264,6 @@ def make_lines(stream: TextIO | None = None, clock: Callable[[], float] = time.m
     return PlainView(Output(stream or sys.stdout), clock, logs.chosen())
 
 
-class Lines(Protocol):
-    """A destination of plain lines: an `Output` or any text stream."""
-
-    def write(self, text: str, /) -> int: ...
-
-    def flush(self) -> None: ...
-
-
 class ProgressView:
     """Takes in the events of a run. Its methods don't fail when the reader is gone."""
 
@@ -74,7 +283,6 @@ class ProgressView:
 
     def notice(self, line: str) -> None:
         """Show one line that stays."""
-        raise NotImplementedError
 
     def tasks(self, tasks: list[dict[str, Any]]) -> None:
         """Take all processes, each `{"type", "index", "pid", "state"}`."""
@@ -104,7 +312,7 @@ class ProgressView:
 class PlainView(ProgressView):
     """Lines for a log: one per phase, score and notice, and at most one of progress every few seconds."""
 
-    def __init__(self, output: Lines, clock: Callable[[], float], lines: LogFormat = TEXT):
+    def __init__(self, output: Output | TextIO, clock: Callable[[], float], lines: LogFormat = TEXT):
         super().__init__(clock)
         self._output = output
         self._lines = lines
@@ -113,12 +321,12 @@ class PlainView(ProgressView):
 
     def _begin(self, state: RunState) -> None:
         warn_of_generated(state.dataset, self.notice)
-        self.notice(dashboard.headline(state))
-        self.notice(dashboard.task_line(state))
+        self.notice(headline(state))
+        self.notice(task_line(state))
         self.notice(f"run directory {state.run_dir.root}")
 
     def notice(self, line: str) -> None:
-        self._output.write(self._lines.line(line, f"[{dashboard.clock(self._seconds()):>5}] ") + "\n")
+        self._output.write(self._lines.line(line, f"[{clock(self._seconds()):>5}] ") + "\n")
         self._output.flush()
 
     def progress(self, row: Row) -> None:
@@ -129,7 +337,7 @@ class PlainView(ProgressView):
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
-        self.notice(SCORE(dashboard.score_line(row), **row.fields))
+        self.notice(SCORE(score_line(row), **row.fields))
 
     def close(self) -> None:
         """Show the last row, if it was held back so far."""
@@ -140,7 +348,7 @@ class PlainView(ProgressView):
         self._shown = state.row
         self._last_line_s = self._clock()
         told = {name: state.row[name] for name in _TOLD if state.row.get(name) is not None}
-        self.notice(PROGRESS(dashboard.progress_line(state), step=state.applied, **told))
+        self.notice(PROGRESS(progress_line(state), step=state.applied, **told))
 
 
 class LiveView(ProgressView):
@@ -155,7 +363,7 @@ class LiveView(ProgressView):
         if state.dataset.kind == "synthetic":
             self._console.print(*(Text(line, "bold black on yellow") for line in _banner(state.dataset)), sep="\n")
         self._live = Live(
-            get_renderable=lambda: dashboard.draw(state, self._console.width, self._seconds()),
+            get_renderable=lambda: draw(state, self._console.width, self._seconds()),
             console=self._console,
             refresh_per_second=REDRAWS_PER_SECOND,
             transient=True,  # the closing table repeats it all
@@ -169,7 +377,7 @@ class LiveView(ProgressView):
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
-        self.notice(dashboard.score_line(row))
+        self.notice(score_line(row))
 
     def close(self) -> None:
         if self._live:
@@ -180,45 +388,13 @@ class LiveView(ProgressView):
 def warn_of_generated(dataset: PackedDataset, notify: Callable[[str], None]) -> None:
     """Say, so that nobody misses it, that a data set is generated, if it is."""
     if dataset.kind == "synthetic":
-        for line in _banner(dataset) if logs.chosen().is_text else [dashboard.synthetic_notice(dataset)]:
+        for line in _banner(dataset) if logs.chosen().is_text else [synthetic_notice(dataset)]:
             notify(GENERATED_DATA(line))
 
 
 def _banner(dataset: PackedDataset) -> list[str]:
-    edge, notice = "!" * 60, dashboard.synthetic_notice(dataset)
+    edge, notice = "!" * 60, synthetic_notice(dataset)
     return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in notice.split(". ")), edge]
-
-
-class SeveralViews(ProgressView):
-    """Passes every event on to each view, in their order."""
-
-    def __init__(self, *views: ProgressView):
-        super().__init__(time.monotonic)
-        self._views = views
-
-    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
-        for view in self._views:
-            view.start(config, run_dir, dataset)
-
-    def notice(self, line: str) -> None:
-        for view in self._views:
-            view.notice(line)
-
-    def tasks(self, tasks: list[Row]) -> None:
-        for view in self._views:
-            view.tasks(tasks)
-
-    def progress(self, row: Row) -> None:
-        for view in self._views:
-            view.progress(row)
-
-    def evaluation(self, row: EvaluationRow) -> None:
-        for view in self._views:
-            view.evaluation(row)
-
-    def close(self) -> None:
-        for view in self._views:
-            view.close()
 
 
 @contextmanager
@@ -240,6 +416,6 @@ def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> 
     except ImportError as error:
         needs = f"--metrics-port needs prometheus_client ({error})"
         raise UserError(f"{needs}: {to_install('metrics')}; or leave it out") from error
-    seen = metrics.RunMetrics()
-    with metrics.serving(host, port, seen) as server:
-        yield SeveralViews(view, seen, metrics.Link(view, server.url, task))
+    metered = metrics.RunMetrics(view, task)
+    with metrics.serving(host, port, metered):
+        yield metered

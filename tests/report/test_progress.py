@@ -14,9 +14,8 @@ from rich.console import Console
 
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.report import dashboard
-from ps_cluster.report.dashboard import RunState
-from ps_cluster.report.progress import LiveView, PlainView, make_view
+from ps_cluster.report import progress
+from ps_cluster.report.progress import LiveView, PlainView, RunState, make_view
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -67,7 +66,7 @@ def plain(dataset=REAL):
 
 def drawn(state: RunState, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(dashboard.draw(state, width, 65.0))
+    console.print(progress.draw(state, width, 65.0))
     return console.file.getvalue()
 
 
@@ -185,16 +184,16 @@ def in_mode(mode, tasks=TASKS, **changes) -> RunState:
     ],
 )  # fmt: skip
 def test_headline_names_the_mode_and_the_processes_that_it_has(mode, crew):
-    assert dashboard.headline(in_mode(mode)).split(" · ")[-2:] == [mode, crew]
+    assert progress.headline(in_mode(mode)).split(" · ")[-2:] == [mode, crew]
 
 
 def test_the_second_line_says_what_is_learned_by_which_rule_and_how_long():
     own = {"optimizer.rule": "sgd", "schedule.kind": "constant", "training.label_smoothing": 0.0}
     run = RunState(config(**own, **{"optimizer.learning_rate": 0.02}), RUN_DIR, REAL)
     line = "10 classes · sgd, learning rate 0.02 (constant) · batch 128 · 1,000 updates"
-    assert dashboard.task_line(run) == line and line in drawn(run, 100)
+    assert progress.task_line(run) == line and line in drawn(run, 100)
     smoothed = RunState(config(**{"training.steps": None, "training.epochs": 2.5}), RUN_DIR, REAL)
-    assert dashboard.task_line(smoothed).endswith(" · 2.5 epochs · label smoothing 0.2")
+    assert progress.task_line(smoothed).endswith(" · 2.5 epochs · label smoothing 0.2")
 
 
 @pytest.mark.parametrize(
@@ -231,9 +230,9 @@ def test_live_view_of_a_synchronous_run_has_rows_of_workers_and_evaluator_alone(
 
 
 def test_gradients_that_came_too_late_are_shown_only_where_there_are_any():
-    assert "200 gradients dropped" in dashboard.progress_line(state(row=row(400, dropped=200)))
+    assert "200 gradients dropped" in progress.progress_line(state(row=row(400, dropped=200)))
     for nothing in (row(400, dropped=0), row(400)):
-        assert "dropped" not in dashboard.progress_line(state(row=nothing))
+        assert "dropped" not in progress.progress_line(state(row=nothing))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_total_is_that_of_the_configuration_until_a_row_tells_it():
 
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])
 def test_durations_are_written_as_on_a_clock(seconds, text):
-    assert dashboard.clock(seconds) == text
+    assert progress.clock(seconds) == text
 
 
 def test_reader_that_leaves_does_not_end_the_run():

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ps_cluster.config import build_config
 from ps_cluster.report.metrics import METRICS, RunMetrics
+from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import TASK_RESTARTED
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow, StalenessBuckets
@@ -17,7 +18,7 @@ from tests.helpers.data import only_named
 
 @pytest.fixture
 def metrics():
-    return RunMetrics()
+    return RunMetrics(ProgressView(lambda: 0.0), "launcher-0")
 
 
 def scraped(metrics):

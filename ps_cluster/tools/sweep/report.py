@@ -24,8 +24,8 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.dashboard import clock
 from ps_cluster.report.pages import PALETTE, WIDTH_IN, Plot, plot_style, rendered
+from ps_cluster.report.progress import clock
 from ps_cluster.report.terminal import SafeConsole
 from ps_cluster.runs.result_rows import told
 from ps_cluster.tools.sweep.plan import State, SweepPlan, Trial, TrialBook
