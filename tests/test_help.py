@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from ps_cluster.cli.main import COMMANDS, SHELLS, main
+from ps_cluster.cli.main import COMMANDS, GROUPS, SHELLS, main
 from ps_cluster.config import build_config
 from ps_cluster.installation import PROGRAM
 from tests.helpers.bad_input import assert_one_line
@@ -42,6 +42,21 @@ def test_every_help_has_three_examples_of_its_own_command(name, command):
     told = CliRunner().invoke(main, [*name.split(), "--help"]).stdout
     assert max(map(len, (command.epilog or "").splitlines())) <= 97, "a terminal of 100 columns breaks it in a word"
     assert all(line.strip() in told for line in command.epilog.splitlines() if line.strip() != "\b")
+
+
+def test_the_list_of_commands_says_in_short_what_each_help_says():
+    told = CliRunner().invoke(main, ["--help"]).stdout
+    for group in GROUPS.values():
+        for name, (_, says) in group.items():
+            own = main.get_command(None, name).help
+            assert f"  {name:12}{says}" in told and own.split()[0] == says.split()[0], own
+
+
+def test_the_usual_options_come_first_in_the_help_of_run():
+    first = CliRunner().invoke(main, ["run", "--help"], terminal_width=80).stdout.splitlines()[:24]
+    usual = ("--workers", "--ps", "--mode", "--dataset", "--model", "--epochs", "--learning-rate")
+    listed = [line.split()[0] for line in first if line.startswith("  --")]
+    assert listed[: len(usual)] == list(usual)
 
 
 @pytest.mark.parametrize("name", ["run", "k8s render", "sweep"])

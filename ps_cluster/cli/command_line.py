@@ -1,4 +1,4 @@
-"""What every command is made of: errors on one line, help by groups, strict types of values. Only click is imported."""
+"""What every command is made of: errors on one line, help by groups, strict types of values. Light to import: for help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserErr
 from ps_cluster.files.values import Malformed, decimal, whole
 from ps_cluster.files.writing import check_file, check_folder, write_json, write_whole
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.terminal import print_error, print_line
 
 if TYPE_CHECKING:
     from ps_cluster.config.registry import Named, Registry
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
 EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
 
-OF_SETTINGS = ("Cluster", "Mode", "Data", "Network", "Training")  # groups of options in the help of a command
-OUTPUT = "Settings and output"  # the last group
+# The groups of options in the help of a command.
+OWN, OF_SETTINGS, OUTPUT = "Options", ("Cluster", "Mode", "Data", "Network", "Training"), "Settings and output"
 
 
 class HelpByGroups(click.Command):
@@ -42,14 +41,15 @@ class HelpByGroups(click.Command):
             self.params.append(_HELP_ALL)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write its own options, then those of settings by groups, without rare ones unless --help-all asks for them."""
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *OF_SETTINGS, OUTPUT)}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record and record[1] and (ctx.meta.get(_ALL) or not getattr(parameter, "rare", False)):
-                groups[getattr(parameter, "group", OUTPUT)].append(record)
-        if not any(groups[name] for name in OF_SETTINGS):
-            groups["Options"] += groups.pop(OUTPUT)
+        """Write its own options, then those of settings by groups; where it has none of its own, the most used first."""
+        options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not getattr(one, "rare", False)]
+        has_own = any(getattr(one, "group", OUTPUT) == OWN for one in options)
+        has_settings = any(getattr(one, "group", OUTPUT) in OF_SETTINGS for one in options)
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (OWN, *OF_SETTINGS, OUTPUT)}
+        for one in options:
+            if record := one.get_help_record(ctx):
+                usual = not has_own and getattr(one, "usual", False) or not has_settings
+                groups[OWN if usual else getattr(one, "group", OUTPUT)].append(record)
         for name, records in groups.items():
             if records:
                 with formatter.section(name):
@@ -67,19 +67,25 @@ class OneLineCommand(click.Command):
             code = BAD_INPUT
         except (click.ClickException, UserError) as error:
             message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            print_error(message)
+            _print_error(message)
             code = BAD_INPUT
         except RunFailed as error:
-            print_error(str(error))
+            _print_error(str(error))
             code = FAILED
         except OSError as error:  # a full disk, a directory that went away; or a path that no disk can have
             where = f": '{error.filename}'" if error.filename else ""
-            print_error(f"{error.strerror or error}{where}")
+            _print_error(f"{error.strerror or error}{where}")
             code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED
         except (click.Abort, KeyboardInterrupt):
-            print_error("interrupted")
+            _print_error("interrupted")
             code = INTERRUPTED
         sys.exit(code)
+
+
+def _print_error(message: str) -> None:
+    from ps_cluster.report.terminal import print_error
+
+    print_error(message)
 
 
 class OneLineErrors(OneLineCommand, click.Group):
@@ -92,12 +98,27 @@ class OneValue(click.Option):
     """An option that refuses two different values, where click takes the last one. `multiple` ones take all.
 
     Attributes:
-      group: its heading in the help. rare: shown by --help-all only.
+      group: its heading in the help. rare: shown by --help-all only. usual: among the first in the help of a command that
+        has only settings.
     """
 
-    def __init__(self, *args: Any, group: str = "Options", rare: bool = False, **more: Any):
+    def __init__(self, *args: Any, group: str = OWN, rare: bool = False, usual: bool = False, **more: Any):
         super().__init__(*args, **more)
-        self.group, self.rare = group, rare
+        self.group, self.rare, self.usual = group, rare, usual
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return its form and its text, with the names that it may have, which are too many for a form."""
+        record = super().get_help_record(ctx)
+        if record is None or not isinstance(self.type, NameOf):
+            return record
+        return record[0], f"{record[1]} {self.type.choices(explained=bool(ctx.meta.get(_ALL)))}"
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Return default and range; the range of a setting, which is on the page of settings, if all is asked for."""
+        extra = super().get_help_extra(ctx)
+        if self.group in OF_SETTINGS and not ctx.meta.get(_ALL):
+            extra.pop("range", None)
+        return extra
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         super().add_to_parser(cast(Any, _Collecting(parser)), ctx)
@@ -137,8 +158,7 @@ _ALL = "ps_cluster.help_all"  # in the context of a command: its help shows rare
 def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
         context.meta[_ALL] = True
-        for line in context.get_help().splitlines():
-            print_line(line)
+        click.echo(context.get_help())
         context.exit()
 
 
@@ -181,12 +201,16 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 class Whole(click.IntRange):
     """A parameter type: a whole number in plain digits; click also takes `1_000`, `010` and full-width digits."""
 
+    name = "integer"
+
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
         return super().convert(_plain(whole, value, self, parameter, context), parameter, context)
 
 
 class Number(click.FloatRange):
     """A parameter type: a finite number in plain digits; click takes "nan" to be in every range."""
+
+    name = "number"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
         return super().convert(_plain(decimal, value, self, parameter, context), parameter, context)
@@ -213,8 +237,11 @@ class NameOf(click.ParamType[str]):
     def __init__(self, kinds: Registry[Named]):
         self._kinds = kinds
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return f"[{'|'.join(self._kinds.names)}|FILE.py:NAME]"
+    def choices(self, *, explained: bool) -> str:
+        """Return the names for a help text, and what each does where its object says so."""
+        says = {name: getattr(self._kinds[name], "says", "") if explained else "" for name in self._kinds.names}
+        names = ", ".join(f"{name} ({text})" if text else name for name, text in says.items())
+        return f"There are {names}; yours: FILE.py:NAME."
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:

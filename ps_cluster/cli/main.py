@@ -10,32 +10,41 @@ from click.shell_completion import get_completion_class
 
 from ps_cluster import __version__
 from ps_cluster.cli.command_line import COMPLETE, OneLineErrors, OneOf, command, examples
-from ps_cluster.report.terminal import print_line
-from ps_cluster.system.environment import die_with_caller
 
-# The module of each command. The core knows the tools by this table alone.
-COMMANDS = {
-    "run": "cli.run",
-    "scale": "cli.runs",
-    "evaluate": "cli.trained",
-    "predict": "cli.trained",
-    "export": "cli.trained",
-    "compare": "tools.compare.command",
-    "sweep": "tools.sweep.command",
-    "ensemble": "tools.sweep.command",
-    "simulate": "tools.simulate.command",
-    "chaos": "tools.chaos.command",
-    "bench": "tools.bench.command",
-    "data": "cli.data",
-    "runs": "cli.runs",
-    "cluster": "cli.runs",
-    "task": "cli.task",
-    "health": "cli.runs",
-    "k8s": "tools.deploy.kubernetes",
-    "slurm": "tools.deploy.slurm_command",
-    "doctor": "tools.doctor.command",
-    "completion": "cli.main",
+# The commands by groups: module, and what it does. The core knows the tools by this table alone.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Train": {
+        "run": ("cli.run", "Train on a cluster of processes on this machine."),
+        "scale": ("cli.runs", "Start or stop workers of a run while it trains."),
+        "task": ("cli.task", "Run one task of a cluster on several machines."),
+    },
+    "Use what was trained": {
+        "evaluate": ("cli.trained", "Score each new checkpoint until training has ended."),
+        "predict": ("cli.trained", "Predict with the best model of a run."),
+        "export": ("cli.trained", "Write the best model for other programs."),
+    },
+    "Look": {
+        "runs": ("cli.runs", "List, show and remove runs."),
+        "health": ("cli.runs", "Say whether a run lives and makes progress."),
+        "cluster": ("cli.runs", "Show the tasks of a cluster."),
+        "data": ("cli.data", "List, fetch, verify, show and remove data sets."),
+        "doctor": ("tools.doctor.command", "Examine whether this machine can train."),
+    },
+    "Compare and measure": {
+        "compare": ("tools.compare.command", "Train several modes on the same work, with a report."),
+        "sweep": ("tools.sweep.command", "Search for good settings."),
+        "ensemble": ("tools.sweep.command", "Train several networks, and join them into one."),
+        "chaos": ("tools.chaos.command", "Inject faults into a run, and check what becomes of it."),
+        "bench": ("tools.bench.command", "Measure throughput."),
+        "simulate": ("tools.simulate.command", "Predict throughput of a cluster before you have it."),
+    },
+    "Elsewhere": {
+        "k8s": ("tools.deploy.kubernetes", "Write manifests for Kubernetes."),
+        "slurm": ("tools.deploy.slurm_command", "Write a script for Slurm."),
+        "completion": ("cli.main", "Print what lets a shell complete commands and options."),
+    },
 }
+COMMANDS = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
 
 
 class LazyCommands(OneLineErrors):
@@ -43,6 +52,12 @@ class LazyCommands(OneLineErrors):
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by groups, from the table: nothing is imported for it."""
+        for heading, group in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:10}", says) for name, (_, says) in group.items()])
 
     def resolve_command(
         self, context: click.Context, words: list[str]
@@ -66,6 +81,8 @@ class LazyCommands(OneLineErrors):
 @click.version_option(__version__, prog_name="ps-cluster")
 def main() -> None:
     """Asynchronous parameter-server training that you can run, break and measure on one machine."""
+    from ps_cluster.system.environment import die_with_caller
+
     die_with_caller()
     os.umask(os.umask(0o022) | 0o022)  # only the user may write to the files of a command
 
@@ -87,5 +104,4 @@ def completion(context: click.Context, /, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three
-    for line in kind(context.find_root().command, {}, _INSTALLED, COMPLETE).source().splitlines():
-        print_line(line)
+    click.echo(kind(context.find_root().command, {}, _INSTALLED, COMPLETE).source())

@@ -45,23 +45,23 @@ def _options_of_modes() -> dict[str, tuple[str, str]]:
 
 
 CONFIG_OPTIONS = {
-    "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
+    "--workers": ("cluster.workers", f"Workers; on one machine at most {MOST_WORKERS}."),
     "--min-workers": ("cluster.min_workers", "The fewest workers that `scale` may leave. Default: --workers."),
     "--max-workers": ("cluster.max_workers", "The most workers that `scale` may ask for. Default: --workers."),
     "--ps": (
         "cluster.parameter_servers",
-        f"Parameter server processes; on one machine at most {MOST_PARAMETER_SERVERS}.",
+        f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}.",
     ),
     "--mode": (
         "mode.name",
-        f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}.",
+        "How gradients become updates (docs/modes.md).",
     ),
     **_options_of_modes(),
     "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
     "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
     "--dataset": (
         "data.dataset",
-        "The data set, or the path of your own data; auto: CIFAR-10 if it can be had, else the generated one.",
+        "The data set, or the path of your own; auto: CIFAR-10, else a generated one.",
     ),
     "--data-dir": ("data.data_dir", "The data set: its archive, its unpacked folder, or a folder that holds either."),
     "--target": ("data.target", "A table's column to predict."),
@@ -80,7 +80,7 @@ CONFIG_OPTIONS = {
     "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),
     "--batch-size": ("training.batch_size_per_worker", "Images of one step of one worker."),
     "--optimizer": ("optimizer.rule", "How a parameter server changes its weights with a gradient."),
-    "--learning-rate": ("optimizer.learning_rate", "The highest learning rate of an update; the schedule scales it."),
+    "--learning-rate": ("optimizer.learning_rate", "The highest; the schedule scales it."),
     "--weight-decay": ("optimizer.weight_decay", "Decoupled weight decay."),
     "--precision": (
         "model.precision",
@@ -98,7 +98,12 @@ GROUPS = {
     "optimizer": "Training",
 }  # fmt: skip
 # Few need them: they are shown by --help-all.
-RARE = frozenset(_options_of_modes()) | {"--min-workers", "--max-workers", "--straggler", "--staleness-method"}
+RARE = frozenset(_options_of_modes()) | {
+    "--min-workers", "--max-workers", "--straggler", "--staleness-method", "--isolation", "--target", "--image-size",
+    "--skip-bad/--no-skip-bad", "--weight-decay",
+}  # fmt: skip
+# With these a newcomer begins: they come first in the help of `run`.
+USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epochs", "--learning-rate"))
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,10 +215,11 @@ def config_options(*names: str) -> Callable[[Body], Body]:
     def add(command: Body) -> Body:
         for name in reversed(names or tuple(CONFIG_OPTIONS)):
             key, text = CONFIG_OPTIONS[name]
-            place, rare = GROUPS[key.partition(".")[0]], name in RARE
-            kind = type_of_setting(key)
-            add_one = option(name, _parameter(key), default=None, type=kind, help=text, group=place, rare=rare)
-            command = add_one(command)
+            place = GROUPS[key.partition(".")[0]]
+            about: dict[str, Any] = {"group": place, "rare": name in RARE, "usual": name in USUAL}
+            command = option(name, _parameter(key), default=None, type=type_of_setting(key), help=text, **about)(
+                command
+            )
         return command
 
     return add
@@ -269,9 +275,9 @@ log_format_option = option(
 def metrics_options(command: Body) -> Body:
     """Add --metrics-port and --metrics-host to a command, for `progress.with_metrics`."""
     where = "The address for --metrics-port. Whoever reaches it can read the metrics."
-    add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, help=where)
+    add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any that is free."
-    return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, help=text)(add(command))
+    return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 
 
 def layered_config(

@@ -7,10 +7,12 @@ import re
 import reprlib
 import unicodedata
 from collections.abc import Iterable
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from ps_cluster.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class Malformed(ValueError):
