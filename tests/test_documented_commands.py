@@ -31,7 +31,7 @@ from tests.test_help import EXAMPLES
 OF_THE_READER = {
     r".*(…|\$|CORES)|python -m benchmarks\.rates": "is no whole command: the page leaves a part to its reader",
     r"(run|compare|export) .*\b(my\w*\.py|first\.keras|benchmarks/digits\.py)\b": "needs code "
-    "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/export/test_export.py",
+    "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/evaluation/test_export.py",
     r"run --dataset (pets|houses|numbers|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
 }
@@ -46,7 +46,7 @@ NOT_RUN = OF_THE_READER | {
     r"task\b": "waits for other machines: tests/end_to_end/test_several_machines.py has them, tests/test_pages.py one",
     r"(scale|health)\b": "asks a run that trains: tests/end_to_end/test_scaling.py, tests/reporting/test_health.py",
     r"doctor( --json)?$": "trains a cluster for 20 s, as tests/end_to_end does; the other checks are carried out",
-    r"export .*(onnx|h5)": "writes what tests/export/test_export.py writes, onnx in `make test-extras`",
+    r"export .*(onnx|h5)": "writes what tests/evaluation/test_export.py writes, onnx in `make test-extras`",
     r"python -m benchmarks": "measures for minutes, with hardware to itself: tests/benchmarks has those that are quick",
 }
 # Sizes for commands that compute for a minute without them.

@@ -201,7 +201,7 @@ def test_variables_become_constants(private_names):
     graph = tf.function(lambda x: x * variable).get_concrete_function(tf.TensorSpec([]))
     assert not private_names.frozen(graph).variables, advice(
         "convert_variables_to_constants_v2 is for the export to TensorFlow Lite. See whether the converter reads Keras's "
-        "variables by now (from_concrete_functions), and drop _save_frozen; tests/export compares the predictions."
+        "variables by now (from_concrete_functions), and drop _save_frozen; tests/evaluation/test_export.py compares them."
     )
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ps_cluster.api import arrays
-from ps_cluster.api import program as arguments
-from ps_cluster.api import program as networks_sent
+from ps_cluster.api import sent
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_whole
@@ -28,7 +26,7 @@ from ps_cluster.tools.compare.plan import PLAN, Comparison, check_unclaimed, rea
 
 _OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
 _OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
-_OF_RUNS = tuple(name for name in arguments.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
+_OF_RUNS = tuple(name for name in sent.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
 
 
 class _Report(BaseModel):
@@ -93,27 +91,27 @@ def compare(
     Raises:
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """
-    arguments.check_known(options, (*_OF_ALL, *_OF_RUNS))
-    fields = {name: arguments.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
+    sent.check_known(options, (*_OF_ALL, *_OF_RUNS))
+    fields = {name: sent.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
     if arms is not None:
         if isinstance(arms, str | Mapping) or not isinstance(arms, Iterable):
             raise UserError(f"arms: got {one_line(repr(arms), 100)}: give a list of them, e.g. ['async', 'sync']")
-        fields["arms"] = [{"mode": arm} if isinstance(arm, str) else arguments.plain(arm) for arm in arms]
-    values = arguments.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
+        fields["arms"] = [{"mode": arm} if isinstance(arm, str) else sent.plain(arm) for arm in arms]
+    values = sent.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
     folder = Path(output).absolute()
-    ownership.check_folder(folder, "folder of the comparison", print_line)
+    untrusted.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
-    with ownership.writing_alone():
+    with untrusted.writing_alone():
         if model is not None:
-            values["model.name"] = networks_sent.write_network(model, folder / CODE)
+            values["model.name"] = sent.write_network(model, folder / CODE)
             _check_same_model(folder, values["model.name"])
-        values = arrays.with_data(values, data, print_line)
+        values = sent.with_data(values, data, print_line)
         comparison = read_comparison(None, fields, values)
         write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
     return _compared(command, folder, baseline)
 
 
-arguments.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
+sent.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
 
 
 def _check_same_model(folder: Path, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,8 @@ from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_PANEL_IN = 2.4
 
 
 class Result:
@@ -78,10 +81,32 @@ class Result:
         return keras.saving.load_model(file, compile=False)
 
     def plot(self) -> Figure:
-        """Return a figure: metric and loss, of training and of test examples, over time and over examples."""
-        from ps_cluster.api.curves import draw  # matplotlib takes half a second to import
+        """Return a figure of four panels: metric and loss, of training and of test examples, over time and over examples.
 
-        return draw(self._files, self._summary)
+        Of training it has means over the updates between two rows of progress.
+        """
+        from matplotlib.figure import Figure  # it takes half a second to import
+
+        from ps_cluster.report.pages import ALONG, Curves, grid, legend_outside, plot_style
+
+        class RunFigure(Figure):
+            """A figure that a notebook shows, also where matplotlib has not been told of notebooks."""
+
+            def _repr_png_(self) -> bytes:
+                content = io.BytesIO()
+                self.savefig(content, format="png")
+                return content.getvalue()
+
+        curves = Curves.of(self._files, self._summary)
+        with plot_style():
+            figure, panels = grid(2, 2, _PANEL_IN, RunFigure)
+            for measure, row in zip(curves.measures, panels):
+                for along, panel in zip(ALONG, row):
+                    curves.draw(panel, along, measure)
+            for panel, along in zip(panels[-1], ALONG):
+                panel.set_xlabel(curves.label(along))
+            legend_outside(figure, panels[0][:1])
+        return figure
 
     def __repr__(self) -> str:
         scores = self._summary.evaluation.history

@@ -13,14 +13,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.api import arrays
-from ps_cluster.api import program as arguments
-from ps_cluster.api import program as networks_sent
+from ps_cluster.api import sent
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import RowTail
 from ps_cluster.launch.local_run import new_root
 from ps_cluster.report.terminal import print_line
@@ -61,10 +59,10 @@ def train(
       KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
     """
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
-    with ownership.writing_alone():
-        values = arrays.with_data(arguments.values_of(options, settings) | named, data, print_line)
+    with untrusted.writing_alone():
+        values = sent.with_data(sent.values_of(options, settings) | named, data, print_line)
         config = build_config(None, values)
-        name = config.model.name if named or model is None else networks_sent.name_of(model)
+        name = config.model.name if named or model is None else sent.name_of(model)
         run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     listener = Listener(run, on_progress, on_evaluation)
@@ -78,17 +76,17 @@ def train(
     return Result(run.root)
 
 
-arguments.show_keywords(train)
+sent.show_keywords(train)
 
 
 def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
     """Return a run directory that holds the code and the settings of a run."""
-    ownership.check_folder(root, "run directory", print_line)
+    untrusted.check_folder(root, "run directory", print_line)
     check_unused(root)
     run = RunDir(Path(os.path.realpath(root)))
     if model is not None:
-        values["model.name"] = networks_sent.write_network(model, run.code)
-    arguments.write_settings(run.code / SETTINGS, values)
+        values["model.name"] = sent.write_network(model, run.code)
+    sent.write_settings(run.code / SETTINGS, values)
     return run
 
 

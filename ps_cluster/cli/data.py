@@ -124,11 +124,11 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
     """
     from ps_cluster.data import sources
-    from ps_cluster.files import ownership
+    from ps_cluster.files import untrusted
     from ps_cluster.report.data_tables import megabytes
 
     cache_dir = sources.default_cache_dir()
-    ownership.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
+    untrusted.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
     chosen = sources.named(names, sources.copies(cache_dir), cache_dir)
     for copy in chosen:
         print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")

@@ -29,7 +29,7 @@ from ps_cluster.cli.options import config_options, layered_config, refuse_others
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean
-from ps_cluster.files import locks, ownership
+from ps_cluster.files import locks, untrusted
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.runs.run_dir import RunDir
 
@@ -46,11 +46,11 @@ def check_removable(root: Path) -> RunDir:
     """
     if root.is_symlink():
         raise UserError(f"{WHAT} '{root}' is a link: name the folder itself")
-    ownership.check_way(root, WHAT)
+    untrusted.check_way(root, WHAT)
     run_dir = RunDir.open(root)
     if not run_dir.launcher_log.is_file():  # many other programs have a config.yaml
         raise UserError(f"{WHAT} '{root}' is not one: it holds no {run_dir.launcher_log.relative_to(run_dir.root)}")
-    ownership.refuse_foreign(run_dir.root)
+    untrusted.refuse_foreign(run_dir.root)
     if locks.is_held(run_dir.root):
         raise locks.InUse(f"{WHAT} '{root}' is in use: end its run first, or wait until it has ended")
     if locks.is_shared(run_dir.alive):
@@ -177,10 +177,10 @@ def scale(run_dir: Path, workers: int) -> None:
     """
     from ps_cluster.config import load_config
     from ps_cluster.launch.rules import refusal
-    from ps_cluster.runs.scale_desk import ask
+    from ps_cluster.runs.messages import ask
 
     run = RunDir.open(run_dir)
-    ownership.refuse_foreign(run.config)
+    untrusted.refuse_foreign(run.config)
     if line := refusal(load_config(run.config), workers):
         raise UserError(line)
     print_line(ask(run, workers))

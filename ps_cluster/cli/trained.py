@@ -56,13 +56,12 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
         raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
     os.environ.update(for_tensorflow(os.environ) | {LOG_TASK: str(Task(EVALUATOR, 0))})
     from ps_cluster.evaluation import evaluator
-    from ps_cluster.evaluation.place import Place
     from ps_cluster.files import locks
     from ps_cluster.report.closing_table import try_to_draw_results
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
-    run_dir = Place.of(Path(os.path.realpath(checkpoint_dir))).run_dir
+    run_dir = evaluator.CheckpointFolder.of(Path(os.path.realpath(checkpoint_dir))).run_dir
     if run_dir.summary.is_file() and not locks.is_held(run_dir.root):  # the run has ended: its page gets the new score
         try_to_draw_results(run_dir, print_line)
 
@@ -102,10 +101,9 @@ def predict(
     """
     os.environ.update(for_tensorflow(os.environ))
     from ps_cluster.evaluation import predict as predicting
-    from ps_cluster.evaluation.place import FinishedRun
-    from ps_cluster.evaluation.predict import WRITERS
+    from ps_cluster.evaluation.predict import WRITERS, TrainedRun
 
-    found = FinishedRun.open(run, data_dir, print_note, needs_examples=False)
+    found = TrainedRun.open(run, data_dir, print_note, needs_examples=False)
     count = predicting.predict(
         found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
     )
@@ -141,9 +139,9 @@ def export(
     """Write the best model of a run for other programs, and check each file against the original."""
     os.environ.update(for_tensorflow(os.environ))
     from ps_cluster.evaluation import export as exporting
-    from ps_cluster.evaluation.place import FinishedRun
+    from ps_cluster.evaluation.predict import TrainedRun
 
-    found = FinishedRun.open(run, data_dir, print_line)
+    found = TrainedRun.open(run, data_dir, print_line)
     target = output or found.run_dir.root / "export"
     formats = [EXPORT_FORMATS[name] for name in dict.fromkeys(names)]
     with exporting.without_known_lines(), exporting.own_temporary_folder():

@@ -19,7 +19,7 @@ from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_spa
 from ps_cluster.data.packed import Changed, Selected
 from ps_cluster.data.samples import hold_out
 from ps_cluster.data.targets import targets_of
-from ps_cluster.files.opening import most_memory, open_regular
+from ps_cluster.files.untrusted import most_memory, open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
 

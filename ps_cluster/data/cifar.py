@@ -23,7 +23,7 @@ import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, NotThisDataSet
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.files.opening import open_regular, read_bytes
+from ps_cluster.files.untrusted import open_regular, read_bytes
 from ps_cluster.files.values import Malformed
 
 _MEMBER_BYTES_MAX = 2**28  # the largest, that of CIFAR-100's training images, has 156 MB

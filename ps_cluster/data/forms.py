@@ -47,7 +47,7 @@ from ps_cluster.data.tables import (
 )
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_install
 from ps_cluster.system.environment import for_child

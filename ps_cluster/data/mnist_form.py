@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, NotThisDataSet
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.untrusted import open_regular
 
 ROWS = {"train": 60_000, "test": 10_000}
 _IDX = {"train": "train", "test": "t10k"}  # the beginning of a file's name

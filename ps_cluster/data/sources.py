@@ -19,8 +19,8 @@ from ps_cluster.data.download import DownloadError, Progress, download
 from ps_cluster.data.packed import ENCODING, MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed, write_packed
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files import locks, ownership
-from ps_cluster.files.opening import bounded_memory
+from ps_cluster.files import locks, untrusted
+from ps_cluster.files.untrusted import bounded_memory
 from ps_cluster.files.values import Malformed, one_line
 
 Notify = Callable[[str], None]
@@ -76,7 +76,7 @@ def resolve(
     kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
     if settings.data_dir is not None:
         return _from_data_dir(kinds[0], settings, cache_dir, notify)
-    ownership.check_folder(cache_dir, _CACHE, notify)
+    untrusted.check_folder(cache_dir, _CACHE, notify)
     for kind, following in zip(kinds, [*kinds[1:], None]):
         if not kind.is_on_disk:
             return _made(kind, settings, cache_dir, notify)
@@ -129,7 +129,7 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
         if dataset.name != kind.name:
             raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not {kind.full_name}")
         return dataset
-    ownership.check_folder(cache_dir, _CACHE, notify)
+    untrusted.check_folder(cache_dir, _CACHE, notify)
     for source in kind.candidates(data_dir):
         folder = target(kind, settings, cache_dir, fingerprint(source))
         try:
@@ -149,9 +149,9 @@ def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, not
     for place in places(cache_dir):
         for source in kind.candidates(place):
             try:
-                ownership.refuse_foreign(source)
+                untrusted.refuse_foreign(source)
                 return _pack(kind, settings, source, target(kind, settings, cache_dir), notify)
-            except (NotThisDataSet, ownership.Foreign) as error:
+            except (NotThisDataSet, untrusted.Foreign) as error:
                 notify(f"passed over: {error}")
     return None
 
@@ -264,7 +264,7 @@ def _cached(folder: Path, notify: Notify, otherwise: str = "packing again") -> P
     """Return the packed copy if it is sound; a damaged one is left for the next writer to replace."""
     if not os.path.exists(folder):
         return None
-    ownership.refuse_foreign(folder)
+    untrusted.refuse_foreign(folder)
     try:
         return load_packed(folder)
     except UserError as error:
@@ -412,7 +412,7 @@ def has_checksums(copy: Copy) -> bool:
 
 def remove(copy: Copy) -> None:
     """Remove a packed copy. Raises UserError if a run uses it, or if it is another user's."""
-    ownership.refuse_foreign(copy.directory)
+    untrusted.refuse_foreign(copy.directory)
     with locks.to_remove(copy.directory, f"the packed copy '{copy.directory}'"):
         remove_packed(copy.directory)
 

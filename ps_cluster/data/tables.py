@@ -21,7 +21,7 @@ from ps_cluster.data.packing import Moments
 from ps_cluster.data.samples import hold_out
 from ps_cluster.data.targets import Targets, classes_by_name, targets_of
 from ps_cluster.errors import did_you_mean
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
 Types = Mapping[str, Any]

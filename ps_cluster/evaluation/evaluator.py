@@ -6,22 +6,24 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.config import telling
+from ps_cluster.config import RunConfig, fitted, load_config, telling
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation.place import Place
-from ps_cluster.evaluation.scorer import Scored, Scorer
+from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of
 from ps_cluster.files import locks
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
 from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, WAITING
 from ps_cluster.runs.result_rows import EndedMark, EvaluationRow
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
 from ps_cluster.training.tensorboard import EvaluationWriter
 
@@ -82,8 +84,8 @@ class _Evaluator:
         self._data_dir = data_dir
         self._notify = notify
         self._threads = threads
-        self._place = Place.of(directory)
-        self._records = Records(self._place.run_dir, notify)
+        self._folder = CheckpointFolder.of(directory)
+        self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
@@ -97,12 +99,12 @@ class _Evaluator:
             self._tensorboard.close()
 
     def once(self) -> list[EvaluationRow]:
-        ended = checkpoints.ended(self._place.checkpoints)
+        ended = checkpoints.ended(self._folder.checkpoints)
         checkpoint = None
         while (step := self._newest()) is not None and (checkpoint := self._load(step)) is None:
             pass
         if step is None or checkpoint is None:
-            raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
+            raise UserError(f"{self._folder.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._say_what_is_left_out(step, self._records.steps())
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
         self._refresh_summary()
@@ -119,7 +121,7 @@ class _Evaluator:
             if self._scorer is None and self._is_elsewhere():
                 scored = self._records.steps()
             # Asked before looking for checkpoints, so that all checkpoints written before the end are seen.
-            ended = checkpoints.ended(self._place.checkpoints)
+            ended = checkpoints.ended(self._folder.checkpoints)
             if ended and ended.goes_on:
                 ended = None
             step = self._due(scored, bool(ended))
@@ -139,23 +141,23 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _is_elsewhere(self) -> bool:
-        """Look at the directory again: its kind shows only once it exists. Return whether the place changed."""
-        place = Place.of(self._directory)
-        if place == self._place:
+        """Look at the directory again: its kind shows only once it exists. Return whether the folder changed."""
+        folder = CheckpointFolder.of(self._directory)
+        if folder == self._folder:
             return False
-        self._place, self._records = place, Records(place.run_dir, self._notify)
+        self._folder, self._records = folder, Records(folder.run_dir, self._notify)
         return True
 
     def _say_what_is_awaited(self, patience_s: float) -> None:
-        place = self._place.checkpoints
-        if checkpoints.steps(place) or checkpoints.ended(place):
+        folder = self._folder.checkpoints
+        if checkpoints.steps(folder) or checkpoints.ended(folder):
             return
         bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
-        self._notify(WAITING(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}"))
+        self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 
     def _due(self, scored: set[int], has_ended: bool) -> int | None:
         """Return the step to score next: the newest, or the oldest if scoring waits for the end of training."""
-        if self._place.scores_after_training():
+        if self._folder.scores_after_training():
             left = [step for step in self._sound() if step not in scored] if has_ended else []
             return min(left, default=None)
         newest = self._newest()
@@ -163,7 +165,7 @@ class _Evaluator:
 
     def _say_what_is_left_out(self, step: int, scored: set[int]) -> None:
         """Name, once, the sound checkpoints that are not scored because that of `step` is newer."""
-        if self._place.scores_after_training():
+        if self._folder.scores_after_training():
             return
         older = sorted({one for one in self._sound() if one < step} - scored - self._left_out)
         self._left_out.update(older)
@@ -176,13 +178,13 @@ class _Evaluator:
 
     def _sound(self) -> list[int]:
         """Return the steps of all checkpoints except those given up."""
-        present = checkpoints.steps(self._place.checkpoints)
+        present = checkpoints.steps(self._folder.checkpoints)
         return [step for step in present if self._identity(step) not in self._passed_over]
 
     def _identity(self, step: int) -> tuple[int, int]:
         """Return step and time of change: a sound file may replace a damaged one of its step after a rollback."""
         try:
-            return step, checkpoints.path_of(self._place.checkpoints, step).stat().st_mtime_ns
+            return step, checkpoints.path_of(self._folder.checkpoints, step).stat().st_mtime_ns
         except OSError:  # missing, or a dangling link
             return step, 0
 
@@ -191,9 +193,9 @@ class _Evaluator:
         for attempts_left in reversed(range(ATTEMPTS)):
             identity = self._identity(step)
             try:
-                return checkpoints.load(checkpoints.path_of(self._place.checkpoints, step))
+                return checkpoints.load(checkpoints.path_of(self._folder.checkpoints, step))
             except CheckpointError as error:
-                if step not in checkpoints.steps(self._place.checkpoints):
+                if step not in checkpoints.steps(self._folder.checkpoints):
                     return None
                 may_come = isinstance(error, (CheckpointGone, CheckpointUnreadable))
                 if not may_come or not attempts_left:
@@ -205,8 +207,10 @@ class _Evaluator:
 
     def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
         if self._scorer is None:
-            config = self._place.config(checkpoint)
-            self._scorer = Scorer(config, self._place.dataset(config, self._data_dir, self._notify), self._threads)
+            config = self._folder.config(checkpoint)
+            self._scorer = Scorer(
+                config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify), self._threads
+            )
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
         row = EvaluationRow(
@@ -234,9 +238,9 @@ class _Evaluator:
             self._records.keep_best(checkpoint, row, scorer.save_model)
         self._records.add(row)
         if self._tensorboard is None or self._insight is None:
-            self._tensorboard = EvaluationWriter(self._place.run_dir)
-            config = self._place.config(checkpoint)
-            self._tensorboard.write_hyper_parameters(self._place.run_dir.root.name, telling(config))
+            self._tensorboard = EvaluationWriter(self._folder.run_dir)
+            config = self._folder.config(checkpoint)
+            self._tensorboard.write_hyper_parameters(self._folder.run_dir.root.name, telling(config))
             self._insight = Insight(self._tensorboard, scorer)
         self._tensorboard.write(row.model_dump())
         self._insight.write(checkpoint)
@@ -244,7 +248,7 @@ class _Evaluator:
     def _finish(self, ended: EndedMark, scored: set[int]) -> list[EvaluationRow]:
         last = ended.last_step
         if not scored and not self._passed_over:
-            raise UserError(f"{self._place.describe_lack()}, and training has ended")
+            raise UserError(f"{self._folder.describe_lack()}, and training has ended")
         if last in scored:
             self._score_views(last)
             if not self._rows:
@@ -259,7 +263,7 @@ class _Evaluator:
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {next(reasons, 'it is not there')}")
 
     def _wants_views(self, checkpoint: Checkpoint) -> bool:
-        return self._place.config(checkpoint).evaluation.augment_last
+        return self._folder.config(checkpoint).evaluation.augment_last
 
     def _score_views(self, step: int) -> None:
         """Score the last checkpoint by augmented views too, if wanted. Its row is written again with both scores."""
@@ -270,20 +274,20 @@ class _Evaluator:
 
     def _refresh_summary(self) -> None:
         """Complete the summary of a finished run after an evaluation by hand."""
-        if self._place.run_dir.summary.is_file() and self._records.acquire():
-            with locks.in_turn(self._place.run_dir.summary_lock):
-                refresh_evaluation(self._place.run_dir, self._notify)
+        if self._folder.run_dir.summary.is_file() and self._records.acquire():
+            with locks.in_turn(self._folder.run_dir.summary_lock):
+                refresh_evaluation(self._folder.run_dir, self._notify)
 
     def _signs_of_life(self) -> tuple[Any, ...]:
         """Return a value that changes when the training writes a checkpoint or a row of progress."""
-        progress = self._place.run_dir.progress
+        progress = self._folder.run_dir.progress
         return tuple(
-            checkpoints.steps(self._place.checkpoints)
+            checkpoints.steps(self._folder.checkpoints)
         ), progress.stat().st_mtime_ns if progress.exists() else 0
 
     def _out_of_patience(self, patience_s: float) -> OutOfPatience:
-        if not checkpoints.steps(self._place.checkpoints):
-            return OutOfPatience(f"{self._place.describe_lack()} after {patience_s:g} s of waiting")
+        if not checkpoints.steps(self._folder.checkpoints):
+            return OutOfPatience(f"{self._folder.describe_lack()} after {patience_s:g} s of waiting")
         return OutOfPatience(
             f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
             "go on with run --resume, then evaluate again"
@@ -306,6 +310,71 @@ def _line(row: EvaluationRow, count: str, unit: str, dataset_kind: str | None) -
         f"({count} {'GENERATED ' * (dataset_kind == 'synthetic')}{unit}, {row.seconds:.1f} s)"
         f"{', best so far' * row.best}"
     )
+
+
+# Find the checkpoints of a run.
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The folder of a run's checkpoints, and the run whose scores they get."""
+
+    run_dir: RunDir
+    checkpoints: Path
+
+    @classmethod
+    def of(cls, directory: Path) -> CheckpointFolder:
+        """Return the folder of `directory` (absolute): a run directory, its checkpoints/, or checkpoints without a run.
+
+        Raises:
+          UserError: it is a file or holds other things, so the path is a mistake and waiting is no use.
+        """
+        _refuse_foreign(directory)
+        if RunDir(directory).config.is_file():
+            return cls(RunDir(directory), RunDir(directory).checkpoints)
+        parent = RunDir(directory.parent)
+        if parent.checkpoints == directory and parent.config.is_file():
+            return cls(parent, directory)
+        return cls(RunDir(directory), directory)
+
+    def config(self, checkpoint: Checkpoint) -> RunConfig:
+        """Return the run's configuration; without a run, the one in the checkpoint."""
+        if self.run_dir.config.is_file():
+            return load_config(self.run_dir.config)
+        try:
+            return fitted(checkpoint.meta.config)
+        except ValidationError as error:
+            raise UserError(
+                f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"
+            ) from error
+
+    def scores_after_training(self) -> bool:
+        """Return whether the run wants its checkpoints scored after training; False if there is no run yet."""
+        return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
+
+    def describe_lack(self) -> str:
+        """Return why there is nothing to score, in a few words."""
+        folder = self.checkpoints
+        if not folder.is_dir():
+            return f"checkpoint directory '{folder}' does not exist"
+        readable = " that can be read" if checkpoints.steps(folder) else ""
+        return f"checkpoint directory '{folder}' holds no checkpoint{readable}"
+
+
+def _refuse_foreign(directory: Path) -> None:
+    if not directory.is_dir():
+        if directory.exists():
+            raise UserError(f"checkpoint directory '{directory}' is a file")
+        return
+    ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
+    try:
+        names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:  # deleted meanwhile
+        return
+    if names and not any(name in ours or name.startswith("step-") for name in names):
+        raise UserError(
+            f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"
+        )
 
 
 # Show in TensorBoard, at scored checkpoints, how the weights are spread and move, and what test pictures are taken for.

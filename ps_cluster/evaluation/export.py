@@ -23,9 +23,8 @@ from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
-from ps_cluster.evaluation.place import FinishedRun
-from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor
-from ps_cluster.files import ownership
+from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor, TrainedRun
+from ps_cluster.files import untrusted
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.quiet_import import NO_NEWS, without_lines
@@ -36,7 +35,7 @@ T = TypeVar("T")
 
 
 def export(
-    run: FinishedRun,
+    run: TrainedRun,
     formats: Sequence[ExportFormat],
     output: Path,
     *,
@@ -54,7 +53,7 @@ def export(
       UserError: a format can't be written here, or the folder holds something.
       RunFailed: a file can't be written or read again, or differs from the original by more than its format allows.
     """
-    ownership.check_folder(output, "export folder", notify)
+    untrusted.check_folder(output, "export folder", notify)
     check_unused(output)
     for one in formats:
         one.check(run.spec)
@@ -102,7 +101,7 @@ def _checked(
     return [Checked(name, file.name, _bytes(file), compared[name], allowed.get(name)) for name, file in files.items()]
 
 
-def _unit(run: FinishedRun) -> float:
+def _unit(run: TrainedRun) -> float:
     """Return what a difference is measured in: 1 for probabilities, the target's deviation for a regression."""
     return 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
 
@@ -123,7 +122,7 @@ def _trying(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], e
         ) from error
 
 
-def _report(run: FinishedRun, count: int, checked: Sequence[Checked]) -> dict[str, Any]:
+def _report(run: TrainedRun, count: int, checked: Sequence[Checked]) -> dict[str, Any]:
     spec = run.spec
     return {
         "schema": 1,

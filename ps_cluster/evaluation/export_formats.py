@@ -19,8 +19,7 @@ from ps_cluster.installation import to_add, to_install
 if TYPE_CHECKING:
     import keras
 
-    from ps_cluster.evaluation.place import FinishedRun
-    from ps_cluster.evaluation.predict import Inputs
+    from ps_cluster.evaluation.predict import Inputs, TrainedRun
 
 SAMPLES = 200  # training examples from which the ranges of a quantised model are found
 
@@ -34,7 +33,7 @@ class Exported:
       spec: the form of the examples.
     """
 
-    def __init__(self, run: FinishedRun, model: keras.Model):
+    def __init__(self, run: TrainedRun, model: keras.Model):
         self.run, self.model, self.spec = run, model, run.spec
 
     @property

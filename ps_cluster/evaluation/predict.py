@@ -1,4 +1,4 @@
-"""Load the best model of a run, and predict with it in float32. TensorFlow is imported when a predictor is made."""
+"""Open a run that has left a model, and predict with that in float32. TensorFlow is imported when a predictor is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -18,17 +19,20 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.array_files import open_npy, open_npz
+from ps_cluster.data.packed import PackedDataset, load_form
 from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, look_at_all
 from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.place import FinishedRun
-from ps_cluster.files.opening import bounded_memory, open_regular
+from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.files.untrusted import bounded_memory, open_regular
 from ps_cluster.files.values import Malformed, cell, one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.terminal import Output, SafeConsole
+from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     import keras
@@ -38,6 +42,61 @@ Inputs = Mapping[str, np.ndarray]
 """Name of an input → raw examples [B, ...]."""
 
 
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run that has left a model.
+
+    Attributes:
+      dataset: without its examples, if the run is opened for its model alone.
+    """
+
+    run_dir: RunDir
+    config: RunConfig
+    dataset: PackedDataset
+
+    @classmethod
+    def open(
+        cls, root: Path | None, data_dir: Path | None, notify: Callable[[str], None], *, needs_examples: bool = True
+    ) -> TrainedRun:
+        """Return the run in `root`; for None the one in runs/ with the newest model.
+
+        Args:
+          data_dir: where the data set is; None takes the copy that the run used.
+          notify: called with a line for a person, each time.
+          needs_examples: False: how the run says that an example looks is enough, and its data set need not be here.
+
+        Raises:
+          UserError: it is no run, it has no model, or its data set is not here.
+        """
+        if root is None:
+            models = [file for file in RUNS.glob("*/best/model.keras") if file.is_file()]
+            if not models:
+                raise UserError(
+                    f"--run: '{RUNS}' has no run with a model: train one, or name the folder of another by --run"
+                )
+            root = max(models, key=lambda file: file.stat().st_mtime_ns).parents[1]
+            notify(f"run: '{root}', which has the newest model (--run names another)")
+        run_dir = RunDir.open(root)
+        if not run_dir.best_model.is_file():
+            raise UserError(
+                f"run directory '{root}' has no best/{run_dir.best_model.name}, so no checkpoint was scored: score one by "
+                f"evaluate --once --checkpoint-dir {root}"
+            )
+        config = load_config(run_dir.config)
+        if not needs_examples and data_dir is None:
+            with suppress(FileNotFoundError):  # its tasks were started by hand
+                return cls(run_dir, config, load_form(run_dir.examples))
+        return cls(run_dir, config, dataset_of(run_dir, config, data_dir, notify))
+
+    @property
+    def spec(self) -> ExampleSpec:
+        """The form of the examples that the model takes."""
+        return self.dataset.spec
+
+
 class Predictor:
     """The best model of a run, as a function of raw examples.
 
@@ -45,7 +104,7 @@ class Predictor:
       model: takes raw examples and returns predictions.
     """
 
-    def __init__(self, run: FinishedRun, *, as_trained: bool = False):
+    def __init__(self, run: TrainedRun, *, as_trained: bool = False):
         """Load the model.
 
         Args:
@@ -91,7 +150,7 @@ def signature_of(spec: ExampleSpec, image_dtype: str = "uint8") -> dict[str, tf.
     }
 
 
-def _loaded(run: FinishedRun, as_trained: bool) -> keras.Model:
+def _loaded(run: TrainedRun, as_trained: bool) -> keras.Model:
     with without_first_lines():
         import tensorflow  # noqa: F401
     from ps_cluster.models.build import in_float32, load_finished, predicting
@@ -137,7 +196,7 @@ class Reader:
 
     endings: tuple[str, ...] = ()
 
-    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
         """Yield the examples of files. Raises UserError, with the file and the reason, where one can't be read."""
         raise NotImplementedError
 
@@ -150,7 +209,7 @@ class PictureReader(Reader):
     def __init__(self, skip_bad: bool, notify: Notify):
         self._skip_bad, self._notify = skip_bad, notify
 
-    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
         (name, field), *others = run.spec.inputs.items()
         if others or not field.is_image:
             raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
@@ -176,7 +235,7 @@ class ArrayReader(Reader):
 
     endings = (".npy", ".npz")
 
-    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
         for file in files:
             with _told(file):
                 found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
@@ -189,7 +248,7 @@ class TableReader(Reader):
 
     endings = tuple(TABLES)
 
-    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
         known = run.dataset.encoding()
         if known is None:
             raise UserError(
@@ -209,7 +268,7 @@ class TableReader(Reader):
             yield from encoding.encoded(open_tables({"": file}, text)[""])
 
 
-def batches_of(paths: Sequence[Path], run: FinishedRun, *, skip_bad: bool, notify: Notify) -> Iterator[Batch]:
+def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[Batch]:
     """Yield all examples of files and folders, in their order; the pictures of a folder are sorted.
 
     Args:
@@ -431,7 +490,7 @@ def _finite(value: float) -> float | None:
 
 
 def predict(
-    run: FinishedRun,
+    run: TrainedRun,
     paths: Sequence[Path],
     *,
     writer: type[Writer],

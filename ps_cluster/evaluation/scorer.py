@@ -19,10 +19,12 @@ from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
 from ps_cluster.config.registry import import_object, keras, tf
+from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
 
 if TYPE_CHECKING:
@@ -30,6 +32,18 @@ if TYPE_CHECKING:
     from ps_cluster.report.sheets import Answer
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
+
+
+def dataset_of(
+    run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Callable[[str], None]
+) -> PackedDataset:
+    """Return the packed copy that a training used, else the same data set found again (in `data_dir`)."""
+    cache = sources.default_cache_dir()
+    if data_dir is not None:
+        found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
+    else:
+        found = sources.of_run(run_dir.dataset, config.data, cache, notify=notify)
+    return found.holding_out(config.evaluation.validation_examples)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Generic, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.opening import open_regular, read_bytes
+from ps_cluster.files.untrusted import open_regular, read_bytes
 from ps_cluster.files.values import Malformed, decimal, first_error, whole
 from ps_cluster.files.writing import open_to_write
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import is_at, open_to_write, write_whole
@@ -119,7 +119,7 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
       notify: gets a line for each danger that does not stop the work.
       shared: with other commands that share it; those that do not are kept out.
     Raises:
-      UserError: another command holds it, it belongs to another user (files/ownership.py), or it can't be written.
+      UserError: another command holds it, it belongs to another user (files/untrusted.py), or it can't be written.
     """
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
@@ -233,9 +233,9 @@ def is_empty(folder: Path, besides: str = LOCK) -> bool:
 
 def _take(folder: Path, what: str, notify: Notify, shared: bool) -> Lock:
     try:
-        ownership.check_way(folder, what)
+        untrusted.check_way(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
-        ownership.check_folder(folder, what, notify)
+        untrusted.check_folder(folder, what, notify)
         os.scandir(folder).close()  # raises if the folder is unreadable: then it can't be called empty
         return Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
@@ -325,7 +325,7 @@ def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LO
     file = output / plan
     try:
         if file.is_file():
-            ownership.refuse_foreign(file)
+            untrusted.refuse_foreign(file)
         if file.is_file() and file.read_text(encoding="utf-8") != content:
             raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
         check_unclaimed(output, plan, noun, besides)

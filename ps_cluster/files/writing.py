@@ -1,6 +1,6 @@
 """Ask before each rename and removal whether this process may still write.
 
-A process has one fence, set once. A task that leads a run sets its claim (runs/leaders.py); all other processes have
+A process has one fence, set once. A task that leads a run sets its claim (runs/messages.py); all other processes have
 none. It is one for the whole process, so that no function that renames or removes a file can leave it out.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from ps_cluster.files.ownership import trusted
+from ps_cluster.files.untrusted import trusted
 from ps_cluster.files.values import Malformed
 
 

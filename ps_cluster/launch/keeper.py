@@ -24,8 +24,8 @@ from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
+from ps_cluster.runs.messages import Superseded
 from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import StopRequests

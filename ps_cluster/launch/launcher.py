@@ -63,10 +63,10 @@ from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.logs import MEMORY_SHORT
+from ps_cluster.runs.messages import ScaleDesk
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scale_desk import ScaleDesk
 from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.fork_server import ForkServer, fork_server

@@ -22,7 +22,7 @@ from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of, file_name
 from ps_cluster.errors import UserError
-from ps_cluster.files import locks, ownership
+from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import parse_yaml
@@ -97,7 +97,7 @@ def resume_run(
 def _resume(
     run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None, tensorboard: bool
 ) -> int:
-    ownership.refuse_foreign(run_dir.config)
+    untrusted.refuse_foreign(run_dir.config)
     run_dir.make_folders()
     before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more), os.environ).config
     config.check_fits_one_machine()

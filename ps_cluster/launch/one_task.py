@@ -28,7 +28,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import Claim, Superseded, claim
+from ps_cluster.runs.messages import Claim, Superseded, claim
 from ps_cluster.runs.result_rows import ProgressRow, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
@@ -68,7 +68,7 @@ def run_one_task(
     _check_port_is_free(topology, task)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
     patience = RendezvousLimits(wait_s, min_workers, needs_all=not config.mode_kind.on_death[WORKER].dispensable)
-    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
+    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/messages.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):

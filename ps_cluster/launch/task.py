@@ -36,8 +36,8 @@ from ps_cluster.launch import local_run
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
-from ps_cluster.runs.leaders import Claim, LeaderMessage, LeaderStart, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.messages import Claim, LeaderMessage, LeaderStart, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment

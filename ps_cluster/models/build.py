@@ -18,7 +18,7 @@ from ps_cluster.config.modes import RULES
 from ps_cluster.config.networks import COMPILED, NETWORKS, Network, NetworkSettings
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.models.flat import FlatNetwork, as_arguments
@@ -272,9 +272,9 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
     Raises:
       UserError: it belongs to another user, and nobody has named it by --code.
     """
-    if ownership.is_foreign(file) and not registry.is_trusted(file):
+    if untrusted.is_foreign(file) and not registry.is_trusted(file):
         raise UserError(
-            f"'{file}' belongs to {ownership.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
+            f"'{file}' belongs to {untrusted.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
             f"it, or add --code '{file}'"
         )
     custom = registry.defined_in_trusted()

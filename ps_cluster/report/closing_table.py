@@ -16,7 +16,7 @@ from rich.text import Text
 from ps_cluster.config.modes import CHIEF
 from ps_cluster.config.sections import CHOSEN, flat
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import last_row, read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
@@ -306,8 +306,8 @@ def draw_results(run_dir: RunDir, notify: Notify) -> None:
       UserError: there is no summary, it is damaged, or the folder belongs to another user.
       OSError: the disk is full or refuses.
     """
-    ownership.refuse_foreign(run_dir.root)
-    ownership.check_way(run_dir.results, "folder of the run")
+    untrusted.refuse_foreign(run_dir.root)
+    untrusted.check_way(run_dir.results, "folder of the run")
     try:
         summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:

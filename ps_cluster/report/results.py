@@ -15,7 +15,7 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
 from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples, percent
@@ -196,7 +196,7 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
     folder.mkdir(parents=True, exist_ok=True)
-    ownership.check_way(folder, "folder of the run")
+    untrusted.check_way(folder, "folder of the run")
     if folder.is_symlink():
         raise UserError(f"'{folder}' is a link: remove it, and draw again")
     remove_leftovers(run_dir.results, "results.*")

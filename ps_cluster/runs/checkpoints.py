@@ -1,7 +1,7 @@
 """Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow.
 
 Each leader writes files of its own names, and removes none of a newer leader: one that was frozen, and wakes up between
-its look at its claim and the change that it makes, does no harm (runs/leaders.py).
+its look at its claim and the change that it makes, does no harm (runs/messages.py).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def epoch(self) -> int:
-        """The number of the leader that wrote it (runs/leaders.py); 0 for one without a claim."""
+        """The number of the leader that wrote it (runs/messages.py); 0 for one without a claim."""
         return self.meta.leaders[-1].epoch if self.meta.leaders else 0
 
 

@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 
 from ps_cluster.errors import RunFailed
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.ledger import ROW, check_values

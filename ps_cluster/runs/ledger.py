@@ -8,10 +8,10 @@ keeps its own ledger, since each applies its own slice.
 from __future__ import annotations
 
 import numpy as np
+from pydantic import model_validator
 
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs.result_rows import MOST_OPEN, StepsState
-from ps_cluster.runs.rows import MOST, MOST_INDEX
+from ps_cluster.runs.rows import MOST, MOST_INDEX, Count, Row
 
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
@@ -112,6 +112,23 @@ class ShardJoiner:
 
 
 # A set of step ids that fills from below; memory grows with open steps, not with finished ones. No TensorFlow.
+
+
+MOST_OPEN = 2**24  # step ids from the first missing to the last present one; windows are shorter
+
+
+class StepsState(Row):
+    """A set of step ids: all below `below`, and those in `beyond`. `count`: size of the set."""
+
+    below: Count
+    beyond: list[Count] = []
+    count: Count
+
+    @model_validator(mode="after")
+    def _is_a_window(self) -> StepsState:
+        if self.beyond and not self.below <= min(self.beyond) <= max(self.beyond) < self.below + MOST_OPEN:
+            raise ValueError(f"step {max(self.beyond)} is out of reach of {self.below}")
+        return self
 
 
 class StepSet:

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.runs import journal

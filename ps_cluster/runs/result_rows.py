@@ -14,6 +14,7 @@ from ps_cluster.config.datasets import MOST_CLASSES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import number_text
+from ps_cluster.runs.ledger import StepsState
 from ps_cluster.runs.rows import (
     MOST,
     Count,
@@ -32,7 +33,7 @@ from ps_cluster.runs.rows import (
     Text,
     Word,
 )
-from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.runs.times import TrainingTimes
 
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -81,7 +82,7 @@ class ProgressRow(WorkFile):
       scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
       loss, accuracy or error (the objective has one of them), learning_rate, staleness_mean: None without an update, or
         if not finite.
-      staleness: of all steps so far. goodput: of all the time so far (training_clock.py).
+      staleness: of all steps so far. goodput: of all the time so far (times.py).
       longest_wait_seconds: how long to wait for an update before it counts as a standstill.
       workers, dispatches: they are in metrics/work.json, as 1,000 workers would take 17 GB a day in each row.
     """
@@ -122,22 +123,6 @@ def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
 
 # The header of a checkpoint: its step, the names of its arrays, and the other state that training resumes from.
 
-MOST_OPEN = 2**24  # step ids from the first missing to the last present one; windows are shorter
-
-
-class StepsState(Row):
-    """A set of step ids (runs/ledger.py): all below `below`, and those in `beyond`. `count`: size of the set."""
-
-    below: Count
-    beyond: list[Count] = []
-    count: Count
-
-    @model_validator(mode="after")
-    def _is_a_window(self) -> StepsState:
-        if self.beyond and not self.below <= min(self.beyond) <= max(self.beyond) < self.below + MOST_OPEN:
-            raise ValueError(f"step {max(self.beyond)} is out of reach of {self.below}")
-        return self
-
 
 class TallyState(Row):
     """Sums over the ledger (training/run_progress.py). `workers`: index, pid, updates, examples of each process.
@@ -166,7 +151,7 @@ class LeaderStretch(Row):
     """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
 
     Attributes:
-      epoch: of the leader (runs/leaders.py); 0 for one that has no claim. step: of the state.
+      epoch: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
       rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them
         (runs/journal.py). A journal without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
@@ -324,7 +309,7 @@ class EndedMark(Row):
 
     Attributes:
       goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
-      epoch: of the leader (runs/leaders.py). Where there are states of a later one, the mark does not count.
+      epoch: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
     """
 
     last_step: Count

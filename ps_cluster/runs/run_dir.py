@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files import locks, ownership, writing
+from ps_cluster.files import locks, untrusted, writing
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs import logs as log_formats
 
@@ -38,7 +38,7 @@ class RunDir:
     root: Path
 
     alive = _Place(".alive")  # The lock file that all tasks of the run share for as long as they live.
-    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/leaders.py).
+    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/messages.py).
     config = _Place("config.yaml")
     code = _Place(CODE)  # The folder of what the Python API was given: functions, and arguments.
     cluster = _Place("cluster.json")
@@ -98,7 +98,7 @@ class RunDir:
         """
         try:
             for folder in self._written:
-                ownership.check_way(folder, "folder of the run")
+                untrusted.check_way(folder, "folder of the run")
             for folder in (self.root, *self.first_folders):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             with open_append(self.launcher_log):
@@ -252,7 +252,7 @@ def check_unused(root: Path) -> None:
     first = {locks.LOCK, CODE, *(path.name for path in (run.alive, *run.first_folders))}
     begun = run.config.is_file() or {path.name for path in root.iterdir()} <= first
     if begun and run.launcher_log.is_file() and not run.has_trained:
-        ownership.refuse_foreign(run.launcher_log)
+        untrusted.refuse_foreign(run.launcher_log)
         return
     go_on = f", or go on with --resume {root}" if run.config.is_file() else ""
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")

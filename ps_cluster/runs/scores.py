@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import append_row, read_json, read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
@@ -44,16 +44,16 @@ class Records:
         """Return whether this process may record; report once why not. A later call may succeed."""
         if self._lock is None:
             try:
-                if ownership.is_foreign(self._run_dir.root):
+                if untrusted.is_foreign(self._run_dir.root):
                     raise PermissionError(errno.EPERM, "it belongs to another user")
                 for folder in self._run_dir.scored:
-                    ownership.check_way(folder, "folder of the run")
+                    untrusted.check_way(folder, "folder of the run")
                 self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
                 file = self._run_dir.evaluation.with_suffix(".lock")
                 self._lock = Lock(file, f"'{self._run_dir.evaluation}'", self._notify)
             except InUse:
                 self._refuse("another evaluator records the scores of this run")
-            except ownership.Foreign as error:
+            except untrusted.Foreign as error:
                 self._refuse(str(error))
             except OSError as error:
                 self._refuse(f"'{self._run_dir.metrics}' can't be written ({error.strerror})")

@@ -26,8 +26,8 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.run_dir import AGREEMENT, RunDir
 from ps_cluster.server.shard import ParameterStore, Pulled, after, now_after
 from ps_cluster.system.environment import Drain

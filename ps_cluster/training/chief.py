@@ -16,7 +16,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, PS, Task
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.runs.leaders import LeaderStart
+from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.environment import Drain

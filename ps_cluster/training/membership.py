@@ -29,7 +29,7 @@ from ps_cluster.private_names import (
     server_def,
     update_server_def,
 )
-from ps_cluster.runs.leaders import TOLD, LeaderMessage, LeaderStart
+from ps_cluster.runs.messages import TOLD, LeaderMessage, LeaderStart
 from ps_cluster.runs.run_dir import AGREEMENT, say
 from ps_cluster.system.network import check_is_free, cut, working
 from ps_cluster.training.agreement import CompatibilityFingerprint

@@ -31,7 +31,7 @@ from ps_cluster.runs.result_rows import (
     WorkerRow,
 )
 from ps_cluster.runs.run_dir import LIFE, say
-from ps_cluster.runs.training_clock import TrainingClock
+from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.shard import Ledgers, ParameterStore
 
 RATE_WINDOW_S = 10.0

@@ -27,12 +27,12 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
-from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.messages import Superseded
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, ServerSize, TrainingResult, WorkFile
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
-from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore
 from ps_cluster.server.staleness import Correction
 from ps_cluster.system.machine import FreeMemory, room
@@ -124,7 +124,7 @@ class SessionStart:
         epoch: int = 0,
         build: Build = build,
     ):
-        """Prepare. `epoch`: of the leader's claim (runs/leaders.py); its files have names of their own."""
+        """Prepare. `epoch`: of the leader's claim (runs/messages.py); its files have names of their own."""
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
         self.epoch = epoch

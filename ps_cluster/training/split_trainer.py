@@ -32,7 +32,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.models.cuts import Block, WideNetwork, balanced, blocks_of, stages_of
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.private_names import recorded_graphs
-from ps_cluster.runs.leaders import LeaderStart
+from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.shard import ParameterStore, now_after
 from ps_cluster.system.environment import Drain

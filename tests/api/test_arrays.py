@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.api import arrays
+from ps_cluster.api import sent
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Contents
 from ps_cluster.data import sources
@@ -25,7 +25,7 @@ PAIR = {"a": np.arange(2), "target": np.arange(2)}
 
 def found(data, **values):
     """Return the settings that the data give, and the data set that a run finds by them."""
-    chosen = arrays.with_data(values, data, pytest.fail)
+    chosen = sent.with_data(values, data, pytest.fail)
     settings = build_config(None, chosen).data
     return chosen, sources.resolve(settings, sources.default_cache_dir(), notify=pytest.fail)
 
@@ -79,14 +79,14 @@ def test_numbers_to_predict_are_a_regression_whose_labels_are_not_smoothed():
 def test_without_examples_to_test_on_a_share_is_held_out_and_said():
     given = {name: rows for name, rows in numbers(train=40).items() if name.endswith("train")}
     said = []
-    chosen = arrays.with_data({"data.held_out": 0.25}, given, said.append)
+    chosen = sent.with_data({"data.held_out": 0.25}, given, said.append)
     assert load_packed(Path(chosen["data.data_dir"])).test_examples == 10
     assert any("held out 10 of 40 examples" in line for line in said)
 
 
 def test_an_objective_can_be_chosen():
     given = numbers()
-    chosen = arrays.with_data({"data.objective": "regression"}, given, pytest.fail)
+    chosen = sent.with_data({"data.objective": "regression"}, given, pytest.fail)
     assert load_packed(Path(chosen["data.data_dir"])).spec.objective == "regression"
 
 
@@ -115,7 +115,7 @@ def test_contents_keep_their_inputs_and_classes():
 )
 def test_data_that_can_not_be_packed_is_told_in_one_line(data, told):
     with pytest.raises(UserError) as error:
-        arrays.with_data({}, data, pytest.fail)
+        sent.with_data({}, data, pytest.fail)
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
@@ -132,4 +132,4 @@ def test_packed_arrays_are_listed_among_the_copies_and_no_help_names_them(tmp_pa
 
 def test_an_error_of_a_function_is_raised_as_it_is():
     with pytest.raises(ZeroDivisionError):
-        arrays.with_data({}, lambda: 1 / 0, pytest.fail)
+        sent.with_data({}, lambda: 1 / 0, pytest.fail)

@@ -12,7 +12,7 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import CheckpointMeta, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.runs import Restarter, TrainingRun, placed, unsaved_seconds
 from ps_cluster.tools.chaos.settings import ChaosSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.runs import checkpoints, logs, proof
+from ps_cluster.runs import checkpoints, proof, times
 from tests.helpers import held_modes
 from tests.helpers.processes import assert_none_left, has_heard, wait_until
 from tests.helpers.real_cluster import FEW_EXAMPLES, finish, rows, small, start, tasks, unhurried, wait_for_training
@@ -53,7 +53,7 @@ def test_three_hundred_steps_of_three_workers_are_applied_exactly_once_each(fini
 def test_every_step_went_its_way_in_order_on_one_clock_and_each_server_applied_it(finished):
     run_dir, output, _ = finished
     updates = proof.read_csv(run_dir / "metrics" / "updates.csv")
-    way = np.stack([updates[name] for name in ("scheduled_time", *logs.PHASE_COLUMNS)])
+    way = np.stack([updates[name] for name in ("scheduled_time", *times.PHASE_COLUMNS)])
     assert (np.diff(way, axis=0) >= 0).all() and way.min() > time.time() - 600
     applies = proof.read_csv(run_dir / "metrics" / "applies.csv", proof.APPLY_ROW)
     assert sorted(zip(applies["ps"], applies["step"])) == [(ps, step) for ps in range(2) for step in range(300)]

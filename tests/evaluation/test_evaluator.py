@@ -404,7 +404,7 @@ def test_evaluator_prints_and_does_not_write_through_a_link_of_another_user(run_
 def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir, network, monkeypatch):
     save(run_dir, 10, always(3, network))
     lines = []
-    monkeypatch.setattr(evaluation_records.ownership, "is_foreign", lambda path: path == run_dir.root)
+    monkeypatch.setattr(evaluation_records.untrusted, "is_foreign", lambda path: path == run_dir.root)
     assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
     assert "it belongs to another user): this one only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()

@@ -14,10 +14,10 @@ from ps_cluster.launch.keeper import RendezvousLimits, TaskSupervisor
 from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import Superseded, claim
+from ps_cluster.runs.messages import Superseded, claim
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.system.environment import StopRequests
 from tests.helpers.fake_time import FakeTime
 

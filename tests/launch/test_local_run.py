@@ -26,10 +26,10 @@ from ps_cluster.launch import one_task as by_hand
 from ps_cluster.launch.topology import from_tf_config
 from ps_cluster.report.progress import make_lines
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import COLUMNS, COUNTS
-from ps_cluster.runs.result_rows import CheckpointMeta, ProgressState, StepsState, TallyState
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
+from ps_cluster.runs.result_rows import CheckpointMeta, ProgressState, TallyState
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.training.agreement import newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal

@@ -14,7 +14,7 @@ from ps_cluster.report.health import PROBES, Bounds, Surroundings, ask
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import TrainingTimes
+from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.system.environment import life_of
 from ps_cluster.system.usage import listens, state_of
 

@@ -14,7 +14,7 @@ from ps_cluster.runs.journal import JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COUNTS, StepSet
 from ps_cluster.runs.result_rows import LeaderStretch
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.training_clock import TrainingClock, TrainingTimes
+from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver, check_disk

@@ -39,7 +39,7 @@ from ps_cluster.models.flat import FlatNetwork, as_arguments, with_fused_layers
 from ps_cluster.models.judges import judge_of
 from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.leaders import LeaderStart
+from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain

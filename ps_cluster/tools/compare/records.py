@@ -10,10 +10,10 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.runs.ledger import NO_ROWS
-from ps_cluster.runs.logs import phase_shares
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.result_rows import ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.times import phase_shares
 from ps_cluster.server.staleness import NONE as NO_METHOD
 from ps_cluster.tools.compare.metrics import Metric, metric_of
 

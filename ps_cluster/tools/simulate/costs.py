@@ -17,9 +17,10 @@ from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.runs import logs, proof
+from ps_cluster.runs import proof
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.times import phase_times
 from ps_cluster.system.machine import processor_of
 from ps_cluster.training.modes import ASYNC
 
@@ -289,7 +290,7 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return one worker's seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two."""
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
-    times = logs.phase_times(rows)
+    times = phase_times(rows)
     _, pull, compute, _, push, apply = np.diff(times, axis=0)
     gaps, between = times[0, 1:] - times[-1, :-1], np.diff(rows["scheduled_time"]) != 0
     return np.stack([pull, compute, push + apply]), gaps[~between], gaps[between]

@@ -17,7 +17,7 @@ from ps_cluster.config.layers import trusted
 from ps_cluster.config.sections import CHOSEN, flat, joined, nested
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
+from ps_cluster.files import untrusted
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import to_install
@@ -199,7 +199,7 @@ class TrialBook:
         self._optuna, self._method, self._space, self._seed = optuna, method, space, seed
         self.smaller_is_better = smaller_is_better
         if file.exists():
-            ownership.refuse_foreign(file)
+            untrusted.refuse_foreign(file)
         # The caller holds the folder. Optuna would wait for ever for the lock of a process that was killed.
         file.with_name(f"{file.name}.lock").unlink(missing_ok=True)
         with _quietly():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.runs.result_rows import ProgressRow
-from ps_cluster.runs.training_clock import TrainingClock, TrainingTimes
+from ps_cluster.runs.times import TrainingClock, TrainingTimes
 
 HOUR = 3600.0
 

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from ps_cluster.files import ownership
-from ps_cluster.files.ownership import Foreign, check_folder
+from ps_cluster.files import untrusted
+from ps_cluster.files.untrusted import Foreign, check_folder
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 ME = os.geteuid()
@@ -72,9 +72,9 @@ def test_a_folder_above_it_counts_where_others_could_put_another_in_its_place(tm
 
 def test_a_group_that_may_write_is_said_unless_it_is_the_users_own(tmp_path, monkeypatch):
     tmp_path.chmod(0o775)
-    monkeypatch.setattr(ownership.pwd, "getpwuid", lambda uid: type("", (), {"pw_name": "alice"}))
+    monkeypatch.setattr(untrusted.pwd, "getpwuid", lambda uid: type("", (), {"pw_name": "alice"}))
     for name, lines in (("alice", 0), ("students", 1)):
-        monkeypatch.setattr(ownership.grp, "getgrgid", lambda gid, name=name: type("", (), {"gr_name": name}))
+        monkeypatch.setattr(untrusted.grp, "getgrgid", lambda gid, name=name: type("", (), {"gr_name": name}))
         assert len(check(tmp_path)) == lines
     assert "group students may write to it" in check(tmp_path)[0]
 
@@ -97,7 +97,7 @@ def test_a_way_through_somebody_elses_link_is_refused_also_behind_a_link_of_ones
 def test_links_that_lead_in_a_circle_end(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    ownership.check_way(tmp_path / "a" / "run", "run directory")
+    untrusted.check_way(tmp_path / "a" / "run", "run directory")
 
 
 def test_nothing_is_made_behind_somebody_elses_link(common):  # noqa: F811
@@ -125,18 +125,18 @@ def test_files_are_made_so_that_nobody_else_writes_to_them(tmp_path):
 
 
 def test_a_link_of_another_user_is_not_read_through_but_one_of_ones_own_is(common):  # noqa: F811
-    from ps_cluster.files.opening import read_bytes
+    from ps_cluster.files.untrusted import read_bytes
     from ps_cluster.files.values import Malformed
 
     common.chmod(0o777)
     with as_user(SOMEBODY):
         (common / "file").write_text("mine")
         (common / "link").symlink_to("file")
-        assert read_bytes(common / "link", 10) == b"mine" and not ownership.is_foreign(common / "link")
+        assert read_bytes(common / "link", 10) == b"mine" and not untrusted.is_foreign(common / "link")
     with as_user(SOMEBODY_ELSE):
         (common / "theirs").symlink_to("file")
     with as_user(SOMEBODY):
-        assert ownership.is_foreign(common / "theirs")
+        assert untrusted.is_foreign(common / "theirs")
         with pytest.raises(Malformed, match="is a link that another user made"):
             read_bytes(common / "theirs", 10)
     assert read_bytes(common / "theirs", 10) == b"mine", "root is not kept from it"
@@ -147,5 +147,5 @@ def test_a_task_in_the_private_network_of_its_run_trusts_what_belongs_to_root_ou
     """A user namespace knows the user alone: root's files belong to the id there is for everybody else."""
     for name, content in (("uid_map", f"   {mapping}\n"), ("overflowuid", "65534\n")):
         (tmp_path / name).write_text(content)
-    assert ownership.unknown_owners(tmp_path / "uid_map", tmp_path / "overflowuid") == unknown
-    assert ownership.unknown_owners(tmp_path / "missing") == set()
+    assert untrusted.unknown_owners(tmp_path / "uid_map", tmp_path / "overflowuid") == unknown
+    assert untrusted.unknown_owners(tmp_path / "missing") == set()

@@ -14,8 +14,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation import export as exporting
 from ps_cluster.evaluation.export import compare
-from ps_cluster.evaluation.place import FinishedRun
-from ps_cluster.evaluation.predict import Predictor
+from ps_cluster.evaluation.predict import Predictor, TrainedRun
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
@@ -82,12 +81,12 @@ def test_the_report_has_what_was_measured_of_every_file(exported, run_dir):
 
 
 def load_precision(run_dir):
-    return FinishedRun.open(run_dir.root, None, print).config.model.precision
+    return TrainedRun.open(run_dir.root, None, print).config.model.precision
 
 
 def test_the_code_of_the_page_predicts_the_same_without_this_package(exported, run_dir, tmp_path):
     folder, _ = exported
-    run = FinishedRun.open(run_dir.root, None, print)
+    run = TrainedRun.open(run_dir.root, None, print)
     images = np.asarray(run.dataset.inputs("test")["image"])
     np.save(tmp_path / "images.npy", images)
     for file in folder.iterdir():
@@ -163,7 +162,7 @@ def test_onnx_predicts_the_same_where_the_converter_is_installed(run_dir, tmp_pa
 
 
 def test_the_comparison_counts_what_is_different(run_dir):
-    dataset = FinishedRun.open(run_dir.root, None, print).dataset
+    dataset = TrainedRun.open(run_dir.root, None, print).dataset
     target = np.asarray(dataset.target("test"))
     wrong = np.arange(40) % 4 == 0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.runs.leaders import TOLD, LeaderMessage, forget_told, read_told
+from ps_cluster.runs.messages import TOLD, LeaderMessage, forget_told, read_told
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs.ledger import StepSet
-from ps_cluster.runs.result_rows import MOST_OPEN
+from ps_cluster.runs.ledger import MOST_OPEN, StepSet
 
 
 def steps(*ids):

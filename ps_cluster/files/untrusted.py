@@ -1,21 +1,26 @@
-"""Check the owner of a folder before files in it are trusted or written.
+"""Judge and read files that another program or user may have prepared: whose they are, what they are, how much they hold.
 
 Refused is what another user could have prepared: a folder of another user, or a path through another user's link.
 Reported is what may be wrong: other users may write to the folder (common for volumes of containers), or root works in
-a user's folder. Root's files are trusted: root can do everything anyway.
+a user's folder. Root's files are trusted: root can do everything anyway. What is read is regular, and bounded in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
+import resource
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.values import Malformed
 
 Notify = Callable[[str], None]
 
@@ -155,3 +160,88 @@ def _group_name(group: int) -> str:
         return grp.getgrgid(group).gr_name
     except KeyError:
         return str(group)
+
+
+# Open files, and read them in bounded memory.
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Return a regular file, open for reading. A pipe or device is refused without waiting for it.
+
+    Raises:
+      OSError: the system refused, or it is a folder.
+      Malformed: not a regular file, or a link that another user made.
+    """
+    descriptor = _open(path)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise Malformed("is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a regular file of at most `most_bytes` bytes.
+
+    Raises:
+      OSError: the system refused.
+      Malformed: not a regular file, too large, or a link that another user made.
+    """
+    with open_regular(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise Malformed(f"has more than {most_bytes:,} bytes")
+    return content
+
+
+def most_memory(size_bytes: int) -> int:
+    """Return how many bytes of memory may be taken to read files of this size: 1 GiB, and 20 for each of theirs."""
+    return 2**30 + 20 * size_bytes
+
+
+@contextlib.contextmanager
+def bounded_memory(size_bytes: int) -> Iterator[None]:
+    """Let this process take `most_memory(size_bytes)` more than it has, in all its threads. Mapped files don't count.
+
+    A compressed file of a kilobyte can hold gigabytes, and no library that reads one has a limit of its own.
+
+    Raises:
+      Malformed: the block wanted more.
+    """
+    # The own pool of Arrow would reserve a GiB at its first use. The variable counts for one that is not imported yet.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    arrow = sys.modules.get("pyarrow")
+    pool = arrow and arrow.default_memory_pool()
+    if arrow:
+        arrow.set_memory_pool(arrow.system_memory_pool())
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    import psutil  # not where only files of this package are read
+
+    most = psutil.Process().memory_info().data + most_memory(size_bytes)
+    limits = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    except MemoryError as error:
+        raise Malformed(
+            f"it takes more than {most_memory(size_bytes) / 1e9:.1f} GB of memory to read, and has {size_bytes:,} bytes: "
+            "if you trust it, save it without compression"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        if arrow:
+            arrow.set_memory_pool(pool)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    if (user := os.geteuid()) and os.lstat(path).st_uid not in trusted(user):
+        raise Malformed("is a link that another user made")
+    return os.open(path, flags)

@@ -9,10 +9,10 @@ import pytest
 
 from ps_cluster.files import writing
 from ps_cluster.files.writing import remove, remove_folder, write_whole
-from ps_cluster.runs import checkpoints, journal, leaders
+from ps_cluster.runs import checkpoints, journal, messages
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.ledger import ROW
+from ps_cluster.runs.messages import Superseded, claim
 from ps_cluster.runs.result_rows import CheckpointMeta
 from ps_cluster.runs.run_dir import RunDir
 
@@ -153,4 +153,4 @@ def _rows(count):
 def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir):
     claims = [claim(run_dir) for _ in range(3)]
     assert {one.name for one in run_dir.leaders.iterdir()} == {f"epoch-{one.epoch:06d}.json" for one in claims}
-    assert leaders._newest(run_dir.leaders) == 3
+    assert messages._newest(run_dir.leaders) == 3
