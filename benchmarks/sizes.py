@@ -21,7 +21,6 @@ import click
 import numpy as np
 import psutil
 
-from benchmarks.large_data import own_memory
 from ps_cluster.config.datasets import Contents, DataSet, ImageDataSet
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import keras
@@ -31,6 +30,7 @@ from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 
 HERE = Path(__file__)
+MB = 2**20
 CLASSES, FEATURES = 1000, 2000
 _SMALL_RATE = ("--set", "optimizer.learning_rate=0.001")
 CASES: dict[str, tuple[str, ...]] = {
@@ -115,7 +115,8 @@ def peaks(command: list[str], run_dir: RunDir) -> str:
             now = {}
             for row in read_json(run_dir.cluster, ClusterFile).tasks if run_dir.cluster.is_file() else ():
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    now[f"{row.type} {row.index}"] = own_memory(row.pid or 0)
+                    memory = psutil.Process(row.pid or 0).memory_info()
+                    now[f"{row.type} {row.index}"] = (memory.rss - memory.shared) / MB
             for task, size in (now | {"all": sum(now.values())}).items():
                 highest[task] = max(highest[task], size)
             time.sleep(0.3)

@@ -29,7 +29,7 @@ from tests.test_help import EXAMPLES
 
 # What is not carried out, and why: the first pattern that begins a command holds. These need what the reader brings.
 OF_THE_READER = {
-    r".*(…|\$|CORES)|python -m benchmarks\.rates": "is no whole command: the page leaves a part to its reader",
+    r".*(…|\$|CORES)": "is no whole command: the page leaves a part to its reader",
     r"(run|compare|export) .*\b(my\w*\.py|first\.keras|benchmarks/digits\.py)\b": "needs code "
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/evaluation/test_export.py",
     r"run --dataset (pets|houses|numbers|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.modes import MODES, WORKER
-from tests.comparison.fake_runs import Fake, write_run
+from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
 
 FIXED = [mode.name for mode in MODES if mode.fixed_workers]

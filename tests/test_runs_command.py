@@ -13,7 +13,7 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.report.run_list import age
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from tests.comparison.fake_runs import Fake, write_run
+from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
 
 

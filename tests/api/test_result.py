@@ -9,7 +9,7 @@ import ps_cluster
 from ps_cluster.files.json_files import append_row
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from tests.comparison.fake_runs import Fake, write_run
+from tests.compare.fake_runs import Fake, write_run
 
 ROWS = ((1, 0, 0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (2, 1, 1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6))
 

@@ -21,7 +21,7 @@ from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
-from tests.comparison.fake_runs import Fake, write_run
+from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
 
 # Example 2 is a dog taken for a cat with 0.9, example 3 a dog without a prediction; no example is a bird.

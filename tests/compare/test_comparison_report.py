@@ -25,7 +25,7 @@ from ps_cluster.tools.compare.plots import make_plots
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.report import chosen_target, print_report, write_report
 from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables
-from tests.comparison.fake_runs import Fake, simulated_rows, write_run
+from tests.compare.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.data import only_named
 
 GENERATED = "Generated images: no number here says anything about real data."

@@ -8,7 +8,7 @@ from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.simulate import costs as calibration
 from ps_cluster.tools.simulate.prediction import check, simulate
-from tests.simulation import fake_run
+from tests.simulate import fake_run
 
 
 @pytest.fixture

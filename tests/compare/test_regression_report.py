@@ -15,7 +15,7 @@ from ps_cluster.tools.compare.plots import make_plots
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.report import write_report
 from ps_cluster.tools.compare.table import difference_rows, group_rows, tables
-from tests.comparison.fake_runs import Fake, write_run
+from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import only_named
 
 TOYS = Path(__file__).parents[1] / "doors"

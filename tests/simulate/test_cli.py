@@ -9,7 +9,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from ps_cluster.tools.simulate.costs import costs_of, known_costs, read_costs
-from tests.simulation.fake_run import write_run
+from tests.simulate.fake_run import write_run
 
 
 def simulate(*arguments):
