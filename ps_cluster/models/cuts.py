@@ -1,8 +1,15 @@
-"""Cut a network into stages: parts of a chain, each of which takes the single output of the part before it."""
+"""Divide a network over several devices: into stages (parts of a chain of layers), or each wide layer by its units.
+
+    StagedNetwork   device 0: layers 1 to 3 ──activations──► device 1: layers 4 to 6 ──► outputs
+    WideNetwork     device 0: units 0 to 31 of each wide layer, joins the outputs, and the layers that stay whole
+                    device 1: units 32 to 63 of each wide layer
+
+Both are pure functions of a vector of weights for each device. What a device computes forward it computes backward, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -12,8 +19,52 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.models.flat import FlatLayout, FlatNetwork, seeds_of, statistics_of
+from ps_cluster.models.flat import FlatLayout, FlatNetwork, Forward, seeds_of, statistics_of
 from ps_cluster.private_names import calls_of, functional_of, layers_of
+
+
+@dataclass(frozen=True)
+class NetworkPart:
+    """A device's share of a network.
+
+    Attributes:
+      device: that is asked to compute it.
+      positions: int64 [k], of its weights in the vector of the whole network.
+      layout: of its weights, by variables.
+      statistics: how many it has, in the order of the network's.
+      layers: their names, for the log.
+    """
+
+    device: str
+    positions: np.ndarray
+    layout: FlatLayout
+    statistics: int
+    layers: str
+
+
+def on_device(device: str, function: Callable[..., Any], *given: tf.Tensor) -> Any:
+    """Return `function(*given)`, tensors in any structure, computed on a device, and its backward pass there too.
+
+    Without that, a gradient is computed on the device of whoever asks for it.
+    """
+
+    @tf.custom_gradient
+    def forward(*arrived: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
+        with tf.GradientTape() as tape:
+            tape.watch(arrived)
+            outputs = function(*arrived)
+
+        def backward(*upstream: tf.Tensor) -> Any:
+            with tf.device(device):
+                return tape.gradient(outputs, arrived, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+        return outputs, backward
+
+    with tf.device(device):
+        return forward(*given)
+
+
+# Stages: parts of a chain, each of which takes the single output of the part before it.
 
 
 @dataclass(frozen=True)
@@ -82,22 +133,63 @@ def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
     return best[len(blocks)][1]
 
 
-def stages_of(model: keras.Model, blocks: Sequence[Block], firsts: Sequence[int]) -> list[FlatNetwork]:
-    """Return the stages that begin at these blocks. They share the model's layers, and so its variables.
+class StagedNetwork:
+    """A network in stages, as a function of a vector of weights, and one of statistics, for each of them.
 
-    Raises:
-      ValueError: their variables, in order, are not those of the model.
+    Attributes:
+      parts: of each stage.
+      last: the device whose stage returns the outputs.
+      stages: they share the layers of the network, and so its variables.
     """
-    graph = graph_of(model)
-    ends = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
-    stages: list[FlatNetwork] = []
-    seeds = 0
-    for index, (before, after) in enumerate(pairwise(ends), start=1):
-        part = keras.Model(before, after, name=f"{model.name}_stage_{index}")
-        stages.append(FlatNetwork(part, seeds_before=seeds, to_float32=index == len(firsts)))
-        seeds += len(seeds_of(part))
-    _check_variables(model, [stage.model for stage in stages])
-    return stages
+
+    def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
+        """Cut a network.
+
+        Args:
+          firsts: the first of its `blocks` of each stage. devices: of each stage.
+        Raises:
+          ValueError: the variables of the stages, in order, are not those of the network.
+        """
+        graph = graph_of(whole.model)
+        tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
+        self.last = devices[-1]
+        self.stages: list[FlatNetwork] = []
+        self.parts: list[NetworkPart] = []
+        weights = statistics = seeds = 0
+        ends = pairwise(tensors), pairwise([*firsts, len(blocks)])
+        for device, (before, after), (begin, end) in zip(devices, *ends, strict=True):
+            model = keras.Model(before, after, name=f"{whole.model.name}_stage_{len(self.stages) + 1}")
+            stage = FlatNetwork(model, seeds_before=seeds, to_float32=end == len(blocks))
+            # Of the whole network's trace: a layer may be called several times a step.
+            stage.keep = whole.keep[statistics : statistics + stage.statistics.length]
+            layers = ", ".join(layer for block in blocks[begin:end] for layer in block.layers)
+            positions = np.arange(weights, weights + stage.weights.length)
+            self.stages.append(stage)
+            self.parts.append(NetworkPart(device, positions, stage.weights, stage.statistics.length, layers))
+            weights, statistics = weights + stage.weights.length, statistics + stage.statistics.length
+            seeds += len(seeds_of(model))
+        _check_variables(whole.model, [stage.model for stage in self.stages])
+
+    def forward(
+        self,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+    ) -> Forward:
+        """Run the forward pass; see `FlatNetwork.forward`. Of each stage are weights, statistics, and the fresh ones."""
+        passes: list[Forward] = []
+        for stage, part, vector, own in zip(self.stages, self.parts, weights, statistics, strict=True):
+
+            def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
+                given = {"activations": arrived[0]} if arrived else inputs
+                passed = stage.forward(vector, own, given, random_state)
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # else zeros would go back through it
+
+            crossing = [passes[-1].outputs] if passes else []  # a single tensor, as nothing is cut elsewhere
+            passes.append(on_device(part.device, compute, vector, *crossing))
+        losses = [loss for passed in passes for loss in passed.losses]
+        return Forward(passes[-1].outputs, [passed.fresh for passed in passes], losses)
 
 
 def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
@@ -225,34 +317,12 @@ class InParts(keras.layers.Layer):
         return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
 
 
-def on_device(device: str, function: Callable[..., list[tf.Tensor]], *given: tf.Tensor) -> list[tf.Tensor]:
-    """Return `function(*given)`, computed on a device, and its backward pass there too.
-
-    Without that, a gradient is computed on the device of whoever asks for it.
-    """
-
-    @tf.custom_gradient
-    def forward(*arrived: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
-        with tf.GradientTape() as tape:
-            tape.watch(arrived)
-            outputs = function(*arrived)
-
-        def backward(*upstream: tf.Tensor) -> list[tf.Tensor]:
-            with tf.device(device):
-                return tape.gradient(outputs, arrived, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-        return outputs, backward
-
-    with tf.device(device):
-        return forward(*given)
-
-
 class WideNetwork(FlatNetwork):
     """A network whose wide layers are in parts, as a function of a flat vector of weights for each device.
 
     Attributes:
-      positions: int64 [k], of each device's weights in the vector of the network that was cut.
-      layouts: of each device's vector.
+      parts: of each device.
+      last: the first device, which returns the outputs.
     """
 
     def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
@@ -271,16 +341,24 @@ class WideNetwork(FlatNetwork):
             raise ValueError(f"it has no Dense or convolution layer with {least} units or more that can be cut")
         super().__init__(keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer)))
         self.keep = whole.keep  # of the whole network's trace: a layer may be called several times a step
-        self._devices = devices
+        self.last = devices[0]
         places = self._places(model)
         variables = self.model.trainable_variables
         self._numbers = [
             [number for number, variable in enumerate(variables) if places[id(variable)][0] == device]
             for device in range(len(devices))
         ]
-        self.layouts = [FlatLayout.of([variables[number] for number in own]) for own in self._numbers]
-        self.positions = [np.concatenate([places[id(variables[number])][1] for number in own]) for own in self._numbers]
-        together = np.sort(np.concatenate(self.positions))
+        self.parts = [
+            NetworkPart(
+                device,
+                np.concatenate([places[id(variables[number])][1] for number in numbers]),
+                FlatLayout.of([variables[number] for number in numbers]),
+                0 if index else whole.statistics.length,
+                self._layers_on(index),
+            )
+            for index, (device, numbers) in enumerate(zip(devices, self._numbers, strict=True))
+        ]
+        together = np.sort(np.concatenate([part.positions for part in self.parts]))
         if not np.array_equal(together, np.arange(whole.weights.length)) or any(
             [v.path for v in of(model)] != [v.path for v in of(self.model)] for of in (statistics_of, seeds_of)
         ):
@@ -302,11 +380,22 @@ class WideNetwork(FlatNetwork):
     def values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the variables' tensors from the vector of each device, each on its device."""
         values: dict[int, tf.Tensor] = {}
-        for device, layout, numbers, vector in zip(self._devices, self.layouts, self._numbers, weights, strict=True):
-            values |= zip(numbers, on_device(device, layout.split, vector))
+        for part, numbers, vector in zip(self.parts, self._numbers, weights, strict=True):
+            values |= zip(numbers, on_device(part.device, part.layout.split, vector))
         return [values[number] for number in sorted(values)]
 
-    def layers_on(self, device: int) -> str:
+    def forward(
+        self,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+    ) -> Forward:
+        """Run the forward pass; see `FlatNetwork.forward`. Of each device are weights, statistics, and the fresh ones."""
+        passed = super().forward(weights, statistics[0], inputs, random_state)
+        return passed._replace(fresh=[passed.fresh, *statistics[1:]])  # those are empty
+
+    def _layers_on(self, device: int) -> str:
         """Return the layers of a device, by its number, with the units that it has of each."""
         found = [f"{name} {layer.ends[device]}-{layer.ends[device + 1] - 1}" for name, layer in self.cut.items()]
         whole = [layer.name for layer in self.model.layers if layer.name not in self.cut and layer.variables]

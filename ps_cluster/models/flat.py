@@ -435,7 +435,8 @@ def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         return forward(x), lambda upstream: backward(x, upstream)
 
-    return both
+    of_both: Callable[[tf.Tensor], tf.Tensor] = both
+    return of_both
 
 
 class WideConvolution(keras.layers.Conv2D):

@@ -448,7 +448,7 @@ def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
     inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
     graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
     last = last_operation(graph.get_concrete_function(inputs).outputs[0])
-    return last.type.lower() == OBJECTIVES[spec.objective].activation
+    return bool(last.type.lower() == OBJECTIVES[spec.objective].activation)
 
 
 def last_operation(tensor: tf.Tensor) -> tf.Operation:

@@ -15,7 +15,8 @@ from ps_cluster.config.schema import LookaheadSettings
 
 def make_rule(settings: RuleSettings, weights: tf.Variable, factors: np.ndarray) -> UpdateRule:
     """Return the rule that `settings` choose, for the weights of a slice. `factors`: as for `UpdateRule`."""
-    return import_object(RULES[settings.rule].update)(settings, weights, factors)
+    kind: type[UpdateRule] = import_object(RULES[settings.rule].update)
+    return kind(settings, weights, factors)
 
 
 class UpdateRule(ABC):

@@ -29,7 +29,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
 from ps_cluster.server.rules import Lookahead, make_rule
-from ps_cluster.server.staleness import VersionHistory
+from ps_cluster.server.staleness import Correction, VersionHistory
 
 # The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
@@ -116,7 +116,8 @@ class ParameterShard:
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
             self._rule = make_rule(method.optimizer(config), self._weights, start.factors)
-            self._method = import_object(method.correction)(config.staleness, self._weights, config.most_workers)
+            correction: type[Correction] = import_object(method.correction)
+            self._method = correction(config.staleness, self._weights, config.most_workers)
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
             self._history = VersionHistory([self._weights, self._statistics], config.mode_kind.delay(config))
@@ -253,7 +254,7 @@ class ParameterShard:
         return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     @graph
-    def read_ledger(self, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def read_ledger(self, first: tf.Tensor) -> Any:
         """Return (the rows from row number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
 
         def read() -> Any:
@@ -295,7 +296,7 @@ class ParameterShard:
         return sum(variable.dtype.size * variable.shape.num_elements() for variable in self._state.values())
 
     @graph
-    def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
             arrays = {name: variable.read_value() for name, variable in self._state.items()}
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}

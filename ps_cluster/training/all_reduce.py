@@ -206,7 +206,8 @@ def all_reduce_function(
     def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
         """Return the means over all workers in float32. The vectors have one dtype and share one all-reduce."""
         summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
-        return tf.split(summed / workers, [tf.size(vector) for vector in vectors])
+        means: list[tf.Tensor] = tf.split(summed / workers, [tf.size(vector) for vector in vectors])
+        return means
 
     def mean_result(result: StepResult) -> list[tf.Tensor]:
         """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
@@ -254,7 +255,8 @@ def all_reduce_function(
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])
 
-    return run_updates
+    updates: RunUpdates = run_updates
+    return updates
 
 
 # Exchange bytes between the workers of an all-reduce, outside of the steps. All call the same methods in the same order.
@@ -283,40 +285,25 @@ class WorkerGroup:
 
         self._summed = summed
 
-    def broadcast(self, content: bytes) -> bytes:
-        """Return the content that worker 0 gave; that of the others does not count."""
-        own = content if self._index == 0 else b""
+    def broadcast(self, content: bytes, source: int = 0) -> bytes:
+        """Return the content that worker `source` gave; that of the others does not count."""
+        own = content if self._index == source else b""
         length = int(self._sum([len(own)])[0])
-        return _bytes(self._sum(_words(own, length)), length)
+        # As whole int64, with zeros up to a whole word.
+        words = np.frombuffer(own.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
+        return self._sum(words).tobytes()[:length]
 
     def gather(self, content: bytes) -> list[bytes]:
         """Return the content that each worker gave."""
-        lengths = self._sum(self._mine(np.array([len(content)]))).tolist()
-        rows = self._sum(self._mine(_words(content, max(lengths)))).reshape(self._workers, -1)
-        return [_bytes(row, length) for row, length in zip(rows, lengths, strict=True)]
+        return [self.broadcast(content, source) for source in range(self._workers)]
 
     def wait(self) -> None:
         """Wait until every worker waits here."""
         self._sum([0])
 
-    def _mine(self, words: np.ndarray) -> np.ndarray:
-        """Return a table with a row for each worker, flat: these words in its own row, zeros in the others."""
-        table = np.zeros([self._workers, len(words)], np.int64)
-        table[self._index] = words
-        return table.reshape(-1)
-
     def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
         """Return the sums over all workers, int64 [k]. One that is nothing at all needs no all-reduce."""
         return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)
-
-
-def _words(content: bytes, length: int) -> np.ndarray:
-    """Return bytes as whole int64, with zeros up to `length` bytes and a whole word."""
-    return np.frombuffer(content.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
-
-
-def _bytes(words: np.ndarray, length: int) -> bytes:
-    return words.tobytes()[:length]
 
 
 # End a worker's wait for the others when a round takes too long: TensorFlow's collectives wait for ever.

@@ -13,13 +13,11 @@ import contextlib
 import csv
 import io
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
@@ -29,7 +27,7 @@ from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.models.cuts import Block, WideNetwork, balanced, blocks_of, stages_of
+from ps_cluster.models.cuts import Block, NetworkPart, StagedNetwork, WideNetwork, balanced, blocks_of
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.messages import LeaderStart
@@ -41,7 +39,7 @@ from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
 from ps_cluster.training.modes import DEVICE, LAYERS, WIDTH, LayersSettings, Place, SplitNetwork
 from ps_cluster.training.session import SessionStart, make_network, make_store
-from ps_cluster.training.step import Clip, StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of
 from ps_cluster.training.worker import AsynchronousSteps, Compute, worker_row
 
 OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
@@ -104,7 +102,7 @@ def build(
     return store, cast(Compute, function)
 
 
-def _lines(parts: Sequence[Part], there: Sequence[str]) -> list[str]:
+def _lines(parts: Sequence[NetworkPart], there: Sequence[str]) -> list[str]:
     """Return a line on each worker's part. `there`: the devices that the cluster has."""
     lines = []
     for worker, part in enumerate(parts):
@@ -145,47 +143,29 @@ class SplitFunction:
 
     def _one(self, step_id: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         asked, pulled = [], []
-        for holder, (worker, _), part in zip(self._holders, self._identities, self._store.slices, strict=True):
+        for holder, identity, part in zip(self._holders, self._identities, self._store.slices, strict=True):
             with tf.device(holder):
                 asked.append(now_after(step_id))
-                pulled.append(part.pull(tf.constant(worker, tf.int64), [asked[-1]]))
+                pulled.append(part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]]))
         weights, statistics, versions = zip(*pulled)
         results = self._step.by_parts(step_id, weights, statistics)
         pushed = []
         for number, (part, result) in enumerate(zip(self._store.slices, results, strict=True)):
             with tf.device(self._holders[number]):
-                row = self._row(number, result, scheduled, asked[number], now_after(weights[number]))
+                computed = now_after(result.gradient)
+                row = worker_row(
+                    self._identities[number], self._examples, result,
+                    scheduled_time=scheduled, asked_time=asked[number], admitted_time=asked[number],
+                    pulled_time=now_after(weights[number]), computed_time=computed, pushed_time=computed,
+                )  # fmt: skip
                 pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
         return tf.stack(pushed)
 
-    def _row(
-        self, number: int, result: StepResult, scheduled: tf.Tensor, asked: tf.Tensor, pulled: tf.Tensor
-    ) -> tf.Tensor:
-        worker, pid = self._identities[number]
-        computed = now_after(result.gradient)
-        return worker_row(
-            {
-                "worker": worker,
-                "pid": pid,
-                "examples": self._examples,
-                "metric": result.metric,
-                "loss": result.loss,
-                "learning_rate": result.learning_rate,
-                "scheduled_time": scheduled,
-                "asked_time": asked,
-                "admitted_time": asked,
-                "pulled_time": pulled,
-                "computed_time": computed,
-                "pushed_time": computed,
-            }
-        )
 
-
-def _identity(device: str) -> tuple[int, int]:
-    """Return index and pid, as the process on a device reads them from its own folder."""
+def _identity(device: str) -> WorkerIdentity:
+    """Return what the process on a device reads in its own folder, as numbers."""
     with tf.device(device):
-        worker, pid = WorkerIdentity.read().both().numpy().tolist()
-    return worker, pid
+        return WorkerIdentity(*WorkerIdentity.read().both().numpy().tolist())
 
 
 # A lock for two threads of which one takes it again and again: the other gets its turn at the next release.
@@ -206,31 +186,6 @@ class FairLock:
 
 
 # Decide which worker has which part of a network; find out which device each operation came to be on.
-
-
-@dataclass(frozen=True)
-class Part:
-    """A worker's share of a network."""
-
-    positions: np.ndarray  # int64 [k], of its weights in the vector of the whole network
-    statistics: int  # how many it has, in the order of the network's
-    device: str  # that it is asked to compute on
-    layers: str
-
-
-class SplitStep(Protocol):
-    """A training step whose weights are in parts."""
-
-    parts: Sequence[Part]
-
-    def by_parts(
-        self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
-    ) -> list[StepResult]:
-        """Compute a step; return each part's own gradient and statistics, with loss and metric of the whole.
-
-        Args:
-          step: int64 []. weights, statistics: of each part.
-        """
 
 
 def first_blocks(blocks: Sequence[Block], places: Sequence[Place], workers: int) -> list[int]:
@@ -332,64 +287,11 @@ def names_of_all_devices() -> list[str]:
     return [device.name for device in tf.config.list_logical_devices()]
 
 
-# One training step whose layers are on several devices: forward through all of them, and backward again.
+# One training step of a network in parts, and how a mode cuts the network.
 
 
-@dataclass(frozen=True)
-class ForwardPass:
-    """A stage's forward pass over a part of a batch, and what its backward pass needs."""
-
-    outputs: Any
-    fresh: tf.Tensor
-    ends: list[tf.Tensor]  # what is differentiated: losses, then the outputs, or the loss of the batch in their place
-    starts: list[tf.Tensor]  # by what: the weights, then the inputs, if a stage before made them
-    tape: tf.GradientTape
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Some consecutive layers of a network, and the device that computes them."""
-
-    network: FlatNetwork
-    device: str
-    layers: str = ""  # their names, for the log
-
-    def forward(
-        self,
-        weights: tf.Tensor,
-        statistics: tf.Tensor,
-        inputs: Mapping[str, tf.Tensor] | tf.Tensor,
-        random_state: tf.Tensor,
-        loss: Callable[[Any], tf.Tensor] | None,
-    ) -> ForwardPass:
-        """Run the forward pass.
-
-        Args:
-          inputs: the examples by name, or what the stage before returned.
-          loss: of the last stage: the loss of its outputs.
-        """
-        with tf.device(self.device), tf.GradientTape() as tape:
-            starts = [weights]
-            if isinstance(inputs, tf.Tensor):
-                arrived = tf.identity(inputs)  # else it is sent once for the forward and once for the backward pass
-                starts, inputs = [weights, arrived], {"activations": arrived}
-            tape.watch(starts)
-            passed = self.network.forward(weights, statistics, inputs, random_state)
-            end = passed.outputs if loss is None else loss(passed.outputs)
-        return ForwardPass(passed.outputs, passed.fresh, [*passed.losses, end], starts, tape)
-
-    def backward(self, passed: ForwardPass, upstream: tf.Tensor) -> list[tf.Tensor]:
-        """Return the gradients by weights and inputs. `upstream`: by the last of `passed.ends`."""
-        with tf.device(self.device):
-            ones = [tf.ones([]) for _ in passed.ends[:-1]]
-            gradients: list[tf.Tensor] = passed.tape.gradient(
-                passed.ends, passed.starts, [*ones, upstream], unconnected_gradients=tf.UnconnectedGradients.ZERO
-            )
-        return gradients
-
-
-class StagedStep(TrainStep):
-    """Computes a step through all stages; a batch may go in micro-batches, as in GPipe.
+class SplitStep(TrainStep):
+    """Computes a step with a vector of weights for each part of a network; a batch may go in micro-batches, as in GPipe.
 
     The gradient is the mean over the micro-batches (Huang et al. 2019, arXiv:1811.06965, section 2.2). Normalisation
     takes the statistics of each micro-batch, and the moving ones take in their mean (section 2.3 there).
@@ -398,52 +300,40 @@ class StagedStep(TrainStep):
     def __init__(
         self,
         config: RunConfig,
-        network: FlatNetwork,
+        whole: FlatNetwork,
         spec: ExampleSpec,
         *,
         train_examples: int,
-        stages: Sequence[Stage],
-        micro_batches: int,
+        network: StagedNetwork | WideNetwork,
+        micro_batches: int = 1,
     ):
-        super().__init__(config, network, spec, train_examples=train_examples)
-        self.stages = stages
-        ends = np.cumsum([stage.network.weights.length for stage in stages])
-        self.parts = [
-            Part(
-                np.arange(end - stage.network.weights.length, end),
-                stage.network.statistics.length,
-                stage.device,
-                stage.layers,
-            )
-            for stage, end in zip(stages, ends, strict=True)
-        ]
+        """Prepare. `network`: made of the `whole` one."""
+        super().__init__(config, whole, spec, train_examples=train_examples)
+        self.parts = network.parts
+        self._parted = network
         self._micro_batches = micro_batches
-        self._clips = [clipping_of(config.optimizer, stage.network.weights) for stage in stages]
+        self._clips = [clipping_of(config.optimizer, part.layout) for part in self.parts]
 
     def by_parts(
         self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
     ) -> list[StepResult]:
-        """Compute a step, see `SplitStep`."""
-        first, last = self.stages[0], self.stages[-1]
-        with tf.device(first.device):
-            parts = self._cut(self.batch(step))
+        """Compute a step; return each part's own gradient and statistics, with loss and metric of the whole.
+
+        Args:
+          step: int64 []. weights, statistics: of each part.
+        """
+        with tf.device(self.parts[0].device):
+            batches = self._cut(self.batch(step))
             rate = self.learning_rate(step)
-        parameters = list(zip(weights, statistics))
-        passes = [self._forward(step, part, number, parameters) for number, part in enumerate(parts)]
-        gradients = [self._backward(passed) for passed in passes]
-        with tf.device(last.device):
-            loss = tf.add_n([end for passed in passes for stage in passed for end in _losses(stage, passed)])
-            metrics = [
-                tf.reduce_sum(self._judge.metric(part.targets, passed[-1].outputs))
-                for part, passed in zip(parts, passes, strict=True)
-            ]
-            loss, metric = loss / len(parts), tf.add_n(metrics)
+        losses, metrics, gradients, fresh = zip(
+            *(self._of_micro_batch(step, number, batch, weights, statistics) for number, batch in enumerate(batches))
+        )
+        with tf.device(self._parted.last):
+            loss, metric = _mean(losses), tf.add_n(metrics)
         results = []
-        for number, stage in enumerate(self.stages):
-            with tf.device(stage.device):
-                gradient = _mean([of[number] for of in gradients])
-                fresh = _mean([passed[number].fresh for passed in passes])
-                results.append(StepResult(self._clips[number](gradient), fresh, loss, metric, rate))
+        for part, clip, of_part, its in zip(self.parts, self._clips, zip(*gradients), zip(*fresh), strict=True):
+            with tf.device(part.device):
+                results.append(StepResult(clip(_mean(of_part)), _mean(its), loss, metric, rate))
         return results
 
     def _cut(self, batch: TrainBatch) -> list[TrainBatch]:
@@ -457,43 +347,25 @@ class StagedStep(TrainStep):
             for part in range(count)
         ]
 
-    def _forward(
-        self, step: tf.Tensor, part: TrainBatch, number: int, parameters: Sequence[tuple[tf.Tensor, tf.Tensor]]
-    ) -> list[ForwardPass]:
-        passed: list[ForwardPass] = []
-        inputs: Any = part.inputs
-        for stage, (weights, statistics) in zip(self.stages, parameters, strict=True):
-            loss = (
-                (lambda outputs: self._judge.loss(part.targets, outputs, part.weights)) if self._ends(stage) else None
-            )
-            with tf.device(stage.device):
-                random_state = self._random_state(step, number)
-            passed.append(stage.forward(weights, statistics, inputs, random_state, loss))
-            inputs = passed[-1].outputs
-        return passed
-
-    def _ends(self, stage: Stage) -> bool:
-        return stage is self.stages[-1]
-
-    def _random_state(self, step: tf.Tensor, number: int) -> tf.Tensor:
-        """Return the state of a micro-batch: with a single one that of a `TrainStep`, else different ones."""
+    def _of_micro_batch(
+        self,
+        step: tf.Tensor,
+        number: int,
+        batch: TrainBatch,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+        """Return loss and metric of a micro-batch, and of each part the gradient and the fresh statistics."""
+        # With a single one the random state is that of a `TrainStep`, else each has its own.
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
-        return tf.stack([self._config.training.seed, draws])
-
-    def _backward(self, passed: Sequence[ForwardPass]) -> list[tf.Tensor]:
-        """Return the gradient by the weights of each stage."""
-        upstream = tf.ones([])
-        gradients: list[tf.Tensor] = []
-        for stage, own in reversed(list(zip(self.stages, passed, strict=True))):
-            gradient, *before = stage.backward(own, upstream)
-            gradients.insert(0, gradient)
-            upstream = before[0] if before else None
-        return gradients
-
-
-def _losses(stage: ForwardPass, passed: Sequence[ForwardPass]) -> list[tf.Tensor]:
-    """Return the losses of a stage: those of its layers, and of the last one that of the batch."""
-    return stage.ends if stage is passed[-1] else stage.ends[:-1]
+        with tf.device(self._parted.last):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                random_state = tf.stack([self._config.training.seed, draws])
+                passed = self._parted.forward(weights, statistics, batch.inputs, random_state)
+                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights))
+            gradients = tape.gradient(loss, weights)
+            return loss, tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs)), gradients, passed.fresh
 
 
 def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -502,7 +374,7 @@ def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def cut_by_layers(
     config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
-) -> StagedStep:
+) -> SplitStep:
     """Cut a network for `workers`, see `SplitNetwork.cut`."""
     settings = LAYERS.settings(config)
     tf.config.set_soft_device_placement(settings.soft_placement)
@@ -511,70 +383,18 @@ def cut_by_layers(
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
     firsts = first_blocks(blocks, settings.places, workers)
-    with tf.device(device):
-        networks = stages_of(network.model, blocks, firsts)
-    ends = np.cumsum([one.statistics.length for one in networks])[:-1]
-    for one, keep in zip(networks, np.split(network.keep, ends), strict=True):
-        one.keep = keep  # of the whole network's trace: a layer may be called several times a step
     devices = devices_of(settings, workers, names_of_all_devices())
-    stages = [
-        Stage(one, its, _listed(blocks[begin:end]))
-        for one, its, begin, end in zip(networks, devices, firsts, [*firsts[1:], len(blocks)], strict=True)
-    ]
-    return StagedStep(
-        config, network, dataset.spec,
-        train_examples=dataset.train_examples, stages=stages, micro_batches=settings.micro_batches,
-    )  # fmt: skip
-
-
-def _listed(blocks: Sequence[Block]) -> str:
-    return ", ".join(layer for block in blocks for layer in block.layers)
-
-
-# One training step whose layers are spread over several devices by their units.
-
-
-class WideStep(TrainStep):
-    """Computes a step with a vector of weights for each device; all statistics are the first one's."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        whole: FlatNetwork,
-        spec: ExampleSpec,
-        *,
-        train_examples: int,
-        network: WideNetwork,
-        devices: Sequence[str],
-    ):
-        """Cut a step. `network`: made of the `whole` one, for these `devices`."""
-        super().__init__(config, whole, spec, train_examples=train_examples)
-        self._network = network
-        clips = [clipping_of(config.optimizer, layout) for layout in network.layouts]
-        self._clip = lambda gradients: [_clipped(*of) for of in zip(gradients, clips, devices, strict=True)]
-        self.parts = [
-            Part(positions, 0 if number else network.statistics.length, device, network.layers_on(number))
-            for number, (positions, device) in enumerate(zip(network.positions, devices, strict=True))
-        ]
-
-    def by_parts(
-        self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
-    ) -> list[StepResult]:
-        """Compute a step, see `SplitStep`."""
-        with tf.device(self.parts[0].device):
-            whole = self(step, weights, statistics[0])
-        fresh = [whole.fresh, *statistics[1:]]  # those are empty
-        return [replace(whole, gradient=own, fresh=its) for own, its in zip(whole.gradient, fresh, strict=True)]
-
-
-def _clipped(gradient: tf.Tensor, clip: Clip, device: str) -> tf.Tensor:
     with tf.device(device):
-        return clip(gradient)
+        staged = StagedNetwork(network, blocks, firsts, devices)
+    return SplitStep(
+        config, network, dataset.spec,
+        train_examples=dataset.train_examples, network=staged, micro_batches=settings.micro_batches,
+    )  # fmt: skip
 
 
 def cut_by_width(
     config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
-) -> WideStep:
+) -> SplitStep:
     """Cut a network for `workers`, see `SplitNetwork.cut`."""
     devices = [device_of(worker) for worker in range(workers)]
     try:
@@ -582,4 +402,4 @@ def cut_by_width(
             wide = WideNetwork(network, devices, WIDTH.settings(config).least_units)
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
-    return WideStep(config, network, dataset.spec, train_examples=dataset.train_examples, network=wide, devices=devices)
+    return SplitStep(config, network, dataset.spec, train_examples=dataset.train_examples, network=wide)

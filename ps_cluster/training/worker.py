@@ -40,8 +40,10 @@ Compute: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]"
 it."""
 
 
-def worker_row(values: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]."""
+def worker_row(identity: WorkerIdentity, examples: int, result: StepResult, **times: tf.Tensor | float) -> tf.Tensor:
+    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]. `times`: each column that is a time."""
+    numbers = {name: getattr(result, name) for name in ("metric", "loss", "learning_rate")}
+    values = vars(identity) | {"examples": examples} | numbers | times
     return tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
 
 
@@ -73,21 +75,10 @@ class TimedComputation:
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         row = worker_row(
-            {
-                "worker": identity.worker,
-                "pid": identity.pid,
-                "examples": self._examples,
-                "metric": result.metric,
-                "loss": result.loss,
-                "learning_rate": result.learning_rate,
-                "scheduled_time": scheduled,
-                "asked_time": asked,
-                "admitted_time": admitted,
-                "pulled_time": pulled_time,
-                "computed_time": computed_time,
-                "pushed_time": now_after(computed_time, *waited),
-            }
-        )
+            identity, self._examples, result,
+            scheduled_time=scheduled, asked_time=asked, admitted_time=admitted, pulled_time=pulled_time,
+            computed_time=computed_time, pushed_time=now_after(computed_time, *waited),
+        )  # fmt: skip
         return result, row
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
@@ -143,7 +134,8 @@ def steps_function(
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
 
-    return run_steps
+    dispatch: Callable[..., Any] = run_steps
+    return dispatch
 
 
 # The chief's side: what is handed out, in which dispatches.

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import keras
 import pytest
 
-from ps_cluster.models.cuts import Block, balanced, blocks_of, stages_of
+from ps_cluster.models.cuts import Block, StagedNetwork, balanced, blocks_of
 from ps_cluster.models.flat import FlatNetwork
 from tests.helpers.plain_keras import LAYERS, stack
 
@@ -62,7 +62,7 @@ def test_what_only_a_call_knows_or_a_mask_is_refused_by_name():
 
 def test_stages_have_the_variables_of_the_network_in_its_order_and_no_copies():
     model = stack(LAYERS.Dense(4), LAYERS.BatchNormalization(), LAYERS.Dropout(0.5), LAYERS.Dense(4))
-    stages = stages_of(model, blocks_of(model), [0, 1, 3])
+    stages = StagedNetwork(FlatNetwork(model), blocks_of(model), [0, 1, 3], ["/device:CPU:0"] * 3).stages
     ids = [[id(v) for v in stage.model.trainable_variables] for stage in stages]
     assert sum(ids, []) == [id(v) for v in model.trainable_variables] and all(ids)
 

@@ -7,16 +7,16 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.models.build import look_over
-from ps_cluster.models.cuts import blocks_of, stages_of
+from ps_cluster.models.cuts import StagedNetwork, blocks_of
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.training.split_trainer import Stage, StagedStep, first_blocks
+from ps_cluster.training.split_trainer import SplitStep, first_blocks
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 
 TOLERANCE = 1e-6
 
 
-class GivenStages(GivenBatches, StagedStep):
+class GivenStages(GivenBatches, SplitStep):
     """A staged step on rows that are given."""
 
 
@@ -68,12 +68,11 @@ def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False)
     rows = {name: ROWS[name] for name in (*inputs, "target", *["weight"] * weighted)}
     network = FlatNetwork(model)
     blocks = blocks_of(model)
-    parts = stages_of(model, blocks, first_blocks(blocks, (), workers))
+    parted = StagedNetwork(network, blocks, first_blocks(blocks, (), workers), ["/device:CPU:0"] * workers)
     whole = GivenBatches(rows, config, network, spec, train_examples=1000)
-    stages = [Stage(part, "/device:CPU:0") for part in parts]
-    staged = GivenStages(rows, config, network, spec, train_examples=1000, stages=stages, micro_batches=micro_batches)
+    staged = GivenStages(rows, config, network, spec, train_examples=1000, network=parted, micro_batches=micro_batches)
     vectors = [flatten(model.trainable_variables), flatten(statistics_of(model))]
-    lengths = [[p.weights.length for p in parts], [p.statistics.length for p in parts]]
+    lengths = [[part.layout.length for part in parted.parts], [part.statistics for part in parted.parts]]
     cut = [np.split(vector, np.cumsum(of)[:-1]) for vector, of in zip(vectors, lengths)]
     step = tf.constant(3, tf.int64)
     one = tf.function(lambda *given: vars(whole(*given)), autograph=False)(step, *map(tf.constant, vectors))

@@ -9,7 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.models.cuts import WideNetwork
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.server.shard import InitialState, ParameterStore
-from ps_cluster.training.split_trainer import WideStep
+from ps_cluster.training.split_trainer import SplitStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 from tests.helpers.stores import state_of
@@ -19,7 +19,7 @@ DEVICES = ["/device:CPU:0"] * 3
 WIDTH = {"mode.name": "width", "cluster.workers": 3}
 
 
-class GivenParts(GivenBatches, WideStep):
+class GivenParts(GivenBatches, SplitStep):
     """A step in parts on rows that are given."""
 
 
@@ -71,7 +71,7 @@ def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(bui
         build_config(overrides=PLAIN | WIDTH | {"training.steps": 20} | settings), network, spec,
     )  # fmt: skip
     whole = GivenBatches(*arguments, train_examples=1000)
-    parts = GivenParts(*arguments, train_examples=1000, network=wide, devices=DEVICES)
+    parts = GivenParts(*arguments, train_examples=1000, network=wide)
     vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
     starts = InitialState(vectors[0], vectors[0], vectors[1], network.keep).cut(
         [part.positions for part in parts.parts], [part.statistics for part in parts.parts]
@@ -81,12 +81,12 @@ def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(bui
     given = [[tf.constant(getattr(start, name)) for start in starts] for name in ("weights", "statistics")]
     several = tf.function(lambda *of: list(map(vars, parts.by_parts(*of))), autograph=False)(step, *given)
 
-    together = np.empty_like(vectors[0])
-    together[np.concatenate(wide.positions)] = np.concatenate([result["gradient"] for result in several])
+    together, positions = np.empty_like(vectors[0]), [part.positions for part in wide.parts]
+    together[np.concatenate(positions)] = np.concatenate([result["gradient"] for result in several])
     pairs = [(one["gradient"], together), (one["fresh"], np.concatenate([result["fresh"] for result in several]))]
     pairs += [(one[name], result[name]) for result in several for name in ("loss", "metric", "learning_rate")]
     assert max(float(np.abs(a - b).max(initial=0)) for a, b in pairs) < TOLERANCE
-    assert all(len(positions) for positions in wide.positions) and np.abs(together).max() > 0
+    assert all(map(len, positions)) and np.abs(together).max() > 0
 
 
 def test_each_device_has_its_units_of_kernel_and_bias_and_the_first_one_the_layers_that_stay_whole():
@@ -95,9 +95,9 @@ def test_each_device_has_its_units_of_kernel_and_bias_and_the_first_one_the_laye
     network = FlatNetwork(model)
     wide = WideNetwork(network, ["/device:CPU:0"] * 2, 4)
     kernel, bias = np.arange(24).reshape(6, 4), 24 + np.arange(4)
-    assert wide.positions[1].tolist() == [*kernel[:, 2:].ravel(), *bias[2:]]
-    assert wide.positions[0].tolist() == [*kernel[:, :2].ravel(), *bias[:2], *range(28, 28 + 4 * 3 + 3)]
-    assert wide.layers_on(0) == "wide 0-1; whole: narrow" and wide.layers_on(1) == "wide 2-3"
+    assert wide.parts[1].positions.tolist() == [*kernel[:, 2:].ravel(), *bias[2:]]
+    assert wide.parts[0].positions.tolist() == [*kernel[:, :2].ravel(), *bias[:2], *range(28, 28 + 4 * 3 + 3)]
+    assert [part.layers for part in wide.parts] == ["wide 0-1; whole: narrow", "wide 2-3"]
 
 
 @pytest.mark.parametrize(

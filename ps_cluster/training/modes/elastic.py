@@ -46,7 +46,8 @@ class ElasticSettings(ModeSettings):
 
 def moving_rate(config: RunConfig) -> float:
     """Return the share of their distance that an exchange moves a worker and the centre towards each other."""
-    return ELASTIC.settings(config).beta / config.cluster.workers
+    settings: ElasticSettings = ELASTIC.settings(config)
+    return settings.beta / config.cluster.workers
 
 
 class ElasticShard(ParameterShard):
@@ -164,7 +165,8 @@ class Elastic(Mode):
     step = LocalSteps
 
     def batches_per_step(self, config: RunConfig) -> int:
-        return self.settings(config).local_steps
+        settings: ElasticSettings = self.settings(config)
+        return settings.local_steps
 
     def label(self, config: RunConfig) -> str:
         return f"{self.name} k={self.settings(config).local_steps}"

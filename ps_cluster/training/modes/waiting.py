@@ -48,7 +48,8 @@ class WaitingShard(ParameterShard):
         """Return `numbers` (int64 [] each) copied to the ps, else every retry of a wait would fetch them again."""
         vector = tf.stack(numbers)
         with tf.device(self._device):
-            return tf.unstack(tf.identity(vector))
+            arrived: list[tf.Tensor] = tf.unstack(tf.identity(vector))
+            return arrived
 
     @graph
     def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
@@ -110,7 +111,8 @@ class GraphCondition:
 
         def body(outcome: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             with tf.control_dependencies([self._taken(turn)]):
-                return self._section.execute(counted)
+                again: tuple[tf.Tensor, tf.Tensor] = self._section.execute(counted)
+                return again
 
         # Without `needed`, the section could be entered before the body's captured inputs arrive, and stay held.
         start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
@@ -340,7 +342,8 @@ class Bounded(Mode):
     slice = BoundedShard
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        return self.settings(config).bounds[0]
+        settings: BoundedSettings = self.settings(config)
+        return settings.bounds[0]
 
     def label(self, config: RunConfig) -> str:
         bounds = zip(("s", "lag"), self.settings(config).bounds, strict=True)
@@ -485,7 +488,8 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig) 
         start = pull(identity, end)
         return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
 
-    return run_rounds
+    dispatch: Callable[..., Any] = run_rounds
+    return dispatch
 
 
 class SyncPs(Mode):
@@ -504,19 +508,17 @@ class SyncPs(Mode):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        backups = self.settings(config).backup_workers
+        backups = self.late_workers(config)
         if backups and backups >= config.cluster.workers:
             raise ValueError(f"mode.backup_workers: got {backups}: it needs more workers than that")
 
     def late_workers(self, config: RunConfig) -> int:
-        return self.settings(config).backup_workers
+        settings: SyncPsSettings = self.settings(config)
+        return settings.backup_workers
 
     def label(self, config: RunConfig) -> str:
-        return (
-            f"{self.name} b={self.settings(config).backup_workers}"
-            if self.settings(config).backup_workers
-            else self.name
-        )
+        backups = self.late_workers(config)
+        return f"{self.name} b={backups}" if backups else self.name
 
 
 SYNC_PS = SyncPs()
