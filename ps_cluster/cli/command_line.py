@@ -158,7 +158,10 @@ _ALL = "ps_cluster.help_all"  # in the context of a command: its help shows rare
 def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
         context.meta[_ALL] = True
-        click.echo(context.get_help())
+        from ps_cluster.report.terminal import print_line
+
+        for line in context.get_help().splitlines():
+            print_line(line)
         context.exit()
 
 

@@ -102,6 +102,9 @@ def completion(context: click.Context, /, shell: str) -> None:
     zsh:  eval "$(ps-cluster completion zsh)"          in ~/.zshrc
     fish: ps-cluster completion fish | source          in ~/.config/fish/config.fish
     """
+    from ps_cluster.report.terminal import print_line
+
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three
-    click.echo(kind(context.find_root().command, {}, _INSTALLED, COMPLETE).source())
+    for line in kind(context.find_root().command, {}, _INSTALLED, COMPLETE).source().splitlines():
+        print_line(line)

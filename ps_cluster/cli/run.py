@@ -157,11 +157,12 @@ def _print_profile(root: Path) -> None:
 
 def _print_placement(root: Path) -> None:
     """Print the device of each operation of a step, if the run was to log it."""
-    from ps_cluster.report.run_list import placement_lines
     from ps_cluster.runs.run_dir import RunDir
 
     file = RunDir(Path(os.path.realpath(root))).placement
     if file.is_file():
+        from ps_cluster.report.run_list import placement_lines
+
         for line in placement_lines(file):
             print_line(line)
         print_line(f"the table of the run again: {PROGRAM} runs show {root}")

@@ -1,9 +1,7 @@
-"""Define what is found out about the predictions of one kind of task."""
+"""Find out what a network got wrong: classes and their confusions, numbers and their errors, labels; and how sure it was."""
 
 from __future__ import annotations
 
-import base64
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,13 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ps_cluster.config.objectives import TARGET
-from ps_cluster.data.describing import example_rows
-from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.errors import UserError
+from ps_cluster.files.values import Malformed, number_text
 from ps_cluster.report.pages import PALETTE, Plot, small_plot
-from ps_cluster.report.sheets import scaled
-from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
 
 MOST_SHOWN = 20  # classes, labels or outputs in a table of the page; results.json has all
@@ -129,72 +122,6 @@ def share_of(part: float, whole: float) -> float | None:
     return float(part / whole) if whole else None
 
 
-# Show test examples on a page: pictures, or rows of columns.
-
-MOST_COLUMNS = 10
-_SIDE = 96  # pixels of a picture's longer side
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Some test examples, as sources of <img>, or else as rows of text below names of columns.
-
-    `lacking`: why there is neither.
-    """
-
-    pictures: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    more_columns: int = 0
-    lacking: str = ""
-
-
-def dataset_of(run_dir: RunDir) -> PackedDataset | None:
-    """Return the packed copy that a run was trained on; None if it is not on this machine any more."""
-    try:
-        return load_pointed(run_dir.dataset)
-    except (UserError, OSError):
-        return None
-
-
-def examples(dataset: PackedDataset | None, analysis: Analysis, ids: Sequence[int]) -> Examples:
-    """Return the test examples of these indices."""
-    if dataset is None:
-        return Examples(lacking="the packed copy of the data set is not on this machine any more")
-    chosen = np.asarray(ids, np.int64)
-    if not len(chosen):
-        return Examples()
-    if not _fits(dataset, analysis, chosen):
-        return Examples(lacking="the data set's packed copy has changed since")
-    image = next((name for name, field in dataset.spec.inputs.items() if field.is_image), None)
-    if image is not None:
-        return Examples(pictures=tuple(map(_source, dataset.inputs("test")[image][chosen])))
-    names, rows = example_rows(dataset, chosen, "test")
-    columns = [index for index, name in enumerate(names) if name != TARGET]
-    shown = columns[:MOST_COLUMNS]
-    return Examples(
-        names=tuple(names[index] for index in shown),
-        rows=tuple(tuple(row[index] for index in shown) for row in rows),
-        more_columns=len(columns) - len(shown),
-    )
-
-
-def _fits(dataset: PackedDataset, analysis: Analysis, ids: np.ndarray) -> bool:
-    """Return whether these are the examples that were predicted: as many, and of the same targets."""
-    if dataset.test_examples != analysis.predictions.examples:
-        return False
-    now, then = (
-        np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), analysis.target)
-    )
-    return now.shape == then.shape and np.allclose(now, then, rtol=1e-5)
-
-
-def _source(image: np.ndarray) -> str:
-    content = io.BytesIO()
-    scaled(image, _SIDE).save(content, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-
-
 # Measure whether a network is right as often as it is sure.
 
 BINS = 15  # as many as in the paper's tables
@@ -205,17 +132,28 @@ class Calibration:
     """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
 
     Attributes:
-      counts: predictions in each bin. right: the share of them that are right. confidence: their mean confidence. The
-        last two are None for an empty bin.
+      counts: predictions in each bin, int64 [M]. rights: how many of them are right. sums: of their confidence.
     """
 
-    counts: tuple[int, ...]
-    right: tuple[float | None, ...]
-    confidence: tuple[float | None, ...]
+    counts: np.ndarray
+    rights: np.ndarray
+    sums: np.ndarray
+
+    @classmethod
+    def of(cls, confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
+        """Return predictions in bins.
+
+        Args:
+          confidence: float [N], the probability that each prediction gave to itself, 0..1.
+          right: bool [N], whether it is right.
+        """
+        sure = np.asarray(confidence, np.float64)
+        of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+        return cls(*(np.bincount(of_bin, values, bins) for values in (None, right, sure)))
 
     @property
     def total(self) -> int:
-        return sum(self.counts)
+        return int(self.counts.sum())
 
     @property
     def expected_error(self) -> float | None:
@@ -223,53 +161,27 @@ class Calibration:
 
         Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
         """
-        if not self.total:
-            return None
-        gaps = (
-            count * abs(right - confidence)
-            for count, right, confidence in zip(self.counts, self.right, self.confidence)
-            if right is not None and confidence is not None
-        )
-        return sum(gaps) / self.total
+        return share_of(np.abs(self.rights - self.sums).sum(), self.total)
 
     @property
     def overconfidence(self) -> float | None:
         """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
-        if not self.total:
-            return None
-        sums = [0.0, 0.0]
-        for count, right, confidence in zip(self.counts, self.right, self.confidence):
-            sums[0] += count * (right or 0.0)
-            sums[1] += count * (confidence or 0.0)
-        return (sums[1] - sums[0]) / self.total
+        return share_of((self.sums - self.rights).sum(), self.total)
 
+    def shares(self, sums: np.ndarray) -> list[float | None]:
+        """Return the mean of each bin; None for an empty one."""
+        return [share_of(total, count) for total, count in zip(sums, self.counts)]
 
-def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
-    """Return predictions in bins.
-
-    Args:
-      confidence: float [N], the probability that each prediction gave to itself, 0..1.
-      right: bool [N], whether it is right.
-    """
-    sure = np.asarray(confidence, np.float64)
-    of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
-    counts = np.bincount(of_bin, minlength=bins)
-    sums = (np.bincount(of_bin, values, bins) for values in (right, sure))
-    rights, confidences = (
-        tuple(float(total / count) if count else None for total, count in zip(of_bins, counts)) for of_bins in sums
-    )
-    return Calibration(tuple(map(int, counts)), rights, confidences)
-
-
-def expected_calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> float | None:
-    """Return `Calibration.expected_error` of predictions; arguments as of `calibration`."""
-    return calibration(confidence, right, bins).expected_error
-
-
-def as_json(found: Calibration) -> Json:
-    """Return the bins and the errors that are computed from them, for results.json."""
-    about = {"expected_calibration_error": found.expected_error, "overconfidence": found.overconfidence}
-    return about | {"bins": BINS} | asdict(found)
+    def to_json(self) -> Json:
+        """Return the bins and the errors that are computed from them, for results.json."""
+        return {
+            "expected_calibration_error": self.expected_error,
+            "overconfidence": self.overconfidence,
+            "bins": len(self.counts),
+            "counts": self.counts.tolist(),
+            "right": self.shares(self.rights),
+            "confidence": self.shares(self.sums),
+        }
 
 
 def reliability(found: Calibration, unit: str) -> list[Plot]:
@@ -283,13 +195,13 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
     )
 
     def draw_right(axes: Axes) -> None:
-        heights = [100 * share if share is not None else 0.0 for share in found.right]
+        heights = [100 * (share or 0.0) for share in found.shares(found.rights)]
         axes.bar(middles, heights, width=100 / BINS * 0.9, color=PALETTE[0], label="right")
         axes.plot([0, 100], [0, 100], color=PALETTE[1], linestyle="--", linewidth=1.2, label="perfectly calibrated")
         axes.set(xlabel="confidence [%]", ylabel="right [%]", xlim=(0, 100), ylim=(0, 100))
 
     def draw_counts(axes: Axes) -> None:
-        share = 100 * np.array(found.counts) / found.total
+        share = 100 * found.counts / found.total
         axes.bar(middles, share, width=100 / BINS * 0.9, color=PALETTE[5])
         axes.set(xlabel="confidence [%]", ylabel="predictions [%]", xlim=(0, 100))
 
@@ -297,3 +209,433 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
         small_plot("calibration", "Right, by confidence", right, draw_right),
         small_plot("confidence", "How sure it was", f"How many test {unit} have which confidence.", draw_counts),
     ]
+
+
+# The analysis of each kind of task.
+
+MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
+MOST_CONFUSIONS = 1000  # in results.json
+_CONFUSIONS = 10  # on the page
+NOTHING = -1  # "predicted" where an output is not finite
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """The test examples of one class. `predicted`: how many examples were taken for it; None: there is no such share."""
+
+    name: str
+    examples: int
+    right: int
+    predicted: int
+    accuracy: float | None
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Examples of one class that were taken for another. `share`: of the examples of the class."""
+
+    target: str
+    predicted: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the confusion matrix. `share`: of the examples of its row."""
+
+    count: int
+    share: float
+    right: bool = False
+
+
+class ClassResults(Analysis):
+    """Predictions of one class for each example."""
+
+    heading, worst = "Classes", "classes with the lowest accuracy"
+    table_columns = ("class", "accuracy", "right", "tested", "precision")
+    mistakes_note = f"Beside the right class is the probability that it was given. {Analysis.mistakes_note}"
+
+    def __init__(self, predictions: Predictions, target_name: str = "target"):
+        super().__init__(predictions, target_name)
+        self.names = predictions.classes
+        self.target = _within(predictions, "target", "i", 0, len(self.names) - 1)
+        self._predicted = _within(predictions, "predicted", "i", NOTHING, len(self.names) - 1)
+        self._confidence = _within(predictions, "confidence", "f", 0, 1)
+        self._of_target = _within(predictions, "of_target", "f", 0, 1)
+        self._right = self._predicted == self.target
+        self.known = self._predicted != NOTHING
+
+    @property
+    def accuracy(self) -> float:
+        return float(self._right.mean())
+
+    @cached_property
+    def rows(self) -> list[ClassRow]:
+        """All classes, by label."""
+        labels = (self.target, self.target[self._right], self._predicted[self.known])
+        counts = zip(self.names, *(np.bincount(one, minlength=len(self.names)).tolist() for one in labels))
+        return [
+            ClassRow(name, examples, right, said, share_of(right, examples), share_of(right, said))
+            for name, examples, right, said in counts
+        ]
+
+    def merit(self, row: ClassRow) -> tuple[float, ...] | None:
+        return None if row.accuracy is None else (row.accuracy, -row.examples)
+
+    def cells(self, row: ClassRow) -> list[str]:
+        return [percent(row.accuracy), f"{row.right:,}", f"{row.examples:,}", percent(row.precision)]
+
+    def table_note(self) -> str:
+        unit = self.predictions.unit
+        return (
+            f"Accuracy: the share of the class's {unit} that were taken for it. Precision: the share of those taken for it "
+            f"that are of it. The mean of the accuracies of all classes is {percent(self.balanced_accuracy)}."
+        )
+
+    @cached_property
+    def balanced_accuracy(self) -> float | None:
+        """The mean of the accuracies of the classes that have test examples: each counts the same."""
+        known = [row.accuracy for row in self.rows if row.accuracy is not None]
+        return share_of(sum(known), len(known))
+
+    @cached_property
+    def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
+        """A row for each class shown, a cell for each that they were taken for, and a last one for all others."""
+        rows = []
+        for label, counts in zip(self.shown, self._counts(self.shown)):
+            examples = max(1, self.rows[label].examples)
+            cells = [Cell(int(n), n / examples, label == said) for n, said in zip(counts, self.shown)]
+            others = self.rows[label].examples - int(counts.sum())
+            rows.append([*cells, Cell(others, others / examples)])
+        return rows
+
+    @property
+    def has_others(self) -> bool:
+        """True if some example was taken for a class that is not shown, or for none."""
+        return any(row[-1].count for row in self.matrix)
+
+    def _counts(self, labels: Sequence[int]) -> np.ndarray:
+        """Return how many examples of each label were taken for each: int64 [labels, labels]."""
+        place = np.full(len(self.names) + 1, -1)  # the last one is that of NOTHING
+        place[list(labels)] = np.arange(len(labels))
+        rows, columns = place[self.target], place[self._predicted]
+        inside = (rows >= 0) & (columns >= 0)
+        flat = np.bincount(rows[inside] * len(labels) + columns[inside], minlength=len(labels) ** 2)
+        return flat.reshape(len(labels), len(labels))
+
+    @cached_property
+    def all_confusions(self) -> list[Confusion]:
+        """The pairs that were confused, the most frequent first, at most MOST_CONFUSIONS."""
+        wrong = self.known & ~self._right
+        pairs, counts = np.unique(
+            self.target[wrong].astype(np.int64) * len(self.names) + self._predicted[wrong], return_counts=True
+        )
+        most = np.argsort(-counts, kind="stable")[:MOST_CONFUSIONS]
+        found = ((*divmod(int(pairs[index]), len(self.names)), int(counts[index])) for index in most)
+        return [
+            Confusion(self.names[target], self.names[said], count, count / self.rows[target].examples)
+            for target, said, count in found
+        ]
+
+    @property
+    def confusions(self) -> list[Confusion]:
+        return self.all_confusions[:_CONFUSIONS]
+
+    @cached_property
+    def calibration(self) -> Calibration:  # type: ignore[override]
+        return Calibration.of(self._confidence[self.known], self._right[self.known])
+
+    def numbers(self) -> Json:
+        whole = range(len(self.names)) if len(self.names) <= MOST_IN_MATRIX else None
+        return {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "without_prediction": self.without_prediction,
+            "classes": [asdict(row) for row in self.rows],
+            "confusion_matrix": None if whole is None else self._counts(whole).tolist(),
+            "confusions": [asdict(one) for one in self.all_confusions],
+            "calibration": self.calibration.to_json(),
+        }
+
+    def highlights(self) -> Iterator[tuple[str, str]]:
+        yield "calibration error", percent(self.calibration.expected_error)
+
+    def plots(self) -> list[Plot]:
+        return reliability(self.calibration, self.predictions.unit)
+
+    def mistakes(self) -> list[Mistake]:
+        """Return the wrong predictions of the largest confidence."""
+        wrong = np.flatnonzero(self.known & ~self._right)
+        surest = wrong[np.argsort(-self._confidence[wrong], kind="stable")[:MISTAKES]]
+        return [
+            Mistake(
+                int(index),
+                self.names[self._predicted[index]],
+                f"{self.names[self.target[index]]}, {percent(float(self._of_target[index]))}",
+                percent(float(self._confidence[index])),
+            )
+            for index in surest
+        ]
+
+
+def _within(predictions: Predictions, name: str, kind: str, low: float, high: float) -> np.ndarray:
+    """Return an array [N]. Raises Malformed if a value is not in the range."""
+    array = predictions.column(name, kind)
+    if not ((array >= low) & (array <= high)).all():
+        raise Malformed(f"'{name}' has a value that is not from {low:g} to {high:g}")
+    return array
+
+
+# Find out how far predicted numbers are from the true ones.
+
+_MOST_DRAWN = 3  # outputs with plots of their own
+_MOST_POINTS = 2000
+_MOST_VALUES = 4  # of a target that a mistake shows
+
+
+@dataclass(frozen=True)
+class ValueRow:
+    """One number that is predicted. Errors are predicted less true, in its own units; None where nothing is finite.
+
+    Attributes:
+      mean_absolute, root_mean_square: of the errors. bias: their mean. low, median, high: their 5 %, 50 % and 95 %
+        quantiles.
+      explained: R², the share of the variance that the predictions explain; None where the true values are all equal.
+    """
+
+    name: str
+    mean_absolute: float | None
+    root_mean_square: float | None
+    bias: float | None
+    explained: float | None
+    low: float | None
+    median: float | None
+    high: float | None
+
+
+class ValueResults(Analysis):
+    """Predictions of one or several numbers for each example, in the target's own units."""
+
+    heading, worst = "Errors", "outputs of which least is explained"
+    table_columns = (
+        "predicted", "mean absolute error", "root mean square", "bias", "R²", "5 % below", "median", "5 % above",
+    )  # fmt: skip
+    mistakes_title = "The largest errors"
+    columns = ("predicted", "true", "absolute error")
+
+    def __init__(self, predictions: Predictions, target_name: str = "target"):
+        super().__init__(predictions, target_name)
+        self.target = predictions.column("target", "f", axes=2)
+        self._predicted = predictions.column("prediction", "f", axes=2)
+        if self.target.shape != self._predicted.shape:
+            raise Malformed(f"its arrays are {self.target.shape} and {self._predicted.shape}")
+        self.known = np.isfinite(self._predicted).all(axis=1) & np.isfinite(self.target).all(axis=1)
+        self._errors = np.asarray(self._predicted[self.known], np.float64) - self.target[self.known]
+
+    @cached_property
+    def rows(self) -> list[ValueRow]:
+        """All outputs, in their order."""
+        outputs = self.target.shape[1]
+        names = [self.target_name] if outputs == 1 else [f"{self.target_name}[{index}]" for index in range(outputs)]
+        return [self._row(index, name) for index, name in enumerate(names)]
+
+    def _row(self, index: int, name: str) -> ValueRow:
+        errors, true = self._errors[:, index], np.asarray(self.target[self.known, index], np.float64)
+        if not len(errors):
+            return ValueRow(name, *[None] * 7)
+        square, spread = float(np.mean(errors**2)), float(true.var())
+        low, median, high = (float(value) for value in np.quantile(errors, (0.05, 0.5, 0.95)))
+        explained = 1 - square / spread if spread else None
+        of_errors = float(np.abs(errors).mean()), square**0.5, float(errors.mean())
+        return ValueRow(name, *of_errors, explained, low, median, high)
+
+    def merit(self, row: ValueRow) -> tuple[float, ...]:
+        return (np.inf if row.explained is None else row.explained,)
+
+    def cells(self, row: ValueRow) -> list[str]:
+        errors = [row.mean_absolute, row.root_mean_square, row.bias, row.low, row.median, row.high]
+        texts = ["–" if value is None else number_text(value) for value in errors]
+        return [*texts[:3], "–" if row.explained is None else f"{row.explained:.3f}", *texts[3:]]
+
+    def table_note(self) -> str:
+        return (
+            "Errors are predicted less true, in the target's own units. Bias: their mean. R²: the share of the variance of "
+            "the true values that the predictions explain; 0 is as good as their mean. The last three columns are quantiles "
+            "of the errors."
+        )
+
+    def numbers(self) -> Json:
+        return {"without_prediction": self.without_prediction, "outputs": [asdict(row) for row in self.rows]}
+
+    def highlights(self) -> Iterator[tuple[str, str]]:
+        if len(self.rows) == 1 and (explained := self.rows[0].explained) is not None:
+            yield "R²", f"{explained:.3f}"
+
+    def plots(self) -> list[Plot]:
+        if not len(self._errors):
+            return []
+        return [plot for index in self.shown[:_MOST_DRAWN] for plot in self._plots(index)]
+
+    def _plots(self, index: int) -> Iterator[Plot]:
+        name, number = self.rows[index].name, f"-{index}" if len(self.rows) > 1 else ""
+        some = np.unique(np.linspace(0, len(self._errors) - 1, _MOST_POINTS).astype(int))
+        told = f" {_MOST_POINTS:,} of {len(self._errors):,}, evenly spaced." if len(some) < len(self._errors) else ""
+        true, errors = self.target[self.known, index], self._errors[:, index]
+
+        def draw_points(axes: Axes) -> None:
+            x, y = true[some], true[some] + errors[some]
+            ends = [float(min(x.min(), y.min())), float(max(x.max(), y.max()))]
+            axes.plot(
+                x, y, linestyle="", marker="o", markersize=3, color=PALETTE[0], alpha=0.5, markeredgewidth=0,
+                rasterized=True, label="test example",
+            )  # fmt: skip
+            axes.plot(ends, ends, color=PALETTE[1], linestyle="--", linewidth=1.2, label="right")
+            axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
+            axes.locator_params("x", nbins=5)  # large numbers would overlap
+
+        def draw_errors(axes: Axes) -> None:
+            # Errors that are nearly equal and very large have no room for the edges between them.
+            least = 1e-9 * np.abs(errors).max()
+            around = (errors.min() - least, errors.max() + least) if least > 0 and np.ptp(errors) < least else None
+            axes.hist(errors, bins=40, range=around, color=PALETTE[5], edgecolor="white", linewidth=0.4)
+            axes.axvline(0, color=PALETTE[1], linestyle="--", linewidth=1.2)
+            axes.set(xlabel=f"predicted − true {name}", ylabel="test examples")
+            axes.locator_params("x", nbins=5)
+
+        caption = f"A point for each test example; on the line the prediction is right.{told}"
+        yield small_plot(f"predicted{number}", f"Predicted against true: {name}", caption, draw_points)
+        caption = "How many test examples have which error. Right of 0, too much was predicted."
+        yield small_plot(f"residuals{number}", f"Errors: {name}", caption, draw_errors)
+
+    def mistakes(self) -> list[Mistake]:
+        """Return the examples with the largest mean absolute error over their outputs."""
+        sizes = np.abs(self._errors).mean(axis=1)
+        ids = np.flatnonzero(self.known)
+        return [
+            Mistake(int(ids[at]), _text(self._predicted[ids[at]]), _text(self.target[ids[at]]), number_text(sizes[at]))
+            for at in np.argsort(-sizes, kind="stable")[:MISTAKES]
+        ]
+
+
+def _text(values: np.ndarray) -> str:
+    more = ", …" if len(values) > _MOST_VALUES else ""
+    return ", ".join(number_text(value) for value in values[:_MOST_VALUES]) + more
+
+
+# Find out which labels a network finds, where an example may have any number of them.
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """One label. `examples`: test examples that have it. `predicted`: those that the network says have it.
+
+    `found` (recall) and `precision` are shares of these; `f1` is their harmonic mean. None: there is no such share.
+    """
+
+    name: str
+    examples: int
+    predicted: int
+    found: float | None
+    precision: float | None
+    f1: float | None
+    accuracy: float
+
+
+class LabelResults(Analysis):
+    """Predictions of each label's probability. Said is what has more than 1/2."""
+
+    heading, worst = "Labels", "labels with the lowest F1"
+    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "said to have it")
+
+    def __init__(self, predictions: Predictions, target_name: str = "target"):
+        super().__init__(predictions, target_name)
+        self.names = predictions.classes
+        self.target = predictions.column("target", "u", axes=2)
+        self._probability = predictions.column("prediction", "f", axes=2)
+        if self.target.shape != self._probability.shape or self.target.shape[1] != len(self.names):
+            raise Malformed(
+                f"its arrays are {self.target.shape} and {self._probability.shape}, of {len(self.names)} labels"
+            )
+        self.known = np.isfinite(self._probability)
+        if not ((self._probability >= 0) & (self._probability <= 1) | ~self.known).all() or self.target.max() > 1:
+            raise Malformed("a probability or a label is not from 0 to 1")
+        self._said = self.known & (self._probability > 0.5)
+        self._right = self.known & (self._said == self.target)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of labels that are right, over all examples and labels."""
+        return float(self._right.mean())
+
+    @property
+    def all_right(self) -> float:
+        """The share of examples of which every label is right."""
+        return float(self._right.all(axis=1).mean())
+
+    @cached_property
+    def rows(self) -> list[LabelRow]:
+        """All labels, in their order."""
+        has = self.target.astype(bool)
+        counts = zip(self.names, has.sum(0), self._said.sum(0), (has & self._said).sum(0), self._right.mean(0))
+        return [
+            LabelRow(
+                name, int(examples), int(said), share_of(both, examples), share_of(both, said),
+                share_of(2 * both, examples + said), float(accuracy),
+            )
+            for name, examples, said, both, accuracy in counts
+        ]  # fmt: skip
+
+    def cells(self, row: LabelRow) -> list[str]:
+        shares = map(percent, (row.f1, row.found, row.precision, row.accuracy))
+        return [*shares, f"{row.examples:,}", f"{row.predicted:,}"]
+
+    def table_note(self) -> str:
+        unit = self.predictions.unit
+        return (
+            f"A label is said where its probability is above 1/2. Found (recall): the share of the {unit} with the label that "
+            "were said to have it. Precision: the share of those said to have it that do. F1: the harmonic mean of the two. "
+            f"Of {percent(self.all_right)} of the {unit} every label is right."
+        )
+
+    def merit(self, row: LabelRow) -> tuple[float, ...] | None:
+        return None if row.f1 is None else (row.f1, -row.examples)
+
+    @cached_property
+    def calibration(self) -> Calibration:  # type: ignore[override]
+        """Of all decisions: the confidence is that in what was said, the label's presence or its absence."""
+        return Calibration.of(self._confidence[self.known], self._right[self.known])
+
+    @cached_property
+    def _confidence(self) -> np.ndarray:
+        return np.where(self._said, self._probability, 1 - self._probability)
+
+    def numbers(self) -> Json:
+        return {
+            "accuracy": self.accuracy,
+            "all_labels_right": self.all_right,
+            "without_prediction": self.without_prediction,
+            "labels": [asdict(row) for row in self.rows],
+            "calibration": self.calibration.to_json(),
+        }
+
+    def highlights(self) -> Iterator[tuple[str, str]]:
+        yield "all labels right", percent(self.all_right)
+        yield "calibration error", percent(self.calibration.expected_error)
+
+    def plots(self) -> list[Plot]:
+        return reliability(self.calibration, "labels")
+
+    def mistakes(self) -> list[Mistake]:
+        """Return the wrong decisions of the largest confidence, one for each example."""
+        wrong = np.where(self.known & ~self._right, self._confidence, -1.0)
+        label = wrong.argmax(axis=1)
+        sure = wrong[np.arange(len(wrong)), label]
+        surest = np.argsort(-sure, kind="stable")[:MISTAKES]
+        return [self._mistake(int(index), int(label[index])) for index in surest if sure[index] >= 0]
+
+    def _mistake(self, example: int, label: int) -> Mistake:
+        words = f"{self.names[label]}", f"no {self.names[label]}"
+        said, truth = words if self._said[example, label] else words[::-1]
+        return Mistake(example, said, truth, percent(float(self._confidence[example, label])))

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.objectives import OBJECTIVES, TARGET
 from ps_cluster.config.registry import import_object
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.describing import example_rows
+from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
-from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples, percent
+from ps_cluster.report.analysis import Analysis, Json, Mistake, percent
 from ps_cluster.report.closing_table import facts_of
-from ps_cluster.report.pages import ALONG, NARROW_IN, PALETTE, Curves, Plot, grid, plot_style, rendered, small_plot
+from ps_cluster.report.pages import (
+    ALONG,
+    NARROW_IN,
+    PALETTE,
+    Curves,
+    Plot,
+    grid,
+    plot_style,
+    rendered,
+    scaled,
+    small_plot,
+)
 from ps_cluster.runs import scores
 from ps_cluster.runs.result_rows import Summary, told
 from ps_cluster.runs.run_dir import RunDir
@@ -28,6 +43,67 @@ from ps_cluster.runs.run_dir import RunDir
 SCHEMA = 1
 
 Notify = Callable[[str], None]
+
+
+# Show test examples on a page: pictures, or rows of columns.
+
+MOST_COLUMNS = 10
+_SIDE = 96  # pixels of a picture's longer side
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some test examples, as sources of <img>, or else as rows of text below names of columns.
+
+    `lacking`: why there is neither.
+    """
+
+    pictures: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    more_columns: int = 0
+    lacking: str = ""
+
+
+def examples(dataset: PackedDataset | None, analysis: Analysis, ids: Sequence[int]) -> Examples:
+    """Return the test examples of these indices."""
+    if dataset is None:
+        return Examples(lacking="the packed copy of the data set is not on this machine any more")
+    chosen = np.asarray(ids, np.int64)
+    if not len(chosen):
+        return Examples()
+    if not _fits(dataset, analysis, chosen):
+        return Examples(lacking="the data set's packed copy has changed since")
+    image = next((name for name, field in dataset.spec.inputs.items() if field.is_image), None)
+    if image is not None:
+        return Examples(pictures=tuple(map(_source, dataset.inputs("test")[image][chosen])))
+    names, rows = example_rows(dataset, chosen, "test")
+    columns = [index for index, name in enumerate(names) if name != TARGET]
+    shown = columns[:MOST_COLUMNS]
+    return Examples(
+        names=tuple(names[index] for index in shown),
+        rows=tuple(tuple(row[index] for index in shown) for row in rows),
+        more_columns=len(columns) - len(shown),
+    )
+
+
+def _fits(dataset: PackedDataset, analysis: Analysis, ids: np.ndarray) -> bool:
+    """Return whether these are the examples that were predicted: as many, and of the same targets."""
+    if dataset.test_examples != analysis.predictions.examples:
+        return False
+    now, then = (
+        np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), analysis.target)
+    )
+    return now.shape == then.shape and np.allclose(now, then, rtol=1e-5)
+
+
+def _source(image: np.ndarray) -> str:
+    content = io.BytesIO()
+    scaled(image, _SIDE).save(content, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+# The page.
 
 
 @dataclass(frozen=True)
@@ -44,7 +120,10 @@ class _Found:
 
     @classmethod
     def of(cls, run_dir: RunDir, summary: Summary, notify: Notify) -> _Found:
-        dataset = dataset_of(run_dir)
+        try:
+            dataset = load_pointed(run_dir.dataset)
+        except (UserError, OSError):  # the packed copy is not on this machine any more
+            dataset = None
         analysis = _analysis(run_dir, dataset, notify)
         mistakes = analysis.mistakes() if analysis else []
         shown = examples(dataset, analysis, [one.example for one in mistakes]) if analysis else Examples()

@@ -3,37 +3,38 @@
 import numpy as np
 import pytest
 
-from ps_cluster.report.analysis import calibration, expected_calibration_error
+from ps_cluster.report.analysis import Calibration
 
 
 def test_the_error_is_the_mean_gap_of_the_bins_weighted_by_their_predictions():
     # Two bins: (0, 0.5] has 0.3 (wrong) and 0.5 (right): right 0.5, sure 0.4, gap 0.1, of 2 predictions.
     # (0.5, 1] has 0.9, 0.9, 0.6 (right, wrong, right): right 2/3, sure 0.8, gap 2/15, of 3 predictions.
     confidence, right = np.array([0.3, 0.5, 0.9, 0.9, 0.6]), np.array([False, True, True, False, True])
-    found = calibration(confidence, right, bins=2)
-    assert found.counts == (2, 3)
-    assert found.right == (0.5, pytest.approx(2 / 3)) and found.confidence == (0.4, pytest.approx(0.8))
+    found = Calibration.of(confidence, right, bins=2)
+    assert found.counts.tolist() == [2, 3]
+    assert found.shares(found.rights) == pytest.approx([0.5, 2 / 3])
+    assert found.shares(found.sums) == pytest.approx([0.4, 0.8])
     assert found.expected_error == pytest.approx((2 * 0.1 + 3 * 2 / 15) / 5)
     assert found.overconfidence == pytest.approx((0.3 + 0.5 + 0.9 + 0.9 + 0.6 - 3) / 5)
 
 
 def test_gaps_of_opposite_sign_do_not_cancel():
     confidence, right = np.array([0.25, 0.25, 0.75, 0.75]), np.array([True, True, False, False])
-    assert expected_calibration_error(confidence, right, bins=2) == pytest.approx(0.75)
-    assert calibration(confidence, right, bins=2).overconfidence == 0
+    assert Calibration.of(confidence, right, bins=2).expected_error == pytest.approx(0.75)
+    assert Calibration.of(confidence, right, bins=2).overconfidence == 0
 
 
 def test_a_network_that_is_always_sure_and_always_right_has_no_error():
-    assert expected_calibration_error(np.ones(7, np.float32), np.ones(7, bool)) == 0
-    assert expected_calibration_error(np.ones(8), np.arange(8) % 4 == 0) == pytest.approx(0.75)
+    assert Calibration.of(np.ones(7, np.float32), np.ones(7, bool)).expected_error == 0
+    assert Calibration.of(np.ones(8), np.arange(8) % 4 == 0).expected_error == pytest.approx(0.75)
 
 
 def test_the_ends_of_the_range_are_in_the_first_and_the_last_bin():
-    found = calibration(np.array([0.0, 1.0]), np.array([False, True]))
+    found = Calibration.of(np.array([0.0, 1.0]), np.array([False, True]))
     assert (found.counts[0], found.counts[-1], found.total) == (1, 1, 2)
-    assert found.right[1] is None and found.confidence[1] is None
+    assert found.shares(found.rights)[1] is None and found.shares(found.sums)[1] is None
 
 
 def test_without_predictions_there_is_no_error():
-    assert expected_calibration_error(np.empty(0), np.empty(0, bool)) is None
-    assert calibration(np.empty(0), np.empty(0, bool)).overconfidence is None
+    nothing = Calibration.of(np.empty(0), np.empty(0, bool))
+    assert nothing.expected_error is None and nothing.overconfidence is None

@@ -13,9 +13,8 @@ from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.json_files import append_row, read_json
 from ps_cluster.files.values import Malformed
-from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
+from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
-from ps_cluster.report.objective_results import Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.results import steps
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow, Summary

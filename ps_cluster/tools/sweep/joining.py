@@ -26,7 +26,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.models.build import predicting
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.judges import judge_of
-from ps_cluster.report.analysis import expected_calibration_error
+from ps_cluster.report.analysis import Calibration
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.sweep.ensemble import Ensemble, EnsembleMember
@@ -98,7 +98,7 @@ def score(members: Sequence[keras.Model], dataset: PackedDataset) -> list[Scores
 
 def _scores(found: np.ndarray, *, calibrated: bool) -> Scores:
     metric, losses, sure = found.astype(np.float64)
-    off = expected_calibration_error(sure, metric > 0.5) if calibrated else None
+    off = Calibration.of(sure, metric > 0.5).expected_error if calibrated else None
     return Scores(float(metric.mean()), float(losses.mean()), off)
 
 
