@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ps_cluster.cli.command_line import (
     TEXT_FILE,
@@ -33,10 +34,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
-from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch.silence import LauncherLimits
-
-Part = dict[str, Any]  # of a manifest
 
 # A training that a scheduler runs: its roles, and where its tasks find configuration, data and run directory.
 
@@ -69,6 +67,10 @@ class Role:
     memory: str = "4Gi"
     restarts: int = 20
 
+    @property
+    def listens(self) -> bool:
+        return self.type != EVALUATOR
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -94,6 +96,31 @@ class Deployment:
     scratch: str = "10Gi"
     restart_job: bool = True
     task_options: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """The command `task`: the same for all tasks, and each time that one is started."""
+        config = "/etc/ps-cluster/config.yaml"
+        return ["ps-cluster", "task", "--run-dir", f"/runs/{self.name}", "--config", config, *self.task_options]
+
+    def health(self, role: Role) -> str:
+        """Return the command of the probes of a role, for a shell."""
+        asked = f'--type {role.type} --index "${TASK_INDEX}" --probe live --max-age {_LONGEST_SILENCE_S}'
+        return f"exec ps-cluster health /runs/{self.name} {asked}"
+
+    def types(self, *, alone: bool) -> list[str]:
+        """Return the types of tasks that are started again alone, or those with which all are."""
+        return [role.type for role in self.roles if role.alone == alone]
+
+    @property
+    def types_that_end(self) -> list[str]:
+        """The types of tasks that have ended when the training has."""
+        return [role.type for role in self.roles if role.leads or role.type == EVALUATOR]
+
+    @property
+    def restarts_of_all(self) -> int:
+        together = [role for role in self.roles if not role.alone]
+        return sum(role.restarts for role in together or self.roles)
 
 
 def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:
@@ -147,330 +174,73 @@ def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> di
     return {kind: found.get(kind, found.get(None)) for kind in types if kind in found or None in found}
 
 
-# The pod of a task: its command, environment, volumes, probes, and what it is not allowed to do.
+# The kinds of workloads: how each names the pods of a cluster, and tells a pod its index. templates/kubernetes.yaml has the
+# objects of all kinds.
 
-# Paths in a container.
-CONFIG_FOLDER = "/etc/ps-cluster"
-CONFIG_NAME = "config.yaml"
-RUNS = "/runs"  # the volume with the run directory
-DATA = "/data"
-TEMPORARY = "/tmp"
-CACHE = "/cache"  # packed data sets
-
+DATA = "/data"  # where a pod has the data set
 PORT = 2222
 TASK_INDEX = "TASK_INDEX"
-_CONTAINER, _PORT_NAME = "task", "grpc"
 _LONGEST_SILENCE_S = 300  # of a leader; it ends by itself earlier, so only one that is stuck is meant
-_USER = 65532  # "nonroot" in many images; the volumes are given to the group of this number
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
-def labels(deployment: Deployment, role: Role | None = None) -> dict[str, str]:
-    """Return the labels by which the objects of a deployment, or the pods of one role, are found."""
-    found = {"app.kubernetes.io/name": "ps-cluster", "app.kubernetes.io/instance": deployment.name}
-    return found | ({"app.kubernetes.io/component": role.type} if role else {})
-
-
-def pod_template(deployment: Deployment, role: Role, kind: WorkloadKind, **more: Any) -> Part:
-    """Return the template of the pods of a role; `more` goes into its spec."""
-    return {
-        "metadata": {"labels": labels(deployment, role)},
-        "spec": {
-            **more,
-            "terminationGracePeriodSeconds": role.grace_s,
-            # The first process of a container does not get signals that it has no handler for. So the task is not the first.
-            "shareProcessNamespace": True,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _USER,
-                "runAsGroup": _USER,
-                "fsGroup": _USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [_container(deployment, role, kind)],
-            "volumes": _volumes(deployment, role),
-        },
-    }
-
-
-def _container(deployment: Deployment, role: Role, kind: WorkloadKind) -> Part:
-    resources = {"cpu": role.cpu, "memory": role.memory}
-    port = {"name": _PORT_NAME, "containerPort": PORT, "protocol": "TCP"}
-    return {
-        "name": _CONTAINER,
-        "image": deployment.image,
-        "command": task_command(deployment),
-        "env": _environment(deployment, role, kind),
-        **({"ports": [port]} if role.type != EVALUATOR else {}),
-        # Equal, so that TensorFlow sees the cores that it may use, and no neighbour slows a worker down.
-        "resources": {"requests": resources, "limits": resources},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
-            {"name": "runs", "mountPath": RUNS},
-            {"name": "cache", "mountPath": CACHE},
-            {"name": "tmp", "mountPath": TEMPORARY},
-            *([{"name": "data", "mountPath": DATA, "readOnly": True}] if deployment.data_volume else []),
-        ],
-        **_probes(deployment, role),
-    }
-
-
-def task_command(deployment: Deployment) -> list[str]:
-    """Return the command `task`: the same for all tasks, and each time that one is started."""
-    config = f"{CONFIG_FOLDER}/{CONFIG_NAME}"
-    return ["ps-cluster", "task", "--run-dir", _run_dir(deployment), "--config", config, *deployment.task_options]
-
-
-def _run_dir(deployment: Deployment) -> str:
-    return f"{RUNS}/{deployment.name}"
-
-
-def _environment(deployment: Deployment, role: Role, kind: WorkloadKind) -> list[Part]:
-    return [
-        # Before TF_CONFIG, which names it.
-        {"name": TASK_INDEX, "valueFrom": {"fieldRef": {"fieldPath": kind.index_field}}},
-        {"name": "TF_CONFIG", "value": kind.tf_config(deployment, role)},
-        {"name": "PS_CLUSTER_CACHE", "value": f"{CACHE}/ps_cluster"},
-        {"name": "HOME", "value": TEMPORARY},
-    ]
-
-
-def _volumes(deployment: Deployment, role: Role) -> list[Part]:
-    scratch = {"emptyDir": {"sizeLimit": deployment.scratch}}
-    runs = {"persistentVolumeClaim": {"claimName": deployment.run_volume}} if role.shares else scratch
-    data = {"persistentVolumeClaim": {"claimName": deployment.data_volume, "readOnly": True}}
-    return [
-        {"name": "config", "configMap": {"name": config_name(deployment)}},
-        {"name": "runs", **runs},
-        {"name": "cache", **scratch},
-        {"name": "tmp", **scratch},
-        *([{"name": "data", **data}] if deployment.data_volume else []),
-    ]
-
-
-def config_name(deployment: Deployment) -> str:
-    """Return the name of the ConfigMap."""
-    return f"{deployment.name}-config"
-
-
-def _probes(deployment: Deployment, role: Role) -> Part:
-    # A shell, because Kubernetes does not put a pod's index into the command of a probe. There is no readiness probe:
-    # nobody routes requests to a task, and with some operators the names of pods that are not ready do not resolve.
-    asked = f'--type {role.type} --index "${TASK_INDEX}" --probe live --max-age {_LONGEST_SILENCE_S}'
-    health = f"exec ps-cluster health {_run_dir(deployment)} {asked}"
-    probe = {"exec": {"command": ["sh", "-c", health]}, "timeoutSeconds": 15}
-    return {
-        "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": 60},
-        "livenessProbe": {**probe, "periodSeconds": 30, "failureThreshold": 4},
-    }
-
-
-# What every kind of workload has beside it: the configuration, and who may reach the pods.
-
-# Port 53 of anybody would be a way out. Names: of kube-dns and CoreDNS alike; the address: NodeLocal DNSCache.
-_DNS: list[Part] = [
-    {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-    },
-    {"ipBlock": {"cidr": "169.254.20.10/32"}},
-]
-
-
-def manifest(deployment: Deployment, api: str, kind: str, *, name: str | None = None, **content: Any) -> Part:
-    """Return an object of Kubernetes; `name`: None for that of the deployment."""
-    namespace = {"namespace": deployment.namespace} if deployment.namespace else {}
-    metadata = {"name": name or deployment.name, **namespace, "labels": labels(deployment)}
-    return {"apiVersion": api, "kind": kind, "metadata": metadata, **content}
-
-
-def pod_failure_policy() -> Part:
-    """Return the reaction of a Job to exit codes: bad input ends it, an evicted pod does not count as a failure."""
-    never = {"containerName": _CONTAINER, "operator": "In", "values": list(NEVER_RETRY)}
-    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-    return {"rules": [{"action": "FailJob", "onExitCodes": never}, {"action": "Ignore", "onPodConditions": disrupted}]}
-
-
-def _network_policy(deployment: Deployment) -> Part:
-    """Return what lets only the tasks of this deployment reach each other, and them reach only the cluster's DNS beside."""
-    tasks = [{"podSelector": {"matchLabels": labels(deployment)}}]
-    ports = [{"protocol": "TCP", "port": PORT}]
-    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
-    spec = {
-        "podSelector": {"matchLabels": labels(deployment)},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"from": tasks, "ports": ports}],
-        "egress": [{"to": tasks, "ports": ports}, {"to": _DNS, "ports": names}],
-    }
-    return manifest(deployment, "networking.k8s.io/v1", "NetworkPolicy", spec=spec)
-
-
-# The kinds of workloads: how each names the pods of a cluster, tells a pod its index, and restarts what has failed.
-
-
+@dataclass(frozen=True)
 class WorkloadKind:
-    """The base class of the kinds.
+    """A kind of workload, which starts and restarts the pods.
 
     Attributes:
       name: its name; says: in a few words, who runs it.
+      host: the name by which other pods reach a task, of {name}, {type} and {index}.
       index_field: the field of a pod that holds the index of its task.
     """
 
-    name = ""
-    says = ""
-    index_field = ""
-
-    def workload(self, deployment: Deployment) -> list[Part]:
-        """Return the objects that start the tasks."""
-        raise NotImplementedError
-
-    def host(self, deployment: Deployment, role: Role, index: int) -> str:
-        """Return the name by which other pods reach a task."""
-        raise NotImplementedError
+    name: str
+    says: str
+    host: str = "{name}-{type}-{index}-0.{name}"
+    index_field: str = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
 
     def manifests(self, deployment: Deployment) -> str:
         """Return all objects as YAML, each after a line `---`."""
-        content = {CONFIG_NAME: deployment.config.to_yaml()}
-        config = manifest(deployment, "v1", "ConfigMap", name=config_name(deployment), data=content)
-        objects = [config, _network_policy(deployment), *self.workload(deployment)]
-        return "".join(f"---\n{dump_yaml(one)}" for one in objects)
+        environment = Environment(
+            loader=FileSystemLoader(_TEMPLATES),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        environment.filters["q"] = json.dumps  # JSON is YAML
+        template = environment.get_template("kubernetes.yaml")
+        return template.render(d=deployment, kind=self, port=PORT, data=DATA, never_retry=list(NEVER_RETRY))
 
     def tf_config(self, deployment: Deployment, role: Role) -> str:
         """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace."""
         cluster = {
-            one.type: [f"{self.host(deployment, one, index)}:{PORT}" for index in range(one.count)]
+            one.type: [
+                f"{self.host.format(name=deployment.name, type=one.type, index=index)}:{PORT}"
+                for index in range(one.count)
+            ]
             for one in deployment.roles
-            if one.type != EVALUATOR
+            if one.listens
         }
         return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $({TASK_INDEX})}}}}'
 
 
-class JobSetKind(WorkloadKind):
-    """Replaces the pod of a worker or an evaluator alone; if a chief or a parameter server fails, all start again."""
-
-    name = "jobset"
-    says = "JobSet"
-    index_field = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
-
-    def host(self, deployment: Deployment, role: Role, index: int) -> str:
-        return f"{deployment.name}-{role.type}-{index}-0.{deployment.name}"
-
-    def workload(self, deployment: Deployment) -> list[Part]:
-        return [manifest(deployment, "jobset.x-k8s.io/v1alpha2", "JobSet", spec=self.spec(deployment))]
-
-    def spec(self, deployment: Deployment) -> Part:
-        """Return the spec of the JobSet."""
-        return {
-            "network": {
-                "enableDNSHostnames": True,
-                "subdomain": deployment.name,
-                "publishNotReadyAddresses": True,  # tasks look for each other before any is ready
-            },
-            "successPolicy": {
-                "operator": "All",
-                "targetReplicatedJobs": [
-                    role.type for role in deployment.roles if role.leads or role.type == EVALUATOR
-                ],
-            },
-            "failurePolicy": self._failure_policy(deployment),
-            "replicatedJobs": [self._replicated_job(deployment, role) for role in deployment.roles],
-        }
-
-    def _failure_policy(self, deployment: Deployment) -> Part:
-        alone = [role for role in deployment.roles if role.alone]
-        together = [role for role in deployment.roles if not role.alone]
-        rules: list[Part] = [
-            {"name": "neverRetry", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
-        ]
-        if alone and deployment.restart_job:
-            rules.append(_rule("restartAlone", "RestartJob", alone))
-        if together:
-            rules.append(_rule("restartAll", "RestartJobSet", together))
-        return {
-            "maxRestarts": sum(role.restarts for role in together or alone),
-            "restartStrategy": "BlockingRecreate",  # the old leader has drained before the new one starts
-            "rules": rules,
-        }
-
-    def _replicated_job(self, deployment: Deployment, role: Role) -> Part:
-        job = {
-            "parallelism": 1,
-            "completions": 1,
-            "completionMode": "Indexed",
-            "backoffLimit": role.restarts if role.alone else 0,
-            "podFailurePolicy": pod_failure_policy(),
-            "podReplacementPolicy": "Failed",  # the new pod takes the place of one that is gone
-            "template": pod_template(deployment, role, self, restartPolicy="Never"),
-        }
-        return {"name": role.type, "replicas": role.count, "template": {"spec": job}}
-
-
-def _rule(name: str, action: str, roles: list[Role]) -> Part:
-    return {"name": name, "action": action, "targetReplicatedJobs": [role.type for role in roles]}
-
-
-class TrainJobKind(JobSetKind):
-    """Lets Kubeflow Trainer v2 make the JobSet, which gets the name of the TrainJob.
-
-    The runtime names no framework, so Trainer's plugin PlainML takes it. No job has the label of an ancestor: Trainer
-    would give that one a single replica, and put its own command into it.
-    """
-
-    name = "trainjob"
-    says = "Kubeflow Trainer v2"
-
-    def workload(self, deployment: Deployment) -> list[Part]:
-        runtime = {"mlPolicy": {"numNodes": 1}, "template": {"spec": self.spec(deployment)}}
-        named = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": deployment.name}
-        return [
-            manifest(deployment, "trainer.kubeflow.org/v1alpha1", "TrainingRuntime", spec=runtime),
-            manifest(deployment, "trainer.kubeflow.org/v1alpha1", "TrainJob", spec={"runtimeRef": named}),
-        ]
-
-
-class IndexedJobsKind(WorkloadKind):
-    """Replaces every pod alone; the tasks find each other again. What is left when the leader is given up, you delete."""
-
-    name = "jobs"
-    says = "Kubernetes alone: indexed Jobs and a headless Service"
-    index_field = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-
-    def host(self, deployment: Deployment, role: Role, index: int) -> str:
-        return f"{deployment.name}-{role.type}-{index}.{deployment.name}"
-
-    def workload(self, deployment: Deployment) -> list[Part]:
-        service = {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,  # tasks look for each other before any is ready
-            "selector": labels(deployment),
-            "ports": [{"name": _PORT_NAME, "port": PORT}],
-        }
-        return [
-            manifest(deployment, "v1", "Service", spec=service),
-            *(self._job(deployment, role) for role in deployment.roles),
-        ]
-
-    def _job(self, deployment: Deployment, role: Role) -> Part:
-        spec = {
-            "completionMode": "Indexed",
-            "completions": role.count,
-            "parallelism": role.count,
-            "backoffLimitPerIndex": role.restarts,
-            "podFailurePolicy": pod_failure_policy(),
-            "podReplacementPolicy": "Failed",  # the new pod takes the place of one that is gone
-            "template": pod_template(deployment, role, self, restartPolicy="Never", subdomain=deployment.name),
-        }
-        return manifest(deployment, "batch/v1", "Job", name=f"{deployment.name}-{role.type}", spec=spec)
-
-
-KINDS: dict[str, WorkloadKind] = {one.name: one for one in (JobSetKind(), TrainJobKind(), IndexedJobsKind())}
+KINDS = {
+    kind.name: kind
+    for kind in (
+        # Replaces the pod of a worker or an evaluator alone; if a chief or a parameter server fails, all start again.
+        WorkloadKind("jobset", "JobSet"),
+        # Makes such a JobSet, which gets the name of the TrainJob.
+        WorkloadKind("trainjob", "Kubeflow Trainer v2"),
+        # Replaces every pod alone; the tasks find each other again. What is left when the leader is given up, you delete.
+        WorkloadKind(
+            "jobs",
+            "Kubernetes alone: indexed Jobs and a headless Service",
+            host="{name}-{type}-{index}.{name}",
+            index_field="metadata.annotations['batch.kubernetes.io/job-completion-index']",
+        ),
+    )
+}
 
 
 # The command `ps-cluster k8s render`.
