@@ -52,7 +52,7 @@ def test_a_target_that_no_run_can_have_is_refused_with_its_value(metric, bad):
 def test_an_error_may_be_larger_than_1_and_intervals_end_where_the_metric_does():
     ERROR.check_target(60.0)
     assert ERROR.limited(-1.0, 5.0) == (0.0, 5.0) and ACCURACY.limited(-1.0, 5.0) == (0.0, 1.0)
-    assert ACCURACY.signed(250.0) == "+100.00" and ERROR.signed(-250.4) == "-250"
+    assert ACCURACY.signed(2.5) == "+100.00" and ERROR.signed(-250.4) == "-250"
 
 
 def test_errors_that_fall_by_factors_have_a_logarithmic_axis():

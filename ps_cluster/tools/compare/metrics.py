@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
@@ -97,29 +96,35 @@ def ratio(of: Sample, against: Sample) -> Estimate:
 # The metrics that runs are compared by, an accuracy and an error: how each is judged, shown and drawn.
 
 
-class Metric(ABC):
-    """A number over the test examples. Values are as in summary.json; `scale` makes them the numbers that are shown.
+@dataclass(frozen=True)
+class Metric:
+    """A number over the test examples, 0 or larger. Values are as in summary.json; `scale` makes them the numbers that are
+    shown.
 
     Attributes:
       noun: its name in rows, "accuracy" or "error".
+      larger_is_better: whether a run is the better the larger it is.
+      most: the largest value that there can be.
       scale: shown number / value.
       unit: of shown numbers, e.g. "%"; "" for the target's own, which has no name.
       axis_unit: the same on the axis of a plot, where a unit always stands.
       spec: how shown numbers are formatted. difference_spec: the same of a difference or a standard deviation of them.
-      widest: the largest difference that there can be, shown.
       beyond: the word for values that are better than a target.
+      how: a target is written.
       definition: what it is, for the page.
     """
 
-    noun = ""
-    scale = 1.0
-    unit = ""
-    axis_unit = ""
-    spec = ""
-    difference_spec = ""
-    widest = math.inf
-    beyond = ""
-    definition = ""
+    noun: str
+    larger_is_better: bool
+    most: float
+    scale: float
+    unit: str
+    axis_unit: str
+    spec: str
+    difference_spec: str
+    beyond: str
+    how: str
+    definition: str
 
     @property
     def name(self) -> str:
@@ -155,101 +160,36 @@ class Metric(ABC):
         """Return a target as short text, e.g. "60 %"."""
         return f"{self.scale * target:g} {self.unit}".rstrip()
 
-    def difference(self, shown: float) -> str:
-        """Return a difference of shown numbers without its sign."""
-        return f"{abs(shown):{self.difference_spec}}"
+    def signed(self, difference: float) -> str:
+        """Return a difference of values with its sign, as it is shown."""
+        return f"{self.scale * max(-self.most, min(self.most, difference)):+{self.difference_spec}}"
 
-    def signed(self, shown: float) -> str:
-        """Return a difference of shown numbers with its sign."""
-        return f"{max(-self.widest, min(self.widest, shown)):+{self.difference_spec}}"
-
-    @abstractmethod
     def reaches(self, value: float, target: float) -> bool:
         """Return whether a value is as good as the target, or better."""
+        return value >= target if self.larger_is_better else value <= target
 
-    @abstractmethod
     def best(self, values: Iterable[float]) -> float | None:
         """Return the best of the values; None without any."""
+        return (max if self.larger_is_better else min)(values, default=None)
 
-    @abstractmethod
     def limited(self, low: float, high: float) -> tuple[float, float]:
         """Return an interval without values that the metric can't have."""
+        return max(low, 0.0), min(high, self.most)
 
-    @abstractmethod
     def check_target(self, target: float) -> None:
         """Raise UserError for a target that no run can have."""
-
-    @abstractmethod
-    def default_target(self, best: Sequence[float]) -> float | None:
-        """Return the hardest round target that every run reached; None without one. `best`: the best value of each run."""
-
-    @abstractmethod
-    def is_log(self, values: Sequence[float]) -> bool:
-        """Return whether the axis of a plot with these values is logarithmic."""
-
-
-class Accuracy(Metric):
-    """The share of what is right, 0..1, shown in percent. Of several labels an example: the mean over labels."""
-
-    noun = "accuracy"
-    scale = 100.0
-    unit = axis_unit = "%"
-    spec = difference_spec = ".2f"
-    widest = 100.0
-    beyond = "above"
-    definition = "Of the last scored checkpoint"
-
-    def reaches(self, value: float, target: float) -> bool:
-        return value >= target
-
-    def best(self, values: Iterable[float]) -> float | None:
-        return max(values, default=None)
-
-    def limited(self, low: float, high: float) -> tuple[float, float]:
-        return max(low, 0.0), min(high, 1.0)
-
-    def check_target(self, target: float) -> None:
-        if not 0 < target <= 1:
-            raise UserError(f"target_score: got {target:g}: write an accuracy as a share of 1, e.g. 0.6 for 60 %")
+        if not 0 < target <= self.most or math.isinf(target):
+            raise UserError(f"target_score: got {target:g}: write {self.how}")
 
     def default_target(self, best: Sequence[float]) -> float | None:
-        """Return the largest multiple of 5 % that every run reached, else of 1 %; None if a run reached neither."""
-        lowest = min(best, default=0.0)
-        for per_unit in (20, 100):
-            multiple = math.floor(lowest * per_unit + 1e-9)
-            if multiple:
-                return multiple / per_unit
-        return None
+        """Return the hardest round target that every run reached; None without one. `best`: the best value of each run.
 
-    def is_log(self, values: Sequence[float]) -> bool:
-        return False
-
-
-class Error(Metric):
-    """A mean error, 0 or larger, in the target's own units."""
-
-    noun = "error"
-    axis_unit = "the target's units"
-    spec = ".4g"
-    difference_spec = ".3g"
-    beyond = "below"
-    definition = "In the target's own units, smaller is better. Of the last scored checkpoint"
-
-    def reaches(self, value: float, target: float) -> bool:
-        return value <= target
-
-    def best(self, values: Iterable[float]) -> float | None:
-        return min(values, default=None)
-
-    def limited(self, low: float, high: float) -> tuple[float, float]:
-        return max(low, 0.0), high
-
-    def check_target(self, target: float) -> None:
-        if not 0 < target < math.inf:
-            raise UserError(f"target_score: got {target:g}: write an error above 0, in the target's own units")
-
-    def default_target(self, best: Sequence[float]) -> float | None:
-        """Return the smallest number of two digits that the error of every run fell to."""
+        Of an accuracy it is a multiple of 5 %, else of 1 %; of an error a number of two digits.
+        """
+        if self.larger_is_better:
+            lowest = min(best, default=0.0)
+            multiples = ((math.floor(lowest * per_unit + 1e-9), per_unit) for per_unit in (20, 100))
+            return next((multiple / per_unit for multiple, per_unit in multiples if multiple), None)
         highest = max(best, default=0.0)
         if not highest:
             return None
@@ -257,13 +197,38 @@ class Error(Metric):
         return round(math.ceil(round(highest * 10.0**digits, 9)) / 10.0**digits, max(digits, 0))
 
     def is_log(self, values: Sequence[float]) -> bool:
-        """Return whether the values are above 0 and far apart: an error falls by factors."""
-        return len(values) > 0 and min(values) > 0 and max(values) >= 5 * min(values)
+        """Return whether the axis of a plot with these values is logarithmic: an error falls by factors."""
+        return not self.larger_is_better and len(values) > 0 and 0 < 5 * min(values) <= max(values)
 
 
-ACCURACY = Accuracy()
-ERROR = Error()
-METRICS: dict[str, Metric] = {metric.noun: metric for metric in (ACCURACY, ERROR)}
+# The share of what is right, shown in percent. Of several labels an example: the mean over labels.
+ACCURACY = Metric(
+    noun="accuracy",
+    larger_is_better=True,
+    most=1.0,
+    scale=100.0,
+    unit="%",
+    axis_unit="%",
+    spec=".2f",
+    difference_spec=".2f",
+    beyond="above",
+    how="an accuracy as a share of 1, e.g. 0.6 for 60 %",
+    definition="Of the last scored checkpoint",
+)
+ERROR = Metric(
+    noun="error",
+    larger_is_better=False,
+    most=math.inf,
+    scale=1.0,
+    unit="",
+    axis_unit="the target's units",
+    spec=".4g",
+    difference_spec=".3g",
+    beyond="below",
+    how="an error above 0, in the target's own units",
+    definition="In the target's own units, smaller is better. Of the last scored checkpoint",
+)
+METRICS = {metric.noun: metric for metric in (ACCURACY, ERROR)}
 
 
 def metric_of(scores: Sequence[MeasuredMetric]) -> Metric:

@@ -282,7 +282,7 @@ def _difference_cells(row: Row) -> dict[str, str]:
     metric = METRICS[row["metric"]]
     straggler = "" if row["against_straggler"] == row["straggler"] else f", straggler {row['against_straggler']}"
     ratios = {name: _with_interval(row, name, 1, "{:.2f}".format) for name in _RATIOS}
-    of_metric = _with_interval(row, f"{metric.column}_difference", 0, lambda value: metric.signed(metric.scale * value))
+    of_metric = _with_interval(row, f"{metric.column}_difference", 0, metric.signed)
     against = f"{row['against']} {row['against_batch_per_worker']}{straggler}"
     return _identity_cells(row) | {"against": against, "difference": of_metric} | ratios
 
@@ -360,7 +360,7 @@ def _metric(row: Row, metric: Metric) -> str:
         return "diverged"
     some = f" ({row['diverged']} of {row['n']} diverged)" if row["diverged"] else ""
     mean, sd = row[f"{metric.column}_mean"], row[f"{metric.column}_sd"]
-    return metric.number(mean) + ("" if sd is None else f" ± {metric.difference(metric.scale * sd)}") + some
+    return metric.number(mean) + ("" if sd is None else f" ± {metric.scale * sd:{metric.difference_spec}}") + some
 
 
 def _spread(row: Row, name: str, spec: str) -> str:
