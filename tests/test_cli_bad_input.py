@@ -15,7 +15,7 @@ from ps_cluster.cli.main import COMMANDS, main
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import CheckpointMeta
+from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
 from tests.helpers.data import pack_images

@@ -108,7 +108,12 @@ def compare(
         values = sent.with_data(values, data, print_line)
         comparison = read_comparison(None, fields, values)
         write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
-    return _compared(command, folder, baseline)
+    chosen = ("--baseline", baseline) if baseline else ()
+    argv = (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen)
+    with Program(argv) as program:
+        program.attend()
+        program.check(folder)
+    return Compared(folder)
 
 
 sent.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
@@ -119,19 +124,10 @@ def _check_same_model(folder: Path, name: str) -> None:
     if not (folder / PLAN).is_file():
         return
     begun = flat(read_yaml(folder / PLAN).get("settings") or {}).get("model.name")
-    sent = f"{(folder / CODE)}{os.sep}"
-    if begun != name and name.startswith(sent) and isinstance(begun, str) and begun.startswith(sent):
+    own = f"{folder / CODE}{os.sep}"
+    if begun != name and name.startswith(own) and isinstance(begun, str) and begun.startswith(own):
         Path(name.rpartition(":")[0] or name).unlink()  # it was written for nothing
         raise UserError(
             f"model: the comparison in '{folder}' was begun with another one (a function that names other values, or a Keras "
             f"model with other weights): to go on with that give model={begun!r}; for this one, another output"
         )
-
-
-def _compared(command: Sequence[str], folder: Path, baseline: str | None) -> Compared:
-    chosen = ("--baseline", baseline) if baseline else ()
-    argv = (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen)
-    with Program(argv) as program:
-        program.attend()
-        program.check(folder)
-    return Compared(folder)

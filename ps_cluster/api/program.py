@@ -99,7 +99,8 @@ class Program:
             return
         if code == BAD_INPUT:
             raise UserError(self._error)
-        reason = self._error or f"the command ended with {_words(code)}"
+        ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        reason = self._error or f"the command ended with {ending}"
         named = _LOG.search(reason)
         task = Path(named["path"]).stem if named else None
         raise TrainingFailed(task, reason, Path(named["path"]) if named else log)
@@ -151,7 +152,3 @@ def _environment() -> dict[str, str]:
     """
     places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
     return {**without_variables(os.environ), "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}
-
-
-def _words(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

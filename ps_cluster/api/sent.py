@@ -157,7 +157,8 @@ def write_network(model: Any, folder: Path) -> str:
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     folder = folder.absolute()
-    if _is_keras_model(model):
+    keras = sys.modules.get("keras")  # whoever has a model has imported it; here it would take seconds
+    if keras is not None and isinstance(model, keras.Model):
         return str(_saved(model, folder))
     if not callable(model):
         raise UserError(f"model: got {type(model).__name__}: give a name, a path, a function or a Keras model")
@@ -177,11 +178,6 @@ def name_of(model: Any) -> str:
     """Return the name of a function or a Keras model; "build" for one without a name, such as a lambda."""
     name = getattr(model, "__name__", "") or getattr(model, "name", "")
     return name if name.isidentifier() else "build"
-
-
-def _is_keras_model(model: Any) -> bool:
-    keras = sys.modules.get("keras")  # whoever has a model has imported it; here it would take seconds
-    return keras is not None and isinstance(model, keras.Model)
 
 
 def _saved(model: Any, folder: Path) -> Path:

@@ -63,7 +63,13 @@ def train(
         values = sent.with_data(sent.values_of(options, settings) | named, data, print_line)
         config = build_config(None, values)
         name = config.model.name if named or model is None else sent.name_of(model)
-        run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)
+        root = Path(run_dir) if run_dir else new_root(config.mode.name, name)
+        untrusted.check_folder(root, "run directory", print_line)
+        check_unused(root)
+        run = RunDir(Path(os.path.realpath(root)))
+        if model is not None:
+            values["model.name"] = sent.write_network(model, run.code)
+        sent.write_settings(run.code / SETTINGS, values)
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     listener = Listener(run, on_progress, on_evaluation)
     try:
@@ -71,31 +77,15 @@ def train(
             program.attend(listener.look)
             program.check(run.launcher_log)
     except UserError:
-        _remove_unused(run)
+        if not run.config.is_file():  # it has not begun: what was prepared for it goes
+            shutil.rmtree(run.code, ignore_errors=True)
+            with contextlib.suppress(OSError):  # somebody's files are in it
+                run.root.rmdir()
         raise
     return Result(run.root)
 
 
 sent.show_keywords(train)
-
-
-def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
-    """Return a run directory that holds the code and the settings of a run."""
-    untrusted.check_folder(root, "run directory", print_line)
-    check_unused(root)
-    run = RunDir(Path(os.path.realpath(root)))
-    if model is not None:
-        values["model.name"] = sent.write_network(model, run.code)
-    sent.write_settings(run.code / SETTINGS, values)
-    return run
-
-
-def _remove_unused(run: RunDir) -> None:
-    """Remove what was prepared for a run that has not begun."""
-    if not run.config.is_file():
-        shutil.rmtree(run.code, ignore_errors=True)
-        with contextlib.suppress(OSError):  # somebody's files are in it
-            run.root.rmdir()
 
 
 # Call functions of the caller for what a run has written since the last look.

@@ -53,7 +53,7 @@ def check_removable(root: Path) -> RunDir:
     untrusted.refuse_foreign(run_dir.root)
     if locks.is_held(run_dir.root):
         raise locks.InUse(f"{WHAT} '{root}' is in use: end its run first, or wait until it has ended")
-    if locks.is_shared(run_dir.alive):
+    if locks.is_held(run_dir.alive):
         raise locks.InUse(f"{WHAT} '{root}' is in use: tasks of its run are still there: end them, or try again")
     return run_dir
 

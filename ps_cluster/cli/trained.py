@@ -144,7 +144,7 @@ def export(
     found = TrainedRun.open(run, data_dir, print_line)
     target = output or found.run_dir.root / "export"
     formats = [EXPORT_FORMATS[name] for name in dict.fromkeys(names)]
-    with exporting.without_known_lines(), exporting.own_temporary_folder():
+    with exporting.quietly():
         exporting.export(
             found, formats, target, check_examples=check_examples, notify=print_line, console=make_console()
         )

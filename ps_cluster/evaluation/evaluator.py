@@ -20,9 +20,9 @@ from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of
 from ps_cluster.files import locks
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
 from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, WAITING
-from ps_cluster.runs.result_rows import EndedMark, EvaluationRow
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
 from ps_cluster.training.tensorboard import EvaluationWriter

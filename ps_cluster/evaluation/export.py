@@ -54,7 +54,8 @@ def export(
       RunFailed: a file can't be written or read again, or differs from the original by more than its format allows.
     """
     untrusted.check_folder(output, "export folder", notify)
-    check_unused(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"--output: '{output}' exists and is not empty: name another, or remove it")
     for one in formats:
         one.check(run.spec)
     with folder_beside(output) as folder:
@@ -75,12 +76,6 @@ def export(
         write_json(folder / REPORT, _report(run, count, checked))
 
 
-def check_unused(output: Path) -> None:
-    """Raise UserError where there is something at `output`."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"--output: '{output}' exists and is not empty: name another, or remove it")
-
-
 def _checked(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[Checked]:
@@ -96,14 +91,11 @@ def _checked(
     for one in formats:
         functions[one.name] = _trying(one, "read again", one.load, exported, folder / one.file)
         files[one.name] = folder / one.file
-    allowed = {one.name: one.tolerance and one.tolerance * _unit(run) for one in formats}
+    # Differences are of probabilities, or in the deviation of a regression's target.
+    unit = 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
+    allowed = {one.name: one.tolerance and one.tolerance * unit for one in formats}
     compared = compare(run.dataset, original, functions, most)
     return [Checked(name, file.name, _bytes(file), compared[name], allowed.get(name)) for name, file in files.items()]
-
-
-def _unit(run: TrainedRun) -> float:
-    """Return what a difference is measured in: 1 for probabilities, the target's deviation for a regression."""
-    return 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
 
 
 def _bytes(path: Path) -> int:
@@ -237,29 +229,22 @@ _NO_NEWS = (*NO_NEWS, "fully_quantize: ", "Created TensorFlow Lite XNNPACK deleg
 
 
 @contextmanager
-def without_known_lines() -> Iterator[None]:
-    """Drop them from standard error inside the block, and warnings: .h5 is legacy, tf.lite goes to another package."""
+def quietly() -> Iterator[None]:
+    """Drop these lines and warnings in the block (.h5 is legacy, tf.lite goes to another package), and what is left behind.
+
+    Keras and the converters have AutoGraph write modules into the temporary folder, whose compiled form nobody removes. So
+    this process gets one of its own.
+    """
     absl = logging.getLogger("absl")
-    level = absl.level
+    level, before = absl.level, tempfile.tempdir
     absl.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with without_lines(_NO_NEWS):
-                yield
-    finally:
-        absl.setLevel(level)
-
-
-@contextmanager
-def own_temporary_folder() -> Iterator[None]:
-    """Give this process a temporary folder of its own inside the block, and remove it at the end.
-
-    Keras and the converters have AutoGraph write modules there, whose compiled form nobody removes.
-    """
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="ps-cluster-export-") as tempfile.tempdir:
-        try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            without_lines(_NO_NEWS),
+            tempfile.TemporaryDirectory(prefix="ps-cluster-export-") as tempfile.tempdir,
+        ):
             yield
-        finally:
-            tempfile.tempdir = before
+    finally:
+        tempfile.tempdir = before
+        absl.setLevel(level)

@@ -6,14 +6,13 @@ import csv
 import json
 import math
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -187,29 +186,17 @@ class Batch(NamedTuple):
     inputs: dict[str, np.ndarray]
 
 
-class Reader:
-    """A kind of files with examples.
-
-    Attributes:
-      endings: of the names of its files.
-    """
-
-    endings: tuple[str, ...] = ()
-
-    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
-        """Yield the examples of files. Raises UserError, with the file and the reason, where one can't be read."""
-        raise NotImplementedError
+# A kind of files: yields the examples of some. It raises UserError, with the file and the reason, for one that can't be read.
+Reader = Callable[[Sequence[Path], TrainedRun], Iterator[Batch]]
 
 
-class PictureReader(Reader):
-    """Pictures of any size and colour, made to fit the network as those of its training were."""
-
-    endings = ENDINGS
+class PictureReader:
+    """Reads pictures of any size and colour, made to fit the network as those of its training were."""
 
     def __init__(self, skip_bad: bool, notify: Notify):
         self._skip_bad, self._notify = skip_bad, notify
 
-    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
+    def __call__(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
         (name, field), *others = run.spec.inputs.items()
         if others or not field.is_image:
             raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
@@ -230,42 +217,29 @@ class PictureReader(Reader):
                 yield picture
 
 
-class ArrayReader(Reader):
-    """Arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
-
-    endings = (".npy", ".npz")
-
-    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
-        for file in files:
-            with _told(file):
-                found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
-                arrays = _by_input(found, run.spec)
-            yield from _in_batches(file, arrays, run.spec)
+def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
+    """Read arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
+    for file in files:
+        with _told(file):
+            found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
+            arrays = _by_input(found, run.spec)
+        yield from _in_batches(file, arrays, run.spec)
 
 
-class TableReader(Reader):
-    """Tables, whose columns become numbers as those of the training did."""
-
-    endings = tuple(TABLES)
-
-    def batches(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
-        known = run.dataset.encoding()
-        if known is None:
-            raise UserError(
-                f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}"
-            )
-        encoding = Encoding(known.model_dump())
-        for file in files:
-            first = 0
-            for inputs in self._pieces(file, encoding):
+def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
+    """Read tables, whose columns become numbers as those of the training did."""
+    known = run.dataset.encoding()
+    if known is None:
+        raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
+    encoding = Encoding(known.model_dump())
+    columns = zip(encoding.categories, encoding.values)
+    text = [name for name, values in columns if not {"true", "false"} >= set(values)]
+    for file in files:
+        first = 0
+        with _told(file), arrow_errors("it"):
+            for inputs in encoding.encoded(open_tables({"": file}, text)[""]):
                 yield from _in_batches(file, inputs, run.spec, first)
                 first += len(next(iter(inputs.values())))
-
-    def _pieces(self, file: Path, encoding: Encoding) -> Iterator[dict[str, np.ndarray]]:
-        columns = zip(encoding.categories, encoding.values)
-        text = [name for name, values in columns if not {"true", "false"} >= set(values)]
-        with _told(file), arrow_errors("it"):
-            yield from encoding.encoded(open_tables({"": file}, text)[""])
 
 
 def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[Batch]:
@@ -278,11 +252,11 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
       UserError: there is no such file, or it can't be read.
     """
     pictures = PictureReader(skip_bad, notify)
-    readers = {ending: reader for reader in (pictures, ArrayReader(), TableReader()) for ending in reader.endings}
+    others: dict[str, Reader] = {".npy": _read_arrays, ".npz": _read_arrays, **dict.fromkeys(TABLES, _read_tables)}
     files = [file for path in paths for file in _files(path)]
-    for reader, group in groupby(files, lambda file: readers.get(file.suffix.lower(), pictures)):
+    for reader, group in groupby(files, lambda file: others.get(file.suffix.lower(), pictures)):
         some = list(group)
-        yield from (batch for batch in _bounded(reader.batches(some, run), some) if batch.names)
+        yield from (batch for batch in _bounded(reader(some, run), some) if batch.names)
 
 
 def _bounded(batches: Iterator[Batch], files: Sequence[Path]) -> Iterator[Batch]:
@@ -421,65 +395,40 @@ class Values:
         return {"values": self.cells(prediction)}
 
 
-class Writer(ABC):
-    """Writes predictions to a text stream, one after the other."""
-
-    def __init__(self, stream: TextIO | Output, answers: Classes | Values):
-        self._stream: Any = stream
-        self._answers = answers
-
-    @abstractmethod
-    def add(self, name: str, prediction: np.ndarray) -> None:
-        """Write the prediction [outputs] for an example."""
-
-    def end(self) -> None:
-        """Write what follows the last one."""
+Writer = Callable[[Any, Iterable[tuple[str, np.ndarray]], Classes | Values], None]
+"""Writes to a text stream, for each example, its name and its prediction [outputs]."""
 
 
-class CsvWriter(Writer):
-    """A line for each example, below a line of names."""
-
-    def __init__(self, stream: TextIO | Output, answers: Classes | Values):
-        super().__init__(stream, answers)
-        self._rows = csv.writer(self._stream, lineterminator="\n")
-        self._rows.writerow(map(cell, ["example", *answers.columns]))
-
-    def add(self, name: str, prediction: np.ndarray) -> None:
-        self._rows.writerow(map(cell, [name, *self._answers.cells(prediction)]))
+def _write_csv(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Classes | Values) -> None:
+    """Write a line for each example, below a line of names."""
+    lines = csv.writer(stream, lineterminator="\n")
+    lines.writerow(map(cell, ["example", *answers.columns]))
+    for name, prediction in rows:
+        lines.writerow(map(cell, [name, *answers.cells(prediction)]))
 
 
-class JsonWriter(Writer):
-    """A list with an object for each example, each on its line."""
-
-    _before = "[\n"
-
-    def add(self, name: str, prediction: np.ndarray) -> None:
-        self._stream.write(self._before + json.dumps({"example": name} | self._answers.as_json(prediction)))
-        self._before = ",\n"
-
-    def end(self) -> None:
-        self._stream.write("\n]\n" if self._before == ",\n" else "[]\n")
+def _write_json(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Classes | Values) -> None:
+    """Write a list with an object for each example, each on its line."""
+    before = "[\n"
+    for name, prediction in rows:
+        stream.write(before + json.dumps({"example": name} | answers.as_json(prediction)))
+        before = ",\n"
+    stream.write("\n]\n")
 
 
-class TableWriter(Writer):
-    """A table for people. It is written at the end: only then its widths are known."""
-
-    def __init__(self, stream: TextIO | Output, answers: Classes | Values):
-        super().__init__(stream, answers)
-        self._table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        self._table.add_column("example", overflow="fold")
-        for heading in answers.headings:
-            self._table.add_column(heading)
-
-    def add(self, name: str, prediction: np.ndarray) -> None:
-        self._table.add_row(*map(Text, (name, *self._answers.shown(prediction))))
-
-    def end(self) -> None:
-        output = self._stream if isinstance(self._stream, Output) else Output(self._stream)
-        SafeConsole(output, highlight=False).print(self._table)
+def _write_table(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Classes | Values) -> None:
+    """Write a table for people, at the end: only then its widths are known."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("example", overflow="fold")
+    for heading in answers.headings:
+        table.add_column(heading)
+    for name, prediction in rows:
+        table.add_row(*map(Text, (name, *answers.shown(prediction))))
+    output = stream if isinstance(stream, Output) else Output(stream)
+    SafeConsole(output, highlight=False).print(table)
 
 
-WRITERS: dict[str, type[Writer]] = {"table": TableWriter, "json": JsonWriter, "csv": CsvWriter}
+WRITERS: dict[str, Writer] = {"table": _write_table, "json": _write_json, "csv": _write_csv}
 
 
 def _finite(value: float) -> float | None:
@@ -493,7 +442,7 @@ def predict(
     run: TrainedRun,
     paths: Sequence[Path],
     *,
-    writer: type[Writer],
+    writer: Writer,
     top: int,
     output: Path | None,
     skip_bad: bool,
@@ -516,14 +465,16 @@ def predict(
     if first is None:
         raise UserError(f"'{paths[0]}': there is no example to predict: give pictures, arrays or tables that have some")
     predictor, count = Predictor(run), 0
+
+    def rows() -> Iterator[tuple[str, np.ndarray]]:
+        nonlocal count
+        for names, inputs in chain([first], batches):
+            yield from zip(names, predictor(inputs), strict=True)
+            count += len(names)
+
     with _opened(output) as stream:
         spec = run.spec
-        written = writer(stream, Classes(spec.classes, top) if spec.classes else Values(spec.outputs))
-        for names, inputs in chain([first], batches):
-            for name, prediction in zip(names, predictor(inputs), strict=True):
-                written.add(name, prediction)
-            count += len(names)
-        written.end()
+        writer(stream, rows(), Classes(spec.classes, top) if spec.classes else Values(spec.outputs))
     return count
 
 

@@ -101,7 +101,13 @@ class Scorer:
         def plain_outputs(inputs: dict[str, Any]) -> Any:
             return keras.tree.map_structure(_floats, infer(self._model, as_arguments(_given(inputs, dataset.spec))))
 
-        self._probe = partial(_probe_of, self._model, plain_outputs, dataset, config)
+        self._probe = (
+            partial(
+                GradientProbe, self._model, plain_outputs, judge_of(dataset.spec, config.training, self._model), dataset
+            )
+            if config.evaluation.gradients
+            else None
+        )
         self._first, self._plain_judge = first, judge_of(dataset.spec)
         views = import_object(DATASETS[config.data.dataset].views)
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
@@ -137,7 +143,7 @@ class Scorer:
 
         None unless the run asks for it.
         """
-        return self._probe()
+        return self._probe() if self._probe else None
 
     @property
     def variables(self) -> dict[str, int]:
@@ -193,16 +199,6 @@ class Scorer:
             metric += float(of_metric)
             loss += float(of_loss)
         return _finite(metric / len(target)), _finite(loss / len(target))
-
-
-def _probe_of(
-    model: Any, outputs: Callable[..., Any], dataset: PackedDataset, config: RunConfig
-) -> GradientProbe | None:
-    if not config.evaluation.gradients:
-        return None
-    from ps_cluster.models.judges import judge_of
-
-    return GradientProbe(model, outputs, judge_of(dataset.spec, config.training, model), dataset)
 
 
 def _finite(value: float) -> float | None:

@@ -133,19 +133,15 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
                 place.rmdir()
 
 
-def is_held(folder: Path) -> bool:
-    """Return whether a command works in a folder. Nothing is written into it; one that can't be asked is not held."""
-    return _is_taken(folder / LOCK)
+def is_held(path: Path) -> bool:
+    """Return whether a process holds or shares the lock `path`, or that of the folder `path`; False if it can't be asked.
 
-
-def is_shared(path: Path) -> bool:
-    """Return whether processes share the lock `path`; one that can't be asked is not shared."""
-    return _is_taken(path)
-
-
-def _is_taken(path: Path) -> bool:
+    Nothing is written.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(
+            path / LOCK if path.is_dir() else path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except OSError:
         return False
     try:
@@ -161,9 +157,12 @@ def _is_taken(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock `path` with other processes until this one ends. If the system refuses, none waits for it."""
+    """Share the lock `path`, or a folder, with other processes until this one ends. If the system refuses, none waits.
+
+    A folder is kept from being removed (`to_remove`).
+    """
     with contextlib.suppress(OSError):
-        _wait_for(_opened(path), _LOOKING_TAKES_S, fcntl.LOCK_SH)
+        _wait_for(_opened(path / _USED if path.is_dir() else path), _LOOKING_TAKES_S, fcntl.LOCK_SH)
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
@@ -173,14 +172,9 @@ def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN
             raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
 
 
-def share_folder(folder: Path) -> None:
-    """Keep others from removing a folder (`to_remove`) until this process ends, if it may write into the folder."""
-    share(folder / _USED)
-
-
 @contextlib.contextmanager
 def sharing_new(folder: Path) -> Iterator[None]:
-    """Make a folder and share it during the block, as `share_folder` does, wherever it is moved to meanwhile."""
+    """Make a folder and share it during the block, as `share` does, wherever it is moved to meanwhile."""
     for _ in range(_TRIES):
         folder.mkdir()
         with contextlib.suppress(FileNotFoundError):  # taken for abandoned before it was locked

@@ -227,7 +227,7 @@ def run_task(
         # Python's own handler would wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
-    locks.share_folder(dataset.directory)  # a worker maps its files anew in every step
+    locks.share(dataset.directory)  # a worker maps its files anew in every step
     named = task if index is None else Task(task.type, index)
     local_run.enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:

@@ -15,17 +15,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field, Strict
 
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
-from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.result_rows import CheckpointHeader, CheckpointMeta, EndedMark, Ending
+from ps_cluster.runs.journal import LeaderStretch
+from ps_cluster.runs.ledger import COUNTS, StepsState
+from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
+from ps_cluster.runs.times import TrainingTimes
 
 ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
@@ -63,6 +67,76 @@ class CheckpointNotWritten(RunFailed):
 
 class CheckpointGone(CheckpointError):
     """A checkpoint whose file is not there, or was removed by the writer to make room."""
+
+
+# The header of a file: its step, the names of its arrays, and the other state that training resumes from.
+
+
+class TallyState(Row):
+    """Sums over the ledger (training/run_progress.py). `workers`: index, pid, updates, examples of each process.
+
+    `first_updates`: worker, time of its first update [s of training], examples of all workers until then.
+    `bad_losses`: steps whose loss was NaN or infinite.
+    """
+
+    examples: Count = 0
+    workers: list[Annotated[tuple[Index, Pid, Count, Count], Strict(False)]] = []
+    staleness: Histogram = {}
+    first_updates: list[Annotated[tuple[Count, Number, Count], Strict(False)]] = []
+    bad_losses: Count = 0
+
+
+class ProgressState(Row):
+    """Scheduled and applied work (training/run_progress.py)."""
+
+    scheduled: StepsState
+    applied: StepsState
+    tally: TallyState
+    mixed: Count
+
+
+class CheckpointMeta(Row):
+    """Facts in a checkpoint beside its arrays; None where the writer does not record them.
+
+    Attributes:
+      config: the run's, as in config.yaml. examples: trained by its updates.
+      times, progress: state that a leader resumes with.
+      data: what tells the packed data set from another (training/agreement.py).
+      network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
+      leaders: what each leader did of the work in it, one after the other; the last one has written it.
+    """
+
+    config: dict[str, Any] | None = None
+    dataset_kind: Kind | None = None
+    train_seconds: Number | None = None
+    examples: Count | None = None
+    times: TrainingTimes | None = None
+    progress: ProgressState | None = None
+    data: dict[Word, Word] | None = None
+    network: list[Text] | None = None
+    leaders: list[LeaderStretch] = []
+
+
+class CheckpointHeader(Row):
+    """The header of a checkpoint's file."""
+
+    step: Count
+    meta: CheckpointMeta
+    arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]], Field(max_length=100)]
+
+
+class EndedMark(Row):
+    """checkpoints/ended.json: the checkpoint of `last_step` is the last one.
+
+    Attributes:
+      goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
+      epoch: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
+    """
+
+    last_step: Count
+    outcome: Ending
+    goes_on: bool = False
+    epoch: Count = 0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A slice's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
 
 Each leader appends to a file of its own, which nobody changes afterwards: the file of the leader before it is neither cut
-nor copied. A checkpoint says of every leader how many rows of its file count (rows/checkpoint.py, `LeaderStretch`).
+nor copied. A checkpoint says of every leader how many rows of its file count (`LeaderStretch`).
 
 The checksum of a row is that of the row before it, continued by its own bytes. So no row can be changed, left out or put
 elsewhere, and a file fits only behind the one that it was begun behind.
@@ -14,17 +14,18 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Annotated, BinaryIO, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.ledger import ROW, check_values
-from ps_cluster.runs.result_rows import LeaderStretch
+from ps_cluster.runs.rows import Count, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
@@ -38,6 +39,31 @@ class JournalDamaged(RunFailed):
 
 class JournalNotWritten(RunFailed):
     """The journal could not be written: the disk is full or refuses."""
+
+
+class LeaderStretch(Row):
+    """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
+
+    Attributes:
+      epoch: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
+      rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them. A journal
+        without rows has the checksum with which it began.
+      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
+      problem: what a proof of this work has to tell, beside what its rows show; empty where there is nothing.
+    """
+
+    epoch: Count = 0
+    step: Count
+    rows: list[Count]
+    checksums: list[Count]
+    rules: Annotated[str, Field(max_length=10_000)] = ""
+    problem: Text = ""
+
+    @model_validator(mode="after")
+    def _is_of_some_slices(self) -> LeaderStretch:
+        if not self.rows or len(self.rows) != len(self.checksums):
+            raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
+        return self
 
 
 class Piece(NamedTuple):

@@ -7,7 +7,6 @@ import math
 import os
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,29 +140,18 @@ LOG_FORMAT, LOG_TASK = "PS_CLUSTER_LOG_FORMAT", "PS_CLUSTER_LOG_TASK"
 LAUNCHER = "launcher-0"
 
 
-class LogFormat(ABC):
-    """A way to write lines. `is_text`: a terminal may also get tables and a view that redraws itself."""
+class LogFormat:
+    """A way to write lines: here for a person. `is_text`: a terminal may also get tables and a view that redraws itself."""
 
-    name: ClassVar[str]
-    is_text: ClassVar[bool] = False
+    name: ClassVar[str] = "text"
+    is_text: ClassVar[bool] = True
 
-    @abstractmethod
     def line(self, line: str, prefix: str = "") -> str:
         """Return a line without control characters and without its end. `prefix`: for a person."""
-
-    @abstractmethod
-    def failure(self, error: BaseException) -> str:
-        """Return an unexpected error with its traceback."""
-
-
-class TextLines(LogFormat):
-    name = "text"
-    is_text = True
-
-    def line(self, line: str, prefix: str = "") -> str:
         return prefix + printable(line)
 
     def failure(self, error: BaseException) -> str:
+        """Return an unexpected error with its traceback."""
         return "".join(traceback.format_exception(error)).rstrip("\n")
 
 
@@ -171,6 +159,7 @@ class JsonLines(LogFormat):
     """One object a line: time (RFC 3339), level, task, event, message, and the line's own fields."""
 
     name = "json"
+    is_text = False
 
     def __init__(self, wall: Callable[[], float] = time.time):
         self._wall = wall
@@ -196,7 +185,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-TEXT = TextLines()
+TEXT = LogFormat()
 FORMATS = {kind.name: kind for kind in (TEXT, JsonLines())}
 
 

@@ -1,4 +1,4 @@
-"""A row of metrics/progress.jsonl: the progress of training; and the work of each process, which stands beside it."""
+"""The rows of a training and of its evaluation: progress, scores, the leader's result, and summary.json made of them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import ConfigDict, Field, JsonValue, Strict, model_validator
+from pydantic import ConfigDict, Field, JsonValue
 
 from ps_cluster.config.datasets import MOST_CLASSES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import number_text
-from ps_cluster.runs.ledger import StepsState
 from ps_cluster.runs.rows import (
     MOST,
     Count,
     Examples,
     Histogram,
     Index,
-    Kind,
     Loss,
     Name,
     Number,
@@ -121,88 +119,7 @@ def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
     return rows
 
 
-# The header of a checkpoint: its step, the names of its arrays, and the other state that training resumes from.
-
-
-class TallyState(Row):
-    """Sums over the ledger (training/run_progress.py). `workers`: index, pid, updates, examples of each process.
-
-    `first_updates`: worker, time of its first update [s of training], examples of all workers until then.
-    `bad_losses`: steps whose loss was NaN or infinite.
-    """
-
-    examples: Count = 0
-    workers: list[Annotated[tuple[Index, Pid, Count, Count], Strict(False)]] = []
-    staleness: Histogram = {}
-    first_updates: list[Annotated[tuple[Count, Number, Count], Strict(False)]] = []
-    bad_losses: Count = 0
-
-
-class ProgressState(Row):
-    """Scheduled and applied work (training/run_progress.py)."""
-
-    scheduled: StepsState
-    applied: StepsState
-    tally: TallyState
-    mixed: Count
-
-
-class LeaderStretch(Row):
-    """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
-
-    Attributes:
-      epoch: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
-      rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them
-        (runs/journal.py). A journal without rows has the checksum with which it began.
-      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
-      problem: what a proof of this work has to tell, beside what its rows show; empty where there is nothing.
-    """
-
-    epoch: Count = 0
-    step: Count
-    rows: list[Count]
-    checksums: list[Count]
-    rules: Annotated[str, Field(max_length=10_000)] = ""
-    problem: Text = ""
-
-    @model_validator(mode="after")
-    def _is_of_some_slices(self) -> LeaderStretch:
-        if not self.rows or len(self.rows) != len(self.checksums):
-            raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
-        return self
-
-
-class CheckpointMeta(Row):
-    """Facts in a checkpoint beside its arrays; None where the writer does not record them.
-
-    Attributes:
-      config: the run's, as in config.yaml. examples: trained by its updates.
-      times, progress: state that a leader resumes with.
-      data: what tells the packed data set from another (training/agreement.py).
-      network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
-      leaders: what each leader did of the work in it, one after the other; the last one has written it.
-    """
-
-    config: dict[str, Any] | None = None
-    dataset_kind: Kind | None = None
-    train_seconds: Number | None = None
-    examples: Count | None = None
-    times: TrainingTimes | None = None
-    progress: ProgressState | None = None
-    data: dict[Word, Word] | None = None
-    network: list[Text] | None = None
-    leaders: list[LeaderStretch] = []
-
-
-class CheckpointHeader(Row):
-    """The header of a checkpoint's file."""
-
-    step: Count
-    meta: CheckpointMeta
-    arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]], Field(max_length=100)]
-
-
-# Files that the evaluator reads and writes: scores, the best one, and the mark that training has ended.
+# Files that the evaluator writes: scores, and the best one.
 
 Ending = Literal["completed", "stopped", "diverged"]
 """The end of a training that did not fail."""
@@ -302,20 +219,6 @@ class PredictionsHeader(Row):
     examples: Examples
     classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)] = []
     arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]], Field(max_length=20)]
-
-
-class EndedMark(Row):
-    """checkpoints/ended.json: the checkpoint of `last_step` is the last one.
-
-    Attributes:
-      goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
-      epoch: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
-    """
-
-    last_step: Count
-    outcome: Ending
-    goes_on: bool = False
-    epoch: Count = 0
 
 
 # metrics/training.json: the leader's result of the finished training.

@@ -31,12 +31,12 @@ from ps_cluster.runs.checkpoints import (
     LEDGER,
     Checkpoint,
     CheckpointError,
+    ProgressState,
     StatesUnreadable,
     is_consistent_cut,
 )
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, MOST_OPEN, check_values, rows_of
-from ps_cluster.runs.result_rows import ProgressState
 from ps_cluster.runs.rows import Row
 from ps_cluster.runs.run_dir import RunDir
 

@@ -16,16 +16,15 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.runs import ledger
+from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
     ProgressRow,
-    ProgressState,
     StalenessBuckets,
     StalenessRow,
-    TallyState,
     TrainingResult,
     Updates,
     WorkerRow,

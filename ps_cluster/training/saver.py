@@ -18,11 +18,10 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import remove_folder
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import is_consistent_cut, newest_even
-from ps_cluster.runs.journal import JournalNotWritten, stretch_of
+from ps_cluster.runs.checkpoints import CheckpointMeta, is_consistent_cut, newest_even
+from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.result_rows import CheckpointMeta, LeaderStretch
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.training.run_progress import LedgerReader, RunProgress

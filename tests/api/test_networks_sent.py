@@ -44,17 +44,19 @@ def loaded(text):
     return registry.load(registry.parse(text))
 
 
-def pickled(folder, script=SCRIPT, **environment):
+def pickled(folder, hash_seed, *scripts):
+    """Return the names that a process gives to the functions of these scripts, each run as its main module."""
+    code = "import sys\nfor script in sys.argv[2:]:\n    exec(script)\n"
     told = subprocess.run(
-        [sys.executable, "-", folder],
-        input=script,
+        [sys.executable, "-", folder, *scripts],
+        input=code,
         cwd=PROJECT,
-        env=os.environ | environment,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    return told.stdout.strip()
+    return told.stdout.split()
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +65,13 @@ def trusting_nothing(monkeypatch):
     monkeypatch.setenv(registry.TRUSTED, "")
 
 
-def test_a_function_of_a_script_without_a_file_takes_along_what_it_names(tmp_path):
-    assert loaded(pickled(tmp_path))(7, "settings") == (21, "settings", "__main__")
-
-
-def test_the_same_function_of_another_process_has_the_same_name_and_a_changed_helper_another(tmp_path):
-    name = pickled(tmp_path, PYTHONHASHSEED="1")
-    assert pickled(tmp_path, "# a line before it\n" + SCRIPT, PYTHONHASHSEED="2") == name
-    assert pickled(tmp_path, SCRIPT.replace("FACTOR * value", "value * FACTOR")) != name
-    assert pickled(tmp_path, SCRIPT.replace('{"a", "b", "c", "d"}', '{"a", "b", "c", "e"}')) != name
+def test_a_function_without_a_file_takes_along_what_it_names_and_has_a_name_that_tells_it_from_others(tmp_path):
+    (name,) = pickled(tmp_path, "1", SCRIPT)
+    assert loaded(name)(7, "settings") == (21, "settings", "__main__")
+    other_helper = SCRIPT.replace("FACTOR * value", "value * FACTOR")
+    other_set = SCRIPT.replace('{"a", "b", "c", "d"}', '{"a", "b", "c", "e"}')
+    same, *others = pickled(tmp_path, "2", "# a line before it\n" + SCRIPT, other_helper, other_set)
+    assert same == name and len({name, *others}) == 3
 
 
 def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):

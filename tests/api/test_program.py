@@ -58,20 +58,13 @@ def test_a_program_that_closes_its_output_is_waited_for():
     assert len(looks) < 10, "it is not asked without a pause"
 
 
-def test_the_command_finds_the_modules_that_its_caller_finds(tmp_path, monkeypatch):
+def test_a_command_finds_the_modules_of_its_caller_and_no_variables_that_give_settings(tmp_path, monkeypatch):
+    """The caller's arguments decide, and what they leave out is as the defaults say."""
     (tmp_path / "beside_the_script.py").write_text("NAME = 'found'\n")
     monkeypatch.syspath_prepend(tmp_path)
-    said = []
-    with Program((sys.executable, "-c", "import beside_the_script as b; print(b.NAME)"), said.append) as program:
-        program.attend()
-    assert said == ["found"]
-
-
-def test_variables_that_give_settings_do_not_reach_a_command_of_the_api(monkeypatch):
-    """Its arguments decide, and what they leave out is as the defaults say."""
     monkeypatch.setenv("PS_CLUSTER__TRAINING__SEED", "7")
     said = []
-    show = "import os; print([name for name in os.environ if name.startswith('PS_CLUSTER__')])"
-    with Program((sys.executable, "-c", show), say=said.append) as program:
+    show = "import os, beside_the_script as b; print(b.NAME, [name for name in os.environ if 'PS_CLUSTER__' in name])"
+    with Program((sys.executable, "-c", show), said.append) as program:
         program.attend()
-    assert said == ["[]"]
+    assert said == ["found []"]

@@ -10,7 +10,8 @@ from rich.console import Console
 from ps_cluster.config.modes import Task
 from ps_cluster.files.json_files import append_row
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import CheckpointMeta, ProgressRow
+from ps_cluster.runs.checkpoints import CheckpointMeta
+from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.tools.chaos.kinds import FAULTS

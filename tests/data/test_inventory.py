@@ -156,7 +156,7 @@ def test_a_removed_copy_is_gone_and_the_others_stay(cache):
 
 def test_a_copy_that_a_task_uses_is_not_removed(cache):
     directory = pack(cache, "cifar10.1")
-    code = f"from ps_cluster.files import locks; from pathlib import Path; locks.share_folder(Path({str(directory)!r}))"
+    code = f"from ps_cluster.files import locks; from pathlib import Path; locks.share(Path({str(directory)!r}))"
     argv = [sys.executable, "-c", f"{code}; print('shared', flush=True); input()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout.readline() == "shared\n"

@@ -9,8 +9,7 @@ from ps_cluster.evaluation import scorer as evaluation_scorer
 from ps_cluster.evaluation.evaluator import MOST_VALUES, Insight
 from ps_cluster.evaluation.scorer import PROBED
 from ps_cluster.report.sheets import Answer
-from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import CheckpointMeta
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 
 
 class Writer:

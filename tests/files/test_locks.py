@@ -222,7 +222,7 @@ def test_who_looks_keeps_nobody_from_taking_or_sharing_a_lock(tmp_path):
     (tmp_path / "alive").touch()
     looking = looked_at(tmp_path / "alive", 0.1)
     locks.share(tmp_path / "alive")
-    assert locks.is_shared(tmp_path / "alive")
+    assert locks.is_held(tmp_path / "alive")
     looking.join()
 
 

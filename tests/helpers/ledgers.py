@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.journal import Journal, Piece
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.journal import Journal, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS, ROW, WHOLE
-from ps_cluster.runs.result_rows import CheckpointMeta, LeaderStretch
 from ps_cluster.runs.rows import MOST_INDEX
 
 

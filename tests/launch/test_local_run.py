@@ -26,8 +26,8 @@ from ps_cluster.launch import one_task as by_hand
 from ps_cluster.launch.topology import from_tf_config
 from ps_cluster.report.progress import make_lines
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyState
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
-from ps_cluster.runs.result_rows import CheckpointMeta, ProgressState, TallyState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.training.agreement import newest_checkpoint

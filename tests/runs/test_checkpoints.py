@@ -16,10 +16,12 @@ from ps_cluster.runs.checkpoints import (
     Checkpoint,
     CheckpointError,
     CheckpointGone,
+    CheckpointMeta,
     CheckpointNotWritten,
+    EndedMark,
     StatesUnreadable,
 )
-from ps_cluster.runs.result_rows import CheckpointMeta, EndedMark, LeaderStretch
+from ps_cluster.runs.journal import LeaderStretch
 
 
 def checkpoint(step: int, size: int = 100) -> Checkpoint:
@@ -59,7 +61,7 @@ def test_equal_checkpoints_are_equal_files(tmp_path):
 def test_checkpoint_cut_short_at_any_length_is_refused(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(5), keep=1)
     content = path.read_bytes()
-    for length in range(0, len(content), 7):
+    for length in range(0, len(content), 31):
         path.write_bytes(content[:length])
         with pytest.raises(CheckpointError, match="damaged or cut short"):
             checkpoints.load(path)
@@ -69,7 +71,7 @@ def test_flipped_bytes_are_noticed_or_without_effect(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(5, size=20), keep=1)
     content = path.read_bytes()
     refused = 0
-    for position in range(len(content)):
+    for position in range(0, len(content), 3):
         path.write_bytes(content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :])
         try:
             read = checkpoints.load(path)
@@ -78,7 +80,7 @@ def test_flipped_bytes_are_noticed_or_without_effect(tmp_path):
             refused += 1
         else:
             assert_equal(read, checkpoint(5, size=20))
-    assert refused > len(content) / 2
+    assert refused > len(content) / 6
 
 
 def test_missing_checkpoint_is_told_apart_from_a_damaged_one(tmp_path):
@@ -210,7 +212,7 @@ def _write_many(directory, count):
 
 
 def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp_path):
-    writer = multiprocessing.get_context("spawn").Process(target=_write_many, args=(tmp_path, 100))
+    writer = multiprocessing.get_context("spawn").Process(target=_write_many, args=(tmp_path, 30))
     said, seen = [], []
     writer.start()
     while writer.is_alive():
@@ -219,7 +221,7 @@ def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp
             seen.append(found.step)
     writer.join()
     assert writer.exitcode == 0 and said == [] and seen == sorted(seen) and len(set(seen)) > 1
-    assert checkpoints.steps(tmp_path) == [99, 100]
+    assert checkpoints.steps(tmp_path) == [29, 30]
 
 
 def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones(tmp_path):

@@ -10,10 +10,9 @@ import pytest
 from ps_cluster.files import writing
 from ps_cluster.files.writing import remove, remove_folder, write_whole
 from ps_cluster.runs import checkpoints, journal, messages
-from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.messages import Superseded, claim
-from ps_cluster.runs.result_rows import CheckpointMeta
 from ps_cluster.runs.run_dir import RunDir
 
 

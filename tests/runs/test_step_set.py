@@ -18,23 +18,23 @@ def assert_equal(found: StepSet, expected: set[int]) -> None:
     assert found.end == max(expected, default=-1) + 1
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("chunk", [1, 7, 500, 5000])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("chunk", [1, 7, 500])
 def test_whatever_the_order_it_holds_what_a_plain_set_holds(chunk, seed):
     random = np.random.default_rng(seed)
-    order = random.permutation(np.repeat(np.arange(3000), random.integers(0, 3, 3000)))
+    order = random.permutation(np.repeat(np.arange(1500), random.integers(0, 3, 1500)))
     # Mostly in order, as steps are, or in no order at all.
     order = order[np.argsort(order + random.normal(scale=[30, 1e6][seed % 2], size=len(order)))]
-    ours, plain, asked = StepSet(), set(), np.arange(3500)
+    ours, plain, asked = StepSet(), set(), np.arange(2000)
     for begin in range(0, len(order), chunk):
         ids = order[begin : begin + chunk]
         repeated = len(ids) - len(set(ids.tolist()) - plain)
         assert ours.add(ids) == repeated
         plain |= set(ids.tolist())
-        if begin % 10 == 0 or chunk > 1:
+        if begin % 70 == 0 or chunk > 7:
             assert_equal(ours, plain)
-            assert ours.holds(asked).tolist() == [step in plain for step in range(3500)]
-    assert ours.missing_below(3200).tolist() == sorted(set(range(3200)) - plain)
+            assert ours.holds(asked).tolist() == [step in plain for step in range(2000)]
+    assert ours.missing_below(1700).tolist() == sorted(set(range(1700)) - plain)
 
 
 def test_it_goes_on_from_what_was_beyond():
@@ -90,7 +90,7 @@ def test_giving_up_far_ahead_or_behind_is_no_harm():
     assert ours.first_missing == 100_000
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_is_in_both_is_what_is_in_both_plain_sets(seed):
     random = np.random.default_rng(seed)
     plain = [set(random.choice(60, random.integers(0, 60), replace=False).tolist()) for _ in range(2)]
@@ -103,8 +103,8 @@ def test_what_is_in_both_is_what_is_in_both_plain_sets(seed):
 
 def test_memory_is_for_what_is_open_not_for_what_is_done():
     ours = StepSet()
-    for begin in range(0, 1_000_000, 50_000):
+    for begin in range(0, 500_000, 50_000):
         ours.add(np.arange(begin, begin + 50_000))
-    assert (ours.first_missing, ours.count) == (1_000_000, 1_000_000)
+    assert (ours.first_missing, ours.count) == (500_000, 500_000)
     held = sum(value.nbytes for value in vars(ours).values() if isinstance(value, np.ndarray))
     assert held <= 200_000, "two chunks of 50,000 steps, a byte each, and no more"

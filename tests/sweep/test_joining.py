@@ -12,8 +12,7 @@ from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
 from ps_cluster.models.build import build, predicting
 from ps_cluster.models.judges import judge_of
-from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import CheckpointMeta
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.tools.sweep.joining import joined, save_joined, score
 from tests.helpers.data import pack_images, random_images
 

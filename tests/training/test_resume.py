@@ -9,8 +9,8 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyState
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
-from ps_cluster.runs.result_rows import CheckpointMeta, ProgressState, TallyState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint

@@ -6,8 +6,9 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
+from ps_cluster.runs.checkpoints import ProgressState
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.result_rows import Gradients, ProgressRow, ProgressState, Updates, WorkerRow
+from ps_cluster.runs.result_rows import Gradients, ProgressRow, Updates, WorkerRow
 from ps_cluster.runs.run_dir import LIFE
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.server.shard import Ledgers

@@ -10,9 +10,8 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import newest_even
-from ps_cluster.runs.journal import JournalNotWritten, Piece
+from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS, StepSet
-from ps_cluster.runs.result_rows import LeaderStretch
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.training import saver as module

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ps_cluster.runs.result_rows import StalenessRow, TallyState, WorkerRow
+from ps_cluster.runs.checkpoints import TallyState
+from ps_cluster.runs.result_rows import StalenessRow, WorkerRow
 from ps_cluster.training.run_progress import AppliedTotals
 from tests.helpers.ledgers import rows_of
 
