@@ -45,7 +45,7 @@ NOT_RUN = OF_THE_READER | {
     r"bench\b": "measures for minutes: tests/end_to_end/test_compare.py does for seconds",
     r"task\b": "waits for other machines: tests/end_to_end/test_several_machines.py has them, tests/test_pages.py one",
     r"(scale|health)\b": "asks a run that trains: tests/end_to_end/test_scaling.py, tests/report/test_health.py",
-    r"simulate .*--(network|check|workers|ps|mode)": "computes for long: tests/simulation predicts; one is carried out",
+    r"simulate .*--(network|check|workers|ps|mode)": "computes for long: tests/simulate predicts, and one is carried out",
     r"doctor( --json)?$": "trains a cluster for 20 s, as tests/end_to_end does; the other checks are carried out",
     r"export .*(onnx|h5)": "writes what tests/evaluation/test_export.py writes, onnx in `make test-extras`",
     r"python -m benchmarks": "measures for minutes, with hardware to itself: tests/benchmarks has those that are quick",

@@ -46,7 +46,7 @@ def _keyword(option: str) -> str:
     return option.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
-KEYWORDS = {_keyword(option): key for option, (key, _) in CONFIG_OPTIONS.items() if key not in _BY_OTHER_NAMES}
+KEYWORDS = {_keyword(option): key for option, key in CONFIG_OPTIONS.items() if key not in _BY_OTHER_NAMES}
 """Keyword → dotted key of its setting, for all options of the command `run` that are settings."""
 
 

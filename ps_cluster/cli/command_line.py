@@ -43,7 +43,7 @@ class HelpByGroups(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write its own options, then those of settings by groups; where it has none of its own, the most used first."""
         options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not getattr(one, "rare", False)]
-        has_own = any(getattr(one, "group", OUTPUT) == OWN for one in options)
+        has_own = any(isinstance(one, OneValue) and one.group == OWN and not one.rare for one in options)
         has_settings = any(getattr(one, "group", OUTPUT) in OF_SETTINGS for one in options)
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (OWN, *OF_SETTINGS, OUTPUT)}
         for one in options:

@@ -18,77 +18,54 @@ from ps_cluster.config import LONGEST_SECONDS, Resolved, RunConfig, parse_assign
 from ps_cluster.config.datasets import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.layers import NamedLayer, known_keys, settings_of_environment
 from ps_cluster.config.modes import EVALUATOR, MODES, TRAINING_TYPES
-from ps_cluster.config.schema import MOST_PARAMETER_SERVERS, MOST_WORKERS, PAGE, sections
+from ps_cluster.config.schema import PAGE, sections
 from ps_cluster.config.sections import CHOSEN, flat, joined, own_settings
 from ps_cluster.errors import UserError
 from ps_cluster.runs.logs import FORMATS, LOG_FORMAT, TEXT
 
 Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
 
-# The options for settings: name, dotted key and help. Types and ranges follow from the setting.
+# The options for settings: name and dotted key. Text, type and range are those of the setting.
 
 AUGMENTATION = "data.augmentation"
 
 
-def _options_of_modes() -> dict[str, tuple[str, str]]:
+def _options_of_modes() -> dict[str, str]:
     """Return the options for settings of single modes, e.g. `--max-staleness` for `mode.max_staleness`."""
-    found: dict[str, tuple[str, str]] = {}
-    for mode in MODES:
-        for name in own_settings("mode", mode):
-            field = mode.Settings.model_fields[name]
-            spelled = name.replace("_", "-")
-            option = f"--{spelled}/--no-{spelled}" if field.annotation is bool else f"--{spelled}"
-            said = f"Mode {mode.name}: {field.description or 'no description'}"
-            _, before = found.get(option, ("", ""))  # of another mode with a setting of this name
-            found[option] = (f"mode.{name}", f"{before} {said}".strip())
-    return found
+    fields = {name: mode.Settings.model_fields[name] for mode in MODES for name in own_settings("mode", mode)}
+    spelled = {name: name.replace("_", "-") for name in fields}
+    return {
+        f"--{spelled[name]}/--no-{spelled[name]}" if field.annotation is bool else f"--{spelled[name]}": f"mode.{name}"
+        for name, field in fields.items()
+    }
 
 
 CONFIG_OPTIONS = {
-    "--workers": ("cluster.workers", f"Workers; on one machine at most {MOST_WORKERS}."),
-    "--min-workers": ("cluster.min_workers", "The fewest workers that `scale` may leave. Default: --workers."),
-    "--max-workers": ("cluster.max_workers", "The most workers that `scale` may ask for. Default: --workers."),
-    "--ps": (
-        "cluster.parameter_servers",
-        f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}.",
-    ),
-    "--mode": (
-        "mode.name",
-        "How gradients become updates (docs/modes.md).",
-    ),
+    "--workers": "cluster.workers",
+    "--min-workers": "cluster.min_workers",
+    "--max-workers": "cluster.max_workers",
+    "--ps": "cluster.parameter_servers",
+    "--mode": "mode.name",
     **_options_of_modes(),
-    "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
-    "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
-    "--dataset": (
-        "data.dataset",
-        "The data set, or the path of your own; auto: CIFAR-10, else a generated one.",
-    ),
-    "--data-dir": ("data.data_dir", "The data set: its archive, its unpacked folder, or a folder that holds either."),
-    "--target": ("data.target", "A table's column to predict."),
-    "--image-size": (
-        "data.image_size",
-        "Size of pictures, 64 or 48x64 (height x width): they are resized and cropped.",
-    ),
-    "--skip-bad/--no-skip-bad": ("data.skip_bad", "Go on without pictures that can't be read."),
-    "--augment": (
-        AUGMENTATION,
-        f"How images are varied, these ways and no others: {', '.join(one.form for one in VARIATIONS.values())}, joined by "
-        f"commas, or {NO_VARIATION}.",
-    ),
-    "--model": ("model.name", "The network."),
-    "--epochs": ("training.epochs", "Passes over the training images."),
-    "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),
-    "--batch-size": ("training.batch_size_per_worker", "Images of one step of one worker."),
-    "--optimizer": ("optimizer.rule", "How a parameter server changes its weights with a gradient."),
-    "--learning-rate": ("optimizer.learning_rate", "The highest; the schedule scales it."),
-    "--weight-decay": ("optimizer.weight_decay", "Decoupled weight decay."),
-    "--precision": (
-        "model.precision",
-        "Dtype of the computation; auto: bfloat16 where the processor has instructions for it.",
-    ),
-    "--evaluator/--no-evaluator": ("cluster.evaluator", "Score every checkpoint in a process of its own."),
-    "--isolation": ("cluster.isolation", "Use a network that nobody else reaches; auto: where the system allows it."),
-    "--seed": ("training.seed", "Seed of batches, augmentation and initial weights."),
+    "--staleness-method": "staleness.method",
+    "--straggler": "cluster.straggler",
+    "--dataset": "data.dataset",
+    "--data-dir": "data.data_dir",
+    "--target": "data.target",
+    "--image-size": "data.image_size",
+    "--skip-bad/--no-skip-bad": "data.skip_bad",
+    "--augment": AUGMENTATION,
+    "--model": "model.name",
+    "--epochs": "training.epochs",
+    "--steps": "training.steps",
+    "--batch-size": "training.batch_size_per_worker",
+    "--optimizer": "optimizer.rule",
+    "--learning-rate": "optimizer.learning_rate",
+    "--weight-decay": "optimizer.weight_decay",
+    "--precision": "model.precision",
+    "--evaluator/--no-evaluator": "cluster.evaluator",
+    "--isolation": "cluster.isolation",
+    "--seed": "training.seed",
 }
 
 
@@ -180,6 +157,18 @@ def type_of_setting(key: str) -> click.ParamType[Any] | type:
     return click.Path(path_type=Path) if kind is Path else kind
 
 
+def _text(key: str) -> str:
+    """Return what a setting is; one of single modes with their names."""
+    if key == AUGMENTATION:
+        forms = ", ".join(one.form for one in VARIATIONS.values())
+        return f"How images are varied, these ways and no others: {forms}, joined by commas, or {NO_VARIATION}."
+    section, name = key.split(".")
+    if section != "mode" or name in sections()[section].model_fields:
+        return _field(section, name).description or ""
+    having = [mode for mode in MODES if name in mode.Settings.model_fields]
+    return " ".join(f"Mode {mode.name}: {mode.Settings.model_fields[name].description}" for mode in having)
+
+
 def _field(section: str, name: str) -> FieldInfo:
     fields = sections()[section].model_fields
     if name in fields:
@@ -214,10 +203,10 @@ def config_options(*names: str) -> Callable[[Body], Body]:
 
     def add(command: Body) -> Body:
         for name in reversed(names or tuple(CONFIG_OPTIONS)):
-            key, text = CONFIG_OPTIONS[name]
+            key = CONFIG_OPTIONS[name]
             place = GROUPS[key.partition(".")[0]]
             about: dict[str, Any] = {"group": place, "rare": name in RARE, "usual": name in USUAL}
-            command = option(name, _parameter(key), default=None, type=type_of_setting(key), help=text, **about)(
+            command = option(name, _parameter(key), default=None, type=type_of_setting(key), help=_text(key), **about)(
                 command
             )
         return command
@@ -301,7 +290,7 @@ def resolved_config(
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Return dotted key → value of `--set` and, over it, of the command's options. Raises UserError for bad input."""
     given = {name: value for name, value in options.items() if value is not None}
-    values = {key: given[_parameter(key)] for key, _ in CONFIG_OPTIONS.values() if _parameter(key) in given}
+    values = {key: given[_parameter(key)] for key in CONFIG_OPTIONS.values() if _parameter(key) in given}
     return _assigned(assignments) | settings_of(values)
 
 

@@ -243,7 +243,7 @@ def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, objec
 
 def _options(key: str) -> str:
     """Return the options that give a setting, with a comma before each."""
-    options = [option for option, (setting, _) in CONFIG_OPTIONS.items() if setting == key]
+    options = [option for option, setting in CONFIG_OPTIONS.items() if setting == key]
     forms = [one.form for one in VARIATIONS.values() if key == f"data.augmentation.{one.setting}"]
     options += [f"--augment {form}" for text in forms for form in text.split(" or ")]
     return "".join(f", `{option}`" for option in options)

@@ -287,10 +287,10 @@ class DataSettings(Section):
     """The section `data` of a configuration. A data set adds settings of its own in a subclass, with defaults."""
 
     dataset: Annotated[str, AfterValidator(lambda name: DATASETS.check_name(name))] = Field(
-        description="The data set, or a path to your own data; auto: CIFAR-10 if it can be had, else the generated one."
+        description="The data set, or the path of your own; auto: CIFAR-10, else a generated one."
     )
     data_dir: PathFromText | None = Field(
-        default=None, description="Its archive or folder; null: look in the caches, then download."
+        default=None, description="The archive or folder of the data set; null: look in the caches, then download."
     )
 
 

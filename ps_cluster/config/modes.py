@@ -245,9 +245,7 @@ class RuleSettings(Section):
     rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))] = Field(
         description="How a parameter server changes its weights with a gradient."
     )
-    learning_rate: float = Field(
-        gt=0, le=LARGEST_FACTOR, description="The highest learning rate of an update; the section `schedule` scales it."
-    )
+    learning_rate: float = Field(gt=0, le=LARGEST_FACTOR, description="The highest; the section `schedule` scales it.")
     weight_decay: Factor = Field(
         description="Decoupled: an update also subtracts learning rate x weight_decay x weight from each weight."
     )

@@ -182,7 +182,7 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
 
 class ClusterSettings(Section):
     workers: int = Field(
-        ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Worker processes; on one machine at most {MOST_WORKERS}."
+        ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Workers; on one machine at most {MOST_WORKERS}."
     )
     min_workers: int | None = Field(
         default=None, ge=1, le=MOST_WORKERS_OF_A_CLUSTER,
@@ -195,7 +195,7 @@ class ClusterSettings(Section):
     parameter_servers: int = Field(
         ge=1,
         le=256,
-        description=f"Parameter server processes; on one machine at most {MOST_PARAMETER_SERVERS}. Each has one slice.",
+        description=f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}.",
     )
     evaluator: bool = Field(description="Start a process beside the cluster that scores every new checkpoint.")
     intra_op_threads: int = Field(

@@ -147,31 +147,16 @@ def saved_sign(member: Member, scene: Scene) -> Sign | None:
     return Sign("saved", good, f"the newest checkpoint or snapshot is {age_s:.1f} s old{bound}")
 
 
-@dataclass(frozen=True)
-class Probe:
-    """A question. `name`: of --probe; `good`, `bad`: the first word of the answer."""
-
-    name: str
-    good: str
-    bad: str
-    looks: tuple[Look, ...]
-
-
 _LIVE: tuple[Look, ...] = (process_sign, port_sign, rows_sign)
-PROBES = {
-    probe.name: probe
-    for probe in (
-        Probe("live", "alive", "not alive", _LIVE),
-        Probe("ready", "ready", "not ready", (*_LIVE, training_sign, saved_sign)),
-    )
-}
+PROBES = {"live": _LIVE, "ready": (*_LIVE, training_sign, saved_sign)}
+_GOOD = {"live": "alive", "ready": "ready"}  # the first word of an answer
 
 
 @dataclass(frozen=True)
 class Health:
-    """The answer of a probe."""
+    """The answer of a probe. `probe`: one of PROBES."""
 
-    probe: Probe
+    probe: str
     signs: tuple[Sign, ...]
 
     @property
@@ -182,13 +167,13 @@ class Health:
     def line(self) -> str:
         """The answer on one line: all signs or, where some are bad, those."""
         told = [sign.says for sign in self.signs if self.good or not sign.good]
-        return f"{self.probe.good if self.good else self.probe.bad}: {'; '.join(told)}"
+        return f"{'' if self.good else 'not '}{_GOOD[self.probe]}: {'; '.join(told)}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"probe": self.probe.name, "good": self.good, "signs": [asdict(sign) for sign in self.signs]}
+        return {"probe": self.probe, "good": self.good, "signs": [asdict(sign) for sign in self.signs]}
 
 
-def ask(root: Path, probe: Probe, task: Task | None, bounds: Bounds, machine: Surroundings | None = None) -> Health:
+def ask(root: Path, probe: str, task: Task | None, bounds: Bounds, machine: Surroundings | None = None) -> Health:
     """Return the health of a task or, without one, of what runs here: the launcher, or all tasks of this machine.
 
     Raises UserError where files of the run are damaged, or it has no such task.
@@ -200,7 +185,7 @@ def ask(root: Path, probe: Probe, task: Task | None, bounds: Bounds, machine: Su
     scene = Scene(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
     signs: list[Sign] = []
     for member in members:
-        for look in probe.looks:
+        for look in PROBES[probe]:
             if (sign := look(member, scene)) is not None:
                 signs.append(sign)
                 if sign.name == "process" and not sign.good:
