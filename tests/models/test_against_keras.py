@@ -1,4 +1,4 @@
-"""One worker's first 20 updates are those of plain Keras on the same batches, for what users build networks of."""
+"""One worker's first updates are those of plain Keras on the same batches, for what users build networks of."""
 
 import keras
 import numpy as np
@@ -14,11 +14,6 @@ IN_BFLOAT16 = 0.005  # a graph rounds once where Keras, step by step, rounds aft
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a worker finds who it is
-
-
-def shared():
-    row, twice = keras.Input([6]), LAYERS.Dense(6, activation="tanh")
-    return keras.Model(row, LAYERS.Dense(3)(twice(twice(row))))
 
 
 def nested():
@@ -132,20 +127,16 @@ KINDS = {
         lambda: stack(LAYERS.Conv2D(3, 3), LAYERS.BatchNormalization(axis=1), LAYERS.Flatten(), of="image"),
         ["image"],
     ),
-    "layer norm": (lambda: stack(LAYERS.Dense(5), LAYERS.LayerNormalization()), ["row"]),
-    "group norm": (
-        lambda: stack(LAYERS.Conv2D(4, 3), LAYERS.GroupNormalization(2), LAYERS.Flatten(), of="image"),
-        ["image"],
+    "regularisers": (
+        lambda: stack(LAYERS.Dense(5, kernel_regularizer="l2", bias_regularizer="l1", activity_regularizer="l2")),
+        ["row"],
     ),
-    "regulariser": (lambda: stack(LAYERS.Dense(5, kernel_regularizer="l2", bias_regularizer="l1")), ["row"]),
-    "activity regulariser": (lambda: stack(LAYERS.Dense(5, activity_regularizer="l2")), ["row"]),
     "state and loss of a layer of one's own": (lambda: stack(LAYERS.Dense(5), Counting()), ["row"]),
     "a batch norm that is called twice": (called_twice, ["row"]),
     "a batch norm at each time": (in_time, ["words"]),
     "a batch norm with a frozen gamma": (with_a_frozen_gamma, ["row"]),
     "frozen layers": (frozen, ["row"]),
     "a frozen batch norm of images": (frozen_image, ["image"]),
-    "a shared layer": (shared, ["row"]),
     "a model in a model": (nested, ["row"]),
     "adapted normalisation": (adapted, ["row"]),
     "embedding and lstm": (
@@ -179,13 +170,12 @@ def deep():
 
 
 OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(0.02),
+    "sgd": lambda: keras.optimizers.SGD(0.02, clipnorm=0.05),
     "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     "nesterov": lambda: keras.optimizers.SGD(0.01, momentum=0.6, nesterov=True, clipvalue=0.02),
     "adam": lambda: keras.optimizers.Adam(0.01, beta_1=0.8, beta_2=0.99, epsilon=1e-4, global_clipnorm=0.1),
     "adam with decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.3),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, rho=0.7, epsilon=1e-4),
-    "rmsprop with momentum": lambda: keras.optimizers.RMSprop(momentum=0.5, clipnorm=0.05),
+    "rmsprop with momentum": lambda: keras.optimizers.RMSprop(0.01, rho=0.7, epsilon=1e-4, momentum=0.5, clipnorm=0.05),
 }
 
 
@@ -225,28 +215,18 @@ def test_an_optimizer_that_no_rule_stands_for_is_refused_with_what_to_set(optimi
         settings_of(optimizer())
 
 
-@pytest.mark.parametrize(
-    ("setting", "limit", "of_keras"),
-    [("clip_norm", 0.05, "clipnorm"), ("global_clip_norm", 0.1, "global_clipnorm"), ("clip_value", 0.01, "clipvalue")],
-)
-def test_gradients_are_clipped_as_keras_does(setting, limit, of_keras):
-    optimizer = keras.optimizers.SGD(0.1, **{of_keras: limit})
-    assert max(differences(deep, ["row"], {f"optimizer.{setting}": limit}, optimizer=optimizer)) <= TOLERANCE
-
-
 def test_labels_are_smoothed_as_keras_does():
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
     found = differences(deep, ["row"], {"training.label_smoothing": 0.2}, loss=loss, target=lambda y: np.eye(3)[y])
     assert max(found) <= TOLERANCE
 
 
-def test_examples_have_the_weights_that_the_data_set_gives_them():
-    assert max(differences(deep, ["row"], weighted=True)) <= TOLERANCE
-
-
 def test_classes_have_the_weights_of_the_settings_by_name_or_label():
     found = differences(
-        deep, ["row"], {"training.class_weights": {"a": 0.3, "2": 4.0}}, class_weight={0: 0.3, 1: 1, 2: 4}
+        deep,
+        ["row"],
+        {"training.class_weights": {"a": 0.3, "2": 4.0}},
+        class_weight={0: 0.3, 1: 1, 2: 4},
     )
     assert max(found) <= TOLERANCE
 
@@ -264,9 +244,8 @@ def distances(labels, outputs):
     return keras.ops.sum(keras.ops.abs(keras.ops.one_hot(keras.ops.cast(labels, "int32"), 3) - outputs), -1)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_loss_of_ones_own_is_that_of_compile(weighted):
-    assert max(differences(compiled(distances), ["row"], weighted=weighted)) <= TOLERANCE
+def test_a_loss_of_ones_own_is_that_of_compile():
+    assert max(differences(compiled(distances), ["row"], weighted=True)) <= TOLERANCE
 
 
 def test_a_loss_that_takes_rows_for_labels_is_given_them():

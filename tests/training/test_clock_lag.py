@@ -2,7 +2,6 @@
 
 import threading
 
-import numpy as np
 import pytest
 
 from ps_cluster.server.shard import NO_END, REFUSED
@@ -59,21 +58,12 @@ def equal_shares(store, steps, seconds):
     return rows
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("lag", [0, 2])
 def test_who_begins_a_step_has_seen_every_update_that_is_older_than_the_bound(lag):
-    store = store_with(lag, steps=60)
-    rows = equal_shares(store, 60, lambda worker: 0.02 if worker == 2 else 0.0)
-    assert not unseen(rows, lag) and clocks(store) == [20, 20, 20]
+    store = store_with(lag, steps=45)
+    rows = equal_shares(store, 45, lambda worker: 0.02 if worker == 2 else 0.0)
+    assert not unseen(rows, lag) and clocks(store) == [15, 15, 15]
     assert lag == 0 or unseen(rows, lag - 1), "the quick ones go ahead as far as they may"
-
-
-def test_with_a_lag_of_zero_nobody_begins_a_step_before_all_have_pushed_the_one_before():
-    rows = equal_shares(store_with(0), 30, lambda worker: 0.005 * worker)
-    order = np.argsort(rows["version"])
-    in_rounds = rows["worker"][order].reshape(10, 3)
-    assert (np.sort(in_rounds) == [0, 1, 2]).all(), "every three updates are one of each worker"
-    read = (rows["version"] - 1 - rows["staleness"])[order].reshape(10, 3)
-    assert (read >= 3 * np.arange(10)[:, None]).all()
 
 
 def test_a_worker_without_a_step_holds_nobody_back_once_the_last_dispatch_has_begun():
@@ -175,8 +165,8 @@ def test_a_replay_that_is_refused_is_a_step_that_ended():
     assert push(store, 1, step=0).tolist() == [REFUSED] and clocks(store) == [1, 1, 0]
 
 
-@pytest.mark.parametrize("workers", [3, 5])
-def test_clocks_go_on_behind_a_snapshot_also_with_more_workers(workers):
+def test_clocks_go_on_behind_a_snapshot_also_with_more_workers():
+    workers = 5
     store = store_with(1, steps=20)
     for step in range(12):
         take(store, step % 3, step)
@@ -190,6 +180,6 @@ def test_clocks_go_on_behind_a_snapshot_also_with_more_workers(workers):
 
 def test_both_bounds_hold_where_both_are_given():
     values = {"mode.name": "bounded", "mode.max_clock_lag": 2, "mode.max_staleness": 1}
-    store = make_store(kind=BoundedShard, values=values, steps=60, rule="sgd")
-    rows = equal_shares(store, 60, lambda worker: 0.01 if worker == 2 else 0.0)
+    store = make_store(kind=BoundedShard, values=values, steps=45, rule="sgd")
+    rows = equal_shares(store, 45, lambda worker: 0.01 if worker == 2 else 0.0)
     assert not unseen(rows, 2) and rows["staleness"].max() <= 1

@@ -55,10 +55,9 @@ def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, 
     return w
 
 
-@pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule, slices):
-    store = make_store(slices, rule=rule, momentum=0.9, learning_rate_factors=[])
+def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule):
+    store = make_store(rule=rule, momentum=0.9, learning_rate_factors=[])
     assert run_quadratic(store, 50, TARGET) == pytest.approx(reference(rule, 50), rel=1e-6, abs=1e-6)
 
 
@@ -207,8 +206,7 @@ def test_bfloat16_on_the_wire_keeps_the_stored_weights_in_float32():
 
 
 KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers of slices, slow weights
-    {"rule": "adam", "values": {"staleness.method": "dc_adaptive", "lookahead.every_updates": 2}},
-    {"rule": "nesterov", "values": {"staleness.method": "gap_aware"}},
+    {"rule": "adam", "values": {"staleness.method": "gap_aware", "lookahead.every_updates": 2}},
     {"rule": "sgd", "values": {"mode.name": "elastic"}},
 ]
 
@@ -223,7 +221,7 @@ def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(sett
         statistics = tf.ones_like(pulled.statistics)
         store.push(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, row(worker=step % 2))
     begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
-    for slices in (1, 3, 4, 2):
+    for slices in (1, 3, 2):
         assert is_consistent_cut(found.arrays)
         store, found = make(slices), resliced(found, slices)
         store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})

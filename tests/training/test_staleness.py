@@ -162,8 +162,14 @@ def assert_same(actual, expected):
         np.testing.assert_allclose(share, expected_share, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam", "rmsprop"])
-@pytest.mark.parametrize("name", METHODS.names)
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        *((name, "sgd") for name in METHODS.names),
+        # Those that scale a gradient: each rule takes the share in its own way.
+        *((name, rule) for name in ("inverse", "gap_aware") for rule in ("momentum", "nesterov", "adam", "rmsprop")),
+    ],
+)
 def test_interleaved_workers_get_what_numpy_computes(name, rule):
     server, reference = Server(name, rule), Reference(name, rule)
     (actual, expected), stalenesses = replay(INTERLEAVED, server, reference)
@@ -192,7 +198,7 @@ def test_inverse_staleness_is_the_share_of_a_gradient():
     assert [float(share) for share in shares] == pytest.approx([1, 1, 1 / 2, 1 / 3])
 
 
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam", "rmsprop"])
+@pytest.mark.parametrize("rule", ["nesterov", "adam"])
 def test_inverse_at_one_staleness_is_the_learning_rate_over_it_with_every_rule(rule):
     divided, lowered = Server("inverse", rule), Server("none", rule)
     for gradient in np.random.default_rng(0).normal(size=[10, LENGTH]).astype(np.float32):
@@ -245,25 +251,18 @@ def test_a_step_at_a_lower_rate_is_no_smaller_a_reference_to_gap_aware():
     np.testing.assert_allclose(shares, 0.5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["dc_adaptive", "gap_aware"])
-def test_slots_come_back_as_they_were_on_two_slices(name):
-    made = [make_store(2, values={"staleness.method": name}) for _ in range(2)]
-    run_quadratic(made[0], 5, np.zeros(7, np.float32))
-    made[1].restore(state_of(made[0]))
-    first, second = (state_of(store) for store in made)
-    assert first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
-
-
-@pytest.mark.parametrize("workers", [2, 5])
-def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_there(workers):
+def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_there():
     adaptive = {"staleness.method": "dc_adaptive"}
-    three, others = make_store(2, values=adaptive), make_store(2, values=adaptive | {"cluster.workers": workers})
+    three = make_store(2, values=adaptive)
     run_quadratic(three, 5, np.zeros(7, np.float32))
     three.push(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2))
-    others.restore(state_of(three))
-    before, rows = state_of(three)["slot_mean_square"], state_of(others)["slot_mean_square"]
-    assert before[[0, 2]].any(axis=1).all() and rows.shape == (workers, 7)
-    assert np.array_equal(rows[:3], before[:workers]) and not rows[3:].any()
+    before = state_of(three)["slot_mean_square"]
+    assert before[[0, 2]].any(axis=1).all()
+    for workers in (2, 5):
+        others = make_store(2, values=adaptive | {"cluster.workers": workers})
+        others.restore(state_of(three))
+        rows = state_of(others)["slot_mean_square"]
+        assert rows.shape == (workers, 7) and np.array_equal(rows[:3], before[:workers]) and not rows[3:].any()
 
 
 def test_every_worker_has_a_mean_square_of_its_own():
@@ -370,8 +369,8 @@ def test_the_corrected_momentum_and_that_of_asynchrony_lead_to_the_one_asked_for
         assert -recursion[1] == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize("name", CORRECTING)
-def test_a_slice_does_with_every_method_what_numpy_does(name):
+@pytest.mark.parametrize("name", ["inverse", "gap_aware", "dc_adaptive"])
+def test_a_slice_does_with_a_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "staleness.method": name}
     settings |= own_of(name)
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})

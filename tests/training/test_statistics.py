@@ -82,23 +82,21 @@ class Workers:
         return bool(np.all((lowest <= seen) & (seen <= highest)))
 
 
-@pytest.mark.parametrize(("staleness", "local_steps"), [(0, 1), (4, 4), (64, 1), (64, 16)])
+@pytest.mark.parametrize(("staleness", "local_steps"), [(4, 4), (64, 16)])
 def test_statistics_stay_within_those_of_the_batches_at_any_staleness(staleness, local_steps):
     network = FlatNetwork(two_way_norms())
     assert Workers(network, staleness=staleness, local_steps=local_steps, updates=150).stay_in_range()
 
 
-@pytest.mark.parametrize(("staleness", "local_steps"), [(30, 1), (8, 4), (2, 16)])
-def test_a_plain_change_added_to_later_statistics_would_leave_that_range(staleness, local_steps):
+def test_a_plain_change_added_to_later_statistics_would_leave_that_range():
     network = FlatNetwork(two_way_norms((0.9,)))
     network.keep = np.ones_like(network.keep)  # what is fresh is then the change that the step saw
-    assert not Workers(network, staleness=staleness, local_steps=local_steps, updates=150).stay_in_range()
+    assert not Workers(network, staleness=8, local_steps=4, updates=150).stay_in_range()
 
 
-@pytest.mark.parametrize("local_steps", [1, 4])
-def test_without_staleness_they_are_those_of_keras(local_steps):
+def test_without_staleness_they_are_those_of_keras():
     model = two_way_norms()
-    workers = Workers(FlatNetwork(model), staleness=0, local_steps=local_steps, updates=5)
+    workers = Workers(FlatNetwork(model), staleness=0, local_steps=4, updates=5)
     workers.store.restore(state_of(workers.store) | {"statistics": flatten(statistics_of(model))})
     last = workers.run()[-1]
     for images in workers.images:

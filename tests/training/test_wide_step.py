@@ -55,7 +55,6 @@ def cut(model, least_units=3):
 @pytest.mark.parametrize(
     ("build", "of", "settings"),
     [
-        (dense, "row", {}),
         (dense, "row", {"optimizer.clip_value": 0.001}),
         (images, "image", {}),
         (used_twice, "row", {}),
