@@ -42,7 +42,7 @@ SLOW = {
     "simulate": "training",
     "sweep": "joining",
     "system": "firewall fork_server isolation isolation_refused",
-    "training": "bounded clock_lag elastic membership proof_of_modes staged_step waiting wide_step worker_group",
+    "training": "all_reduce bounded clock_lag elastic membership proof_of_modes staged_step waiting wide_step",
 }
 SLOW_FILES = {
     Path(__file__).parent / folder / f"test_{name}.py" for folder, names in SLOW.items() for name in names.split()

@@ -63,12 +63,12 @@ class InitialState:
     keep: np.ndarray
 
     def split(self, slices: int) -> list[InitialState]:
-        """Return one Start per slice, with contiguous parts of all vectors."""
+        """Return the state of each slice, with contiguous parts of all vectors."""
         parts = (np.array_split(vector, slices) for vector in vars(self).values())
         return [InitialState(*vectors) for vectors in zip(*parts)]
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
-        """Return one Start per slice: with the weights at these positions, int64 [k], and so many statistics."""
+        """Return the state of each slice: the weights at these positions, int64 [k], and so many statistics."""
         at = np.cumsum(statistics)[:-1]
         parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
         parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]

@@ -1,6 +1,11 @@
 """A worker of synchronous training by all-reduce with MultiWorkerMirroredStrategy, the usual alternative.
 
-Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers.
+Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers:
+
+    each worker   some updates in one graph: pull from its own slice, compute, ──► all-reduce ◄──► the other workers
+                  apply the mean to its own slice; keep the row of the update
+                  then one all-reduce of all rows, of what each wants (go on, stop), and of a digest of its weights
+
 A step needs one flat all-reduce, and another one for the moving statistics where the network has any and the wire is
 not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
 """

@@ -44,6 +44,7 @@ class RunProgress:
 
     Attributes:
       clock: counts the seconds of training.
+      total: the number of updates of the whole run.
       scheduled_updates: the updates that were handed out, noted by the chief when it does so.
       positions: how many rows of each slice were read.
       missing_steps: int64 [k], the step ids that were under way before a resume, in order.
@@ -63,7 +64,7 @@ class RunProgress:
         self._train_examples = config.examples_seen(train_examples)
         self._metric = metric
         self._config = config
-        self._total = config.total_updates(train_examples)
+        self.total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
         self._joiner = ShardJoiner(config.slices, shared=config.mode_kind.shares_steps)
         self._applied_steps = StepSet()
@@ -206,13 +207,8 @@ class RunProgress:
         return self._tally.gradients // self._config.gradients_per_update
 
     @property
-    def total(self) -> int:
-        """The number of updates of the whole run."""
-        return self._total
-
-    @property
     def completed(self) -> bool:
-        return self.applied == self._total
+        return self.applied == self.total
 
     @property
     def outstanding(self) -> int:
@@ -261,7 +257,7 @@ class RunProgress:
             phase=phase,
             applied=self.applied,
             scheduled=scheduled,
-            total=self._total,
+            total=self.total,
             examples=self.examples,
             examples_per_second=self._rate(2),
             train_seconds=times.seconds,

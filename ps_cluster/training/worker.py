@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -141,10 +141,8 @@ def steps_function(
 # The chief's side: what is handed out, in which dispatches.
 
 
-class ScheduleDispatch(Protocol):
-    """Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
-
-    def __call__(self, function: Callable[..., Any], what: np.ndarray | int) -> None: ...
+ScheduleDispatch: TypeAlias = Callable[[Callable[..., Any], np.ndarray | int], None]
+"""Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
 
 
 class StepSource(ABC):

@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.server.shard import Ledgers
-from ps_cluster.training.chief import Chief
+from ps_cluster.training.chief import BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of
 
@@ -114,3 +114,44 @@ def test_nothing_is_handed_out_at_rest(rests):
         thread.join(0.05)
     end(thread, drain)
     assert (handed[2] == handed[0]) == rests
+
+
+def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwhile():
+    go_on, seen = threading.Event(), []
+
+    def look(what):
+        assert go_on.wait(10)
+        seen.append(what)
+
+    with BackgroundPoller(look) as upkeep:
+        assert upkeep.ended_within(0), "none was begun"
+        upkeep.begin("rows")
+        assert upkeep.is_under_way and not upkeep.ended_within(0) and not seen
+        go_on.set()
+        assert upkeep.ended_within(10) and not upkeep.is_under_way
+        upkeep.begin("more")
+    assert seen == ["rows", "more"], "the end waits for the look under way"
+
+
+def refuse():
+    raise OSError("the ps is gone")
+
+
+def test_the_error_of_a_look_is_that_of_its_caller():
+    with BackgroundPoller(refuse) as upkeep, pytest.raises(OSError, match="the ps is gone"):
+        upkeep.begin()
+        upkeep.ended_within(10)
+
+
+def test_the_error_of_the_last_look_is_told_at_the_end():
+    with pytest.raises(OSError, match="the ps is gone"), BackgroundPoller(refuse) as upkeep:
+        upkeep.begin()
+
+
+def test_after_another_error_nobody_waits_for_a_look_that_may_never_end():
+    answer = threading.Event()
+    with pytest.raises(ValueError, match="a worker failed"), BackgroundPoller(answer.wait) as upkeep:
+        upkeep.begin(60)
+        raise ValueError("a worker failed")
+    assert upkeep.is_under_way
+    answer.set()

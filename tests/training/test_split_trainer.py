@@ -1,4 +1,7 @@
-"""Which worker gets which layers, and what can't be placed."""
+"""Which worker gets which layers, and what can't be placed; the lock between steps and a snapshot."""
+
+import threading
+import time
 
 import pytest
 
@@ -6,7 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.cuts import Block
 from ps_cluster.training.modes import LAYERS, Place, places_of
-from ps_cluster.training.split_trainer import devices_of, first_blocks, task_of
+from ps_cluster.training.split_trainer import FairLock, devices_of, first_blocks, task_of
 
 BLOCKS = [
     Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))
@@ -100,3 +103,42 @@ def test_it_trains_at_the_rates_that_were_found_for_a_single_process():
         for values in (settings | {"mode.name": "layers"}, {"model.name": "tutorial_cnn", "mode.name": "single"})
     ]
     assert rates[0] == rates[1] == 0.004
+
+
+def test_a_thread_that_takes_it_again_and_again_lets_another_one_in():
+    lock, ends = FairLock(), threading.Event()
+
+    def busy():
+        while not ends.is_set():
+            with lock:
+                time.sleep(0.002)
+
+    thread = threading.Thread(target=busy, daemon=True)
+    thread.start()
+    turns = 0
+    began = time.monotonic()
+    while turns < 20 and time.monotonic() - began < 30:
+        with lock:
+            turns += 1
+    ends.set()
+    thread.join(10)
+    assert turns == 20 and not thread.is_alive()
+
+
+def test_nobody_is_in_it_with_another():
+    lock, inside, most = FairLock(), [], []
+
+    def work():
+        for _ in range(50):
+            with lock:
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(most) == 150 and max(most) == 1

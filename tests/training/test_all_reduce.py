@@ -1,11 +1,15 @@
-"""One update of the all-reduce with a single worker: the same graph, and a strategy of one device."""
+"""One update of the all-reduce with a single worker; what workers tell each other; a wait for others that is ended."""
+
+import threading
+import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.all_reduce import all_reduce_function
+from ps_cluster.training.all_reduce import RoundWatch, WorkerGroup, all_reduce_function
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import make_store, state_of
 
@@ -48,3 +52,35 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
     assert stop == 1.0 and digests == [store.slices[0].digest(), 0.0], "each worker's in its own place"
     losses = store.read_ledgers([0]).rows[0]["loss"]
     assert np.isnan(losses[0]) and losses[1:].tolist() == [0.0], "the other one would add its own to this"
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"12345678", b"\0\xff" * 1000 + b"\0"])
+def test_what_is_told_comes_back_byte_for_byte(content):
+    alone = WorkerGroup(tf.distribute.OneDeviceStrategy("/device:CPU:0"), 0, 1)
+    assert alone.broadcast(content) == content
+    assert alone.gather(content) == [content]
+
+
+def test_a_round_that_takes_too_long_is_given_up():
+    given_up = threading.Event()
+    with RoundWatch(0.05, lambda limit_s: given_up.set()):
+        assert given_up.wait(5)
+
+
+def test_rounds_that_end_in_time_are_not_given_up_however_long_all_of_them_take():
+    seconds, given_up = [0.0], []
+    with RoundWatch(0.01, lambda limit_s: given_up.append(seconds[0]), clock=lambda: seconds[0]) as watch:
+        for _ in range(20):
+            seconds[0] += 0.009
+            time.sleep(0.002)
+            watch.moved(0.01)
+    assert not given_up
+
+
+def test_nothing_is_given_up_after_the_last_round():
+    seconds, given_up = [0.0], []
+    with RoundWatch(0.01, lambda limit_s: given_up.append(True), clock=lambda: seconds[0]):
+        pass
+    seconds[0] = 1.0
+    time.sleep(0.02)
+    assert not given_up
