@@ -33,7 +33,7 @@ SLOW = {
     "data": "augment batches cifar100 sources synthetic",
     "deploy": "slurm_script workload_kinds",
     "doors": "installed_package one_file",
-    "evaluation": "evaluator export own_network_scored predict",
+    "evaluation": "evaluator export predict scorer",
     "files": "json_files",
     "hosts": "hosts",
     "launch": "launcher network_check task watch",

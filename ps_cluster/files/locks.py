@@ -123,7 +123,16 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
     """
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
-    lock = _take(folder, what, notify, shared)
+    try:
+        untrusted.check_way(folder, what)
+        folder.mkdir(parents=True, exist_ok=True)
+        untrusted.check_folder(folder, what, notify)
+        os.scandir(folder).close()  # raises if the folder is unreadable: then it can't be called empty
+        lock = Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
+    except (NotADirectoryError, FileExistsError) as error:
+        raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
+    except OSError as error:
+        raise UserError(f"{what} '{folder}' can't be written: {error.strerror}") from error
     try:
         yield
     finally:
@@ -223,19 +232,6 @@ def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
 def is_empty(folder: Path, besides: str = LOCK) -> bool:
     """Return whether a folder contains nothing but the lock and `besides`, or does not exist."""
     return not folder.is_dir() or all(path.name in (LOCK, besides) for path in folder.iterdir())
-
-
-def _take(folder: Path, what: str, notify: Notify, shared: bool) -> Lock:
-    try:
-        untrusted.check_way(folder, what)
-        folder.mkdir(parents=True, exist_ok=True)
-        untrusted.check_folder(folder, what, notify)
-        os.scandir(folder).close()  # raises if the folder is unreadable: then it can't be called empty
-        return Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
-    except (NotADirectoryError, FileExistsError) as error:
-        raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
-    except OSError as error:
-        raise UserError(f"{what} '{folder}' can't be written: {error.strerror}") from error
 
 
 def _locked(path: Path, what: str, notify: Notify, kind: int) -> int:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import ps_cluster
+from ps_cluster.api.compare_arms import compare
 from ps_cluster.api.train import train
 from tests.helpers.processes import assert_none_left
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
+from tests.test_imports import imported_by
 
 FAKE = Path(__file__).with_name("fake_launcher.py")
 ONE = {"workers": 1, "steps": 20, "data": "synthetic", "model": "tutorial_cnn"}
@@ -123,7 +125,7 @@ def test_a_folder_of_another_user_is_refused_before_anything_is_written(common, 
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(common / "cache"))
     for call in (
         lambda: train(run_dir=theirs, command=("/no/such/program",), **ONE),
-        lambda: ps_cluster.compare(["async"], output=theirs, command=("/no/such/program",), **ONE),
+        lambda: compare(["async"], output=theirs, command=("/no/such/program",), **ONE),
     ):
         theirs = common / "theirs"
         theirs.mkdir(exist_ok=True)
@@ -148,3 +150,18 @@ def test_nobody_else_may_write_to_what_is_written(call, tmp_path):
 def test_help_shows_the_options_of_the_command():
     assert {"workers", "ps", "batch_size", "max_staleness"} <= set(inspect.signature(ps_cluster.train).parameters)
     assert {"arms", "seeds", "workers"} <= set(inspect.signature(ps_cluster.compare).parameters)
+
+
+def test_every_public_name_is_there_and_belongs_to_the_api():
+    assert {name: getattr(ps_cluster, name).__class__ for name in ps_cluster.__all__}
+    assert set(ps_cluster.__all__) == set(ps_cluster._HOMES) <= set(dir(ps_cluster))
+    assert not hasattr(ps_cluster, "trains")
+
+
+def test_the_import_of_the_package_imports_nothing_that_takes_time():
+    assert not imported_by("import ps_cluster") & {"numpy", "pydantic", "click", "tensorflow", "keras"}
+
+
+def test_the_api_trains_without_tensorflow_in_the_callers_process():
+    loaded = imported_by("import ps_cluster; ps_cluster.train, ps_cluster.compare, ps_cluster.Result")
+    assert "ps_cluster.launch.local_run" in loaded and not loaded & {"tensorflow", "keras", "matplotlib"}

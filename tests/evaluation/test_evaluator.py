@@ -36,7 +36,7 @@ from tests.helpers.users import SOMEBODY
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
 PROJECT = Path(__file__).parents[2]
-TEST_EXAMPLES = 1013  # twenty batches and a remainder
+TEST_EXAMPLES = 263  # five batches and a remainder
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +117,9 @@ def test_score_is_that_of_the_whole_test_set_counted_by_hand(run_dir, dataset, n
 
 
 def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir, dataset, network):
-    settings = {"data.dataset": "synthetic", "evaluation.validation_examples": 5}
+    settings = {"data.dataset": "synthetic", "evaluation.validation_examples": 6}
     write_whole(run_dir.config, load_config(run_dir.config).with_values(settings).to_yaml())
-    held_out = np.bincount(dataset.target("train")[-5:], minlength=10) / 5
+    held_out = np.bincount(dataset.target("train")[-6:], minlength=10) / 6
     pairs = ((a, b) for a in range(10) for b in range(10))  # the test images would choose the other of the two
     pair = next((a, b) for a, b in pairs if held_out[a] > held_out[b] and share(dataset, a) < share(dataset, b))
     rows = []
@@ -162,7 +162,7 @@ def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     powers = np.exp(found - found.max(1, keepdims=True))
     probabilities = powers / powers.sum(1, keepdims=True)
     assert kept.arrays["target"].tolist() == labels.tolist()
-    assert np.mean(kept.arrays["predicted"] == probabilities.argmax(1)) > 0.999
+    assert np.mean(kept.arrays["predicted"] == probabilities.argmax(1)) > 1 - 1.5 / TEST_EXAMPLES
     assert kept.arrays["confidence"] == pytest.approx(probabilities.max(1), abs=1e-4)
     assert kept.arrays["of_target"] == pytest.approx(probabilities[np.arange(len(labels)), labels], abs=1e-4)
 

@@ -12,7 +12,7 @@ from ps_cluster.files.writing import remove, remove_folder, write_whole
 from ps_cluster.runs import checkpoints, journal, messages
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.ledger import ROW
-from ps_cluster.runs.messages import Superseded, claim
+from ps_cluster.runs.messages import TOLD, LeaderMessage, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -153,3 +153,30 @@ def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir
     claims = [claim(run_dir) for _ in range(3)]
     assert {one.name for one in run_dir.leaders.iterdir()} == {f"epoch-{one.epoch:06d}.json" for one in claims}
     assert messages._newest(run_dir.leaders) == 3
+
+
+# The leader's word to a task; half a word is none.
+
+
+@pytest.mark.parametrize(
+    "told",
+    [LeaderMessage(epoch=1), LeaderMessage(epoch=7, ended="completed"), LeaderMessage(epoch=2, refused="not the same")],
+)
+def test_what_the_leader_writes_is_what_the_task_reads(tmp_path, told):
+    (tmp_path / TOLD).write_text(told.model_dump_json())
+    assert read_told(tmp_path) == told
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"epoch": 1', '{"epoch": "1"}', '{"epoch": -1}', '{"epoch": 1, "ended": "maybe"}', "[]"]
+)
+def test_anything_else_is_no_word(tmp_path, text):
+    (tmp_path / TOLD).write_text(text)
+    assert read_told(tmp_path) is None
+
+
+def test_nothing_is_told_before_the_first_word_and_after_it_was_forgotten(tmp_path):
+    assert read_told(tmp_path) is None
+    (tmp_path / TOLD).write_text(LeaderMessage(epoch=1, ended="stopped").model_dump_json())
+    forget_told(tmp_path)
+    assert read_told(tmp_path) is None

@@ -8,6 +8,7 @@ import pytest
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs import scores
+from ps_cluster.runs.result_rows import EvaluationRow, PredictionsHeader, ProgressRow
 from ps_cluster.runs.scores import Predictions
 
 ARRAYS = {"target": np.array([0, 1, 1], np.int32), "confidence": np.array([0.5, 0.75, 1], np.float32)}
@@ -42,7 +43,6 @@ def test_what_is_read_is_what_was_written(file):
 def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays, classes, says):
     """It is written past the checks."""
     from ps_cluster.files.tensor_files import write_tensors
-    from ps_cluster.runs.result_rows import PredictionsHeader
 
     header = PredictionsHeader.model_construct(
         step=1, objective="classification", unit="images", examples=min(map(len, arrays.values())),
@@ -69,3 +69,11 @@ def test_an_array_of_another_kind_is_refused():
     for name, kind, axes in (("target", "f", 1), ("target", "i", 2), ("none", "i", 1)):
         with pytest.raises(Malformed):
             SOME.column(name, kind, axes)
+
+
+def test_a_loss_that_grows_as_far_as_its_type_goes_is_still_written_down():
+    largest = float(np.finfo(np.float32).max)
+    row = ProgressRow(phase="training", loss=largest)
+    score = EvaluationRow(step=1, test_accuracy=0.1, test_loss=largest)
+    assert ProgressRow.model_validate_json(row.model_dump_json()).loss == largest
+    assert EvaluationRow.model_validate_json(score.model_dump_json()).test_loss == largest

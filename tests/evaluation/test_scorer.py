@@ -1,4 +1,4 @@
-"""A user's network is scored as it is saved: drawing random numbers, counting calls and adding up losses change nothing."""
+"""Scores, and what is kept of them: a network that changes in each call is scored as it is saved."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config import build_config, registry
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packing import write_packed
-from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer
+from ps_cluster.evaluation.scorer import BATCH_SIZE, Collected, Scorer
 from ps_cluster.runs.checkpoints import Checkpoint
 
 NETWORK = """
@@ -93,3 +93,32 @@ def test_a_model_is_saved_with_the_precision_of_its_function_and_not_of_the_run(
     assert (saved.get_layer("plain").kernel.numpy() == 0.5).all()
     inside = {one.compute_dtype for one in scorer._model._flatten_layers()}
     assert "bfloat16" in inside and saved.get_layer("plain").compute_dtype == "float32"
+
+
+def batches(sizes):
+    first = 0
+    for size in sizes:
+        ids = np.arange(first, first + size)
+        yield first, {"id": ids.astype(np.int32), "pair": np.stack([ids, -ids], 1).astype(np.float32)}
+        first += size
+
+
+def test_batches_are_joined_in_order():
+    kept = Collected(7)
+    for first, batch in batches((3, 3, 1)):
+        kept.put(first, batch)
+    assert kept.arrays["id"].tolist() == list(range(7)) and kept.arrays["pair"][:, 1].tolist() == [-i for i in range(7)]
+
+
+def test_nothing_is_kept_of_what_would_be_too_large():
+    for most, names in ((7 * 12, {"id", "pair"}), (7 * 12 - 1, set())):
+        kept = Collected(7, most_bytes=most)
+        for first, batch in batches((3, 4)):
+            kept.put(first, batch)
+        assert set(kept.arrays) == names
+
+
+def test_where_a_judge_keeps_nothing_there_is_nothing():
+    kept = Collected(7)
+    kept.put(0, {})
+    assert kept.arrays == {}
