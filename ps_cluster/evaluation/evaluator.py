@@ -25,7 +25,7 @@ from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, WAITING
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
-from ps_cluster.training.tensorboard import EvaluationWriter
+from ps_cluster.training.reporter import EvaluationWriter
 
 POLL_S = 0.5
 NICE = 10

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config import RunConfig, changed, telling
+from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import METHODS
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files import writing
-from ps_cluster.files.json_files import append_row, last_row
+from ps_cluster.files.json_files import last_row
 from ps_cluster.files.values import Malformed
-from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
 from ps_cluster.models.flat import FlatNetwork
@@ -28,24 +24,21 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.messages import Superseded
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
-from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, ServerSize, TrainingResult, WorkFile
+from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore
 from ps_cluster.server.staleness import Correction
 from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
+from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
 from ps_cluster.training.saver import Saver, check_disk
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
-from ps_cluster.training.tensorboard import TrainingWriter
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
-ROW_EVERY_S = 0.5
-STALENESS_EVERY_S = 5.0
 
 
 def build(
@@ -224,7 +217,6 @@ class Session:
             epoch=self._epoch, before=self._before, rules=text_of_rules(self._config, self._total_steps),
             saving=self._reporter.saving,
         )  # fmt: skip
-        self._problem = ""
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
 
     def _open_journals(self) -> list[Journal]:
@@ -243,7 +235,7 @@ class Session:
 
     def note_problem(self, problem: str | None) -> None:
         """Let the proof fail by a line; the first one counts. None: there is nothing wrong."""
-        self._problem = self._saver.problem = self._problem or problem or ""
+        self._saver.problem = self._saver.problem or problem or ""
 
     @property
     def diverged(self) -> bool:
@@ -300,8 +292,8 @@ class Session:
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update)
         on_rows = self._reporter.written
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, on_rows)
-        if self._problem:
-            proof |= {"holds": False, "problems": [self._problem, *proof["problems"]]}
+        if self._saver.problem:
+            proof |= {"holds": False, "problems": [self._saver.problem, *proof["problems"]]}
         servers = [ServerSize(index=index, parameters=part.length) for index, part in enumerate(self.store.slices)]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
@@ -321,87 +313,6 @@ class Session:
             rows += piece.rows
             other = other if leader.rules == own else rows
         return other
-
-
-class Reporter:
-    """Writes rows of progress to metrics/progress.jsonl and to TensorBoard."""
-
-    def __init__(self, config: RunConfig, run_dir: RunDir, progress: RunProgress):
-        self._config = config
-        self._run_dir = run_dir
-        self._progress = progress
-        self._tensorboard: TrainingWriter | None = None
-        self._staleness = progress.staleness  # of the updates whose histogram is written, or that were before a resume
-        self._next_staleness_s = 0.0
-        self._next_s = 0.0
-        self._written = 0
-        self.save_seconds: float | None = None
-        self._last: ProgressRow | None = None
-
-    def start(self) -> None:
-        """Leave the updates so far out of the histograms over time; call it before the first step."""
-        self._staleness = self._progress.staleness
-        self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
-
-    def row(self, phase: str) -> None:
-        of_this_leader = {"written": self._written, "save_seconds": self.save_seconds}
-        row = self._progress.row(phase).model_copy(update=of_this_leader)
-        self._last = row.model_copy(update=WorkFile().model_dump())
-        try:
-            writing.check()
-            write_whole(self._run_dir.work, row.model_dump_json(include=set(WorkFile.model_fields)), lasting=False)
-            append_row(self._run_dir.progress, self._last)
-            if phase in ("training", "ended"):
-                # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
-                self._tensorboard = self._tensorboard or self._make_writer()
-                self._tensorboard.write(row.model_dump())
-                self._show_staleness(self._tensorboard, last=phase == "ended")
-        except (OSError, tf.errors.OpError) as error:
-            # A full disk may have room again later, and the ledger has the same numbers.
-            reason = " ".join(str(error).split())[:200]
-            say(DISK_REFUSES(f"training goes on, but a row can't be written: {reason}"))
-
-    def saving(self) -> None:
-        """Write the last row again, as the state is being saved. Any thread may call it."""
-        if self._last is not None:
-            # `monotonic` stays: it belongs to the row's times, from which the next leader goes on.
-            row = self._last.model_copy(update={"phase": SAVING, "time": time.time()})
-            with contextlib.suppress(OSError, Superseded):  # the save itself tells of either
-                writing.check()
-                append_row(self._run_dir.progress, row)
-
-    def _make_writer(self) -> TrainingWriter:
-        writer = TrainingWriter(self._run_dir)
-        writer.write_settings(changed(self._config))
-        if not self._config.cluster.evaluator:  # which writes them beside its scores
-            writer.write_hyper_parameters(self._run_dir.root.name, telling(self._config))
-        return writer
-
-    def _show_staleness(self, writer: TrainingWriter, *, last: bool) -> None:
-        """Write a histogram of the updates since the one before, if it is due."""
-        if last or time.monotonic() >= self._next_staleness_s:
-            now = self._progress.staleness
-            writer.write_staleness("staleness", now - self._staleness, self._progress.applied)
-            self._staleness, self._next_staleness_s = now, time.monotonic() + STALENESS_EVERY_S
-
-    def row_when_due(self, phase: str) -> None:
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + ROW_EVERY_S
-            self.row(phase)
-
-    def written(self, rows: int) -> None:
-        """Count `rows` more rows read for the proof and tables, and write a row when due: this phase may take long."""
-        self._written += rows
-        self.row_when_due("writing")
-
-    def end(self, result: TrainingResult) -> None:
-        """Write the result for the launcher, and the last row."""
-        write_json(self._run_dir.training_result, result.model_dump())
-        self.row("ended")
-        if self._tensorboard is not None:
-            whole = self._progress.staleness
-            self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
-            self._tensorboard.close()
 
 
 # Estimate the memory that training takes with a network that nobody has measured, before the training starts.

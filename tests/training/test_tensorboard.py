@@ -17,9 +17,8 @@ from ps_cluster.config import Changed, build_config
 from ps_cluster.files.json_files import read_rows
 from ps_cluster.runs.result_rows import ProgressRow, WorkerRow, with_work
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.training.reporter import EvaluationWriter, Reporter, TrainingWriter
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.session import Reporter
-from ps_cluster.training.tensorboard import EvaluationWriter, TrainingWriter
 
 
 def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
