@@ -43,15 +43,15 @@ NOT_RUN = OF_THE_READER | {
     r"ensemble\b": "trains several runs: tests/test_from_examples.py joins two",
     r"chaos\b": "takes minutes: tests/chaos/test_chaos_cluster.py and tests/chaos/test_chaos_on_hosts.py inject faults",
     r"bench\b": "measures for minutes: tests/end_to_end/test_compare.py does for seconds",
-    r"task\b": "waits for other machines: tests/end_to_end/test_several_machines.py has them, tests/test_pages.py one",
-    r"(scale|health)\b": "asks a run that trains: tests/end_to_end/test_scaling.py, tests/report/test_health.py",
+    r"task\b": "waits for other machines: tests/end_to_end/test_several_machines.py has them",
+    r"(scale|health)\b": "asks a run that trains: tests/end_to_end/test_dead_workers.py, tests/report/test_health.py",
     r"simulate .*--(network|check|workers|ps|mode)": "computes for long: tests/simulate predicts, and one is carried out",
     r"doctor( --json)?$": "trains a cluster for 20 s, as tests/end_to_end does; the other checks are carried out",
     r"export .*(onnx|h5)": "writes what tests/evaluation/test_export.py writes, onnx in `make test-extras`",
     r"python -m benchmarks": "measures for minutes, with hardware to itself: tests/benchmarks has those that are quick",
 }
-# Sizes for commands that compute for a minute without them.
-SMALLER = {r"simulate (?!.*--(workers|check))": "--workers 4"}
+# Sizes for commands that compute for a minute with their own.
+SMALLER = {r"simulate (?!.*--check)": "--workers 4"}
 # What a page leaves to its reader, and what is there in these tests.
 MEANT = {"runs/<name>": "runs/mine", "OTHER_RUN": "runs/other", "RUN_DIR": "runs/mine"}
 

@@ -91,7 +91,7 @@ def test_a_training_runs_where_there_is_nothing_of_this_project(bin_folder, tmp_
         "--model",
         "tutorial_cnn",
         "--workers",
-        "2",
+        "1",
         "--steps",
         "6",
         "--batch-size",

@@ -1,16 +1,17 @@
-"""The pages: tables that the code makes, links that lead somewhere, commits that exist, a practice that trains."""
+"""The pages: tables that the code makes, links that lead somewhere, commits that exist, a practice that is a cluster."""
 
-import json
 import re
 import subprocess
 from pathlib import Path
 
-import portpicker
 import pytest
 
+from ps_cluster.config.modes import Task
+from ps_cluster.launch.topology import from_file
 from ps_cluster.report import metrics
 from ps_cluster.runs import logs
-from tests.helpers.real_cluster import PROJECT, pasted
+from tests.helpers.command_lines import assert_sound
+from tests.helpers.real_cluster import PROJECT
 
 OPERATIONS = (PROJECT / "docs" / "operations.md").read_text()
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
@@ -66,11 +67,16 @@ def test_who_wants_to_kill_a_process_reads_where_its_pid_is_named():
         assert re.search(r"cluster show (RUN_DIR|runs/)", text)
 
 
-@pytest.mark.cluster
-def test_the_practice_on_one_machine_trains_as_the_page_says(tmp_path):
-    (commands,) = re.findall(r"^```\n(.*?)^```", section("clusters.md", "Practise on one machine"), re.M | re.S)
-    ports = {port: str(portpicker.pick_unused_port()) for port in re.findall(r":(\d{4})", commands)}
-    assert len(ports) == 4
-    pasted(re.sub("|".join(ports), lambda found: ports[found[0]], commands), tmp_path)
-    result = json.loads((tmp_path / "practice" / "metrics" / "training.json").read_text())
-    assert result["updates"]["scheduled"] == result["updates"]["applied"] == 40
+def test_the_practice_on_one_machine_is_a_cluster_of_tasks_that_agree(tmp_path, monkeypatch):
+    """tests/end_to_end/test_several_machines.py trains with such tasks."""
+    (page,) = re.findall(r"^```\n(.*?)^```", section("clusters.md", "Practise on one machine"), re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    Path("practice.yaml").write_text(page.partition("<<'END'\n")[2].partition("\nEND\n")[0])
+    command = page.partition("python cli.py ")[2].partition("}")[0].replace("\\\n", " ")
+    started = re.findall(r"^task (\w+) (\d)", page, re.M)
+    assert len(started) == 4
+    for kind, index in started:
+        words = command.replace("$1", kind).replace("$2", index).split()
+        assert_sound(words)
+        topology, own = from_file(Path("practice.yaml"), Task(kind, int(index)), pytest.fail)
+        assert own in topology.tasks and len(topology.tasks) == len(started)

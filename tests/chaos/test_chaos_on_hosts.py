@@ -10,7 +10,7 @@ from ps_cluster.config.modes import ON_DEATH
 from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.tools.chaos.chaos_run import Bounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.kinds.between_hosts import BadLink, CutOff, HostVanishes
+from ps_cluster.tools.chaos.kinds.between_hosts import CutOff, HostVanishes
 from ps_cluster.tools.chaos.settings import SHORTEST_PAUSE_S, ChaosSettings, make_fault
 from tests.helpers.on_hosts import skip_without_hosts
 from tests.helpers.processes import assert_none_left
@@ -18,18 +18,9 @@ from tests.helpers.real_cluster import unhurried
 
 pytestmark = pytest.mark.cluster
 
-# The command's take longer. A parameter server and a chief that are killed alone are in
-# tests/end_to_end/test_several_machines.py.
-SHORT = {kind.name: kind for kind in (HostVanishes(4), CutOff("worker", 5), BadLink(3))}
-INJECTED = (
-    "kill worker",
-    "slow and lossy link",
-    "worker never back",
-    "host vanishes",
-    "cut off worker",
-    "silent worker",
-    "kill ps+chief",
-)
+# The command's take longer.
+SHORT = {kind.name: kind for kind in (HostVanishes(4), CutOff("worker", 5))}
+INJECTED = ("host vanishes", "cut off worker", "kill ps+chief")
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +28,8 @@ def disturbed(tmp_path_factory):
     """(exit code, report, lines, folder) of one run that was hit by all of INJECTED."""
     skip_without_hosts()
     folder = tmp_path_factory.mktemp("hosts") / "chaos"
-    options = tuple(map(str, (*unhurried(seconds=0.03), "--set", "evaluation.draw_results=false")))
-    settings = ChaosSettings(hosts=3, faults=len(INJECTED), lost_after_seconds=4, more_options=options)
+    options = tuple(map(str, (*unhurried(workers=2), "--set", "evaluation.draw_results=false")))
+    settings = ChaosSettings(hosts=3, workers=2, faults=len(INJECTED), lost_after_seconds=4, more_options=options)
     source, tasks = random.Random(0), settings.topology.tasks
     kinds = [SHORT.get(name) or FAULTS[name] for name in INJECTED]
     faults = [replace(make_fault(kind, source, tasks, ON_DEATH), pause_s=SHORTEST_PAUSE_S) for kind in kinds]
@@ -50,7 +41,7 @@ def disturbed(tmp_path_factory):
     return code, json.loads((folder / "chaos.json").read_text()), lines, folder
 
 
-@pytest.mark.timeout(600)  # the first one trains for all; 2 minutes, and more beside other tests
+@pytest.mark.timeout(600)  # the first one trains for all; a minute, and more beside other tests
 @pytest.mark.parametrize("number", range(len(INJECTED)), ids=INJECTED)
 def test_training_recovers_by_itself_from(disturbed, number):
     _, report, lines, _ = disturbed

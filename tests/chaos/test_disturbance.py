@@ -7,11 +7,11 @@ import pytest
 
 from ps_cluster.config.modes import ON_DEATH, Task
 from ps_cluster.tools.chaos.chaos_run import Bounds, Interrupted, Runner
+from ps_cluster.tools.chaos.hosts import NotAllowed
 from ps_cluster.tools.chaos.kind import (
     ChaosFailed,
     FaultKind,
     Injection,
-    NotAllowed,
     TrainingGoesOn,
     new_file,
 )

@@ -79,15 +79,6 @@ def test_a_task_that_is_held_starts_only_when_it_is_released_and_the_others_go_o
     assert set(restarter.running) == {CHIEF, WORKER}
 
 
-def test_tasks_that_have_ended_for_good_can_be_started_anew():
-    processes = Processes()
-    restarter = processes.restarter(CHIEF)
-    processes.end(restarter, 0)
-    restarter.start_anew()
-    restarter.poll()
-    assert processes.started == [CHIEF, CHIEF] and restarter.final == {}
-
-
 RESULT = {
     "updates": {
         "scheduled": 9,

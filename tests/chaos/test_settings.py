@@ -21,7 +21,6 @@ from ps_cluster.tools.chaos.settings import (
     ChaosSettings,
     allowed_here,
     constant_rate,
-    enough_for_all,
     plan,
     with_cool_down,
 )
@@ -107,15 +106,13 @@ def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
 
 
 @pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
-    enough = enough_for_all(possible(mode), MODES[mode].on_death)
-    assert enough <= 20
-    assert {fault.kind for fault in first(enough, seed, mode)} == set(possible(mode))
+    assert {fault.kind for fault in first(20, seed, mode)} == set(possible(mode))
 
 
 @pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
     whole = [fault.whole_cluster for fault in first(40, seed, mode)]
     assert all(one != next_one for one, next_one in zip(whole, whole[1:]))

@@ -59,15 +59,10 @@ def test_what_a_section_of_the_page_makes_is_packed(tmp_path, monkeypatch, title
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("title", ["Arrays", "A table"])
-def test_what_a_section_of_the_page_makes_is_learned_by_its_command_as_it_is(tmp_path, title):
-    dataset, *options = prepared(title, tmp_path)
+def test_what_a_section_of_the_page_makes_is_learned_by_its_command_as_it_is(tmp_path):
+    dataset, *options = prepared("A table", tmp_path)
     finish(start("run", "--run-dir", tmp_path / "run", "--dataset", tmp_path / dataset, *options))
     assert_none_left(tmp_path / "run")
     summary = summary_of(tmp_path / "run")
-    scores, guess = summary["evaluation"], summary["guess"]
     assert summary["model"] == "mlp" and summary["learned"]
-    if title == "Arrays":
-        assert scores["test_accuracy"] > 0.76, "who knows how the rows were made is right for 0.87 of these"
-    else:
-        assert scores["test_error"] < guess / 10, "the price follows from the other columns"
+    assert summary["evaluation"]["test_error"] < summary["guess"] / 10, "the price follows from the other columns"

@@ -26,7 +26,7 @@ from tests.helpers.real_cluster import finish, start, start_run, summary_of
 
 TOYS = Path(__file__).parent
 STEPS = 40
-FEW = ("--steps", STEPS, "--no-evaluator")
+FEW = ("--steps", STEPS, "--no-evaluator", "--workers", 2)
 
 
 def run(run_dir, *options):
@@ -50,6 +50,7 @@ def toys(tmp_path_factory):
         "optimizer.learning_rate": 0.8,
         "schedule.kind": f"{TOYS}/toy_schedule.py:Toy",
         "schedule.warmup_fraction": 0.0,
+        "mode.simulate_workers": 10,
     }
     settings = (part for name, value in chosen.items() for part in ("--set", f"{name}={value}"))
     return run_dir, *run(run_dir, *options, *settings)
@@ -67,6 +68,12 @@ def test_a_staleness_method_of_ones_own_corrects_every_gradient(toys):
 
 
 @pytest.mark.cluster
+def test_two_workers_are_as_stale_as_ten_would_be(toys):
+    staleness = toys[1]["staleness"]
+    assert staleness["histogram"]["8"] > 10 and 6 < staleness["mean"] < 9.5
+
+
+@pytest.mark.cluster
 def test_an_optimizer_rule_of_ones_own_changes_the_weights(toys):
     assert np.all(toys[2]["weights"] == 0.5)
 
@@ -80,7 +87,7 @@ def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
 @pytest.mark.cluster
 def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_path):
     chosen = ("--dataset", f"{TOYS}/toy_data.py:load", "--model", f"{TOYS}/toy_table_network.py:build")
-    few = ("--steps", 300, "--workers", 2, "--optimizer", "nesterov", "--learning-rate", 0.1)
+    few = ("--steps", 300, "--workers", 1, "--optimizer", "nesterov", "--learning-rate", 0.1)
     finish(start_run(tmp_path / "run", *chosen, *few))
     assert_none_left(tmp_path / "run")
     summary, data = summary_of(tmp_path / "run"), toy_data.split(500, 1)
@@ -124,15 +131,20 @@ def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_s
 
 
 @pytest.mark.cluster
-def test_a_mode_of_ones_own_has_its_own_settings_and_slice_and_is_resumed_when_its_file_is_named(tmp_path):
+def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_slice_and_is_resumed_when_its_file_is_named(
+    tmp_path,
+):
     toy, run_dir = tmp_path / "mine.py", tmp_path / "run"
     shutil.copy(TOYS / "toy_mode.py", toy)
-    summary, arrays = run(run_dir, "--mode", f"{toy}:Toy", "--set", "mode.every=4")
+    images, network = (("--dataset", f"{TOYS}/toy_images.py:Toy"), ("--model", f"{TOYS}/toy_recipe.py:Toy"))
+    summary, arrays = run(run_dir, *images, *network, "--mode", f"{toy}:Toy", "--set", "mode.every=4")
     assert summary["mode"] == f"{toy}:Toy" and arrays["toy_whole"].tolist() == [STEPS / 4]
+    assert (summary["dataset"], summary["dataset_kind"]) == (f"{TOYS}/toy_images.py:Toy", "synthetic")
     again = start("run", "--resume", run_dir, "--steps", STEPS + 20)
     _, errors = again.communicate(timeout=60)
     assert again.returncode == 2 and "--code" in errors and errors.count("\n") == 1
-    finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, "--code", toy))
+    code = (part for file in (toy, images[1], network[1]) for part in ("--code", str(file).partition(":")[0]))
+    finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, *code))
     assert_none_left(run_dir)
     assert summary_of(run_dir)["updates"]["applied"] == STEPS + 20
 

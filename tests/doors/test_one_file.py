@@ -1,4 +1,7 @@
-"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as docs/extending.md shows."""
+"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as docs/extending.md shows.
+
+tests/doors/test_doors.py trains with them.
+"""
 
 import json
 import os
@@ -10,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import build_config, registry
-from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import summary_of
 
 PROJECT = Path(__file__).parents[2]
 TOYS = {
@@ -100,34 +101,3 @@ def test_without_them_their_names_are_unknown(project):
     found = told_in(project(()))
     assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
     assert "toy" not in found["faults"] and "--every" not in found["options"]
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--staleness-method", "toy", "--set", "optimizer.rule=toy", "--set", "optimizer.learning_rate=0.001"),
-        ("--mode", "toy", "--every", "4", "--set", "schedule.kind=toy"),
-    ],
-    ids=lambda options: options[1],
-)
-def test_they_train(project, options):
-    folder = project(EXAMPLES)
-    fixed = (
-        "--dataset",
-        "toy",
-        "--workers",
-        "2",
-        "--steps",
-        "20",
-        "--no-evaluator",
-        "--run-dir",
-        "run",
-        "--model",
-        "toy",
-    )
-    run_in(folder, "cli.py", "run", *fixed, *options)
-    assert_none_left(folder / "run")
-    summary = summary_of(folder / "run")
-    assert summary["updates"]["applied"] == 20 and summary["proof"]["holds"] and summary["model"] == "toy"
-    assert (summary["dataset"], summary["dataset_kind"]) == ("toy", "synthetic")

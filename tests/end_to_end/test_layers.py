@@ -1,25 +1,13 @@
-"""The parts of one network on different workers, as real processes: the weights of one process, and deaths."""
+"""The parts of one network on different workers, as real processes: the weights of one process."""
 
 import csv
-import os
 import re
-import signal
 
 import numpy as np
 import pytest
 
 from tests.helpers.finished_runs import last_arrays, ledger_rows
-from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import (
-    MOMENTUM,
-    SNAPSHOTS,
-    finish,
-    run,
-    start_run,
-    summary_of,
-    tasks,
-    wait_for_snapshots,
-)
+from tests.helpers.real_cluster import MOMENTUM, run
 
 pytestmark = pytest.mark.cluster
 TRANSFERS = ("_Send", "_Recv", "Identity")
@@ -62,19 +50,3 @@ def assert_computed_where_the_part_is(run_dir, name, first):
             pattern = re.compile(prefix + name.format(worker + first))
             own = [row for row in rows if pattern.match(row["operation"]) and row["type"] not in TRANSFERS]
             assert {row["device"] for row in own} == {f"/job:worker/replica:0/task:{worker}/device:CPU:0"}, pattern
-
-
-def test_the_death_of_a_worker_takes_the_cluster_back_to_the_newest_snapshot(tmp_path):
-    run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--mode", "layers", "--workers", 2, "--steps", 200, "--no-evaluator", *SNAPSHOTS)
-    wait_for_snapshots(run_dir)
-    pids = {task["pid"] for task in tasks(run_dir).values()}
-    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
-    output = finish(process)
-    assert_none_left(run_dir)
-    assert "starting chief and workers again from the newest snapshot" in " ".join(output.split())
-    summary = summary_of(run_dir)
-    assert summary["outcome"] == "completed" and summary["proof"]["holds"]
-    assert [part["rows"] for part in summary["proof"]["slices"]] == [200, 200]
-    assert [worker["restarts"] for worker in summary["workers"]] == [1, 1]
-    assert not pids & {task["pid"] for task in tasks(run_dir).values()}

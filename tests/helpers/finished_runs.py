@@ -27,20 +27,6 @@ def wait_s(row):
     return float(row["pushed_time"]) - float(row["computed_time"])
 
 
-def assert_slow(run_dir, factors):
-    """Assert that workers took `factors` (worker → factor, else 1) times their computation from pull to push.
-
-    That is the median of their steps. On a busy machine a sleep takes longer than it should, never shorter.
-    """
-    ratios = {}
-    for row in ledger_rows(run_dir):
-        pulled, computed, pushed = (float(row[f"{name}_time"]) for name in ("pulled", "computed", "pushed"))
-        ratios.setdefault(int(row["worker"]), []).append((pushed - pulled) / (computed - pulled))
-    for worker, found in ratios.items():
-        factor = factors.get(worker, 1)
-        assert 0.98 * factor <= np.median(found) < 1.6 * factor + 0.4, (worker, found)
-
-
 def restarts(summary):
     return {worker["index"]: worker["restarts"] for worker in summary["workers"]}
 

@@ -104,65 +104,7 @@ def stays_ended(job):
     return lambda exit_code, times: exit_code in (0, *fail["onExitCodes"]["values"]) or times > limit
 
 
-class Jobs:
-    """Does what Kubernetes does with Jobs: each pod is replaced until its Job is complete or has failed."""
-
-    def __init__(self, documents, root):
-        self.pods = LocalPods(documents, root)
-        jobs = [one["spec"] for one in documents if one["kind"] == "Job"]
-        self._run({job["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: job for job in jobs})
-
-    def _run(self, jobs):
-        self.restarters = {
-            role: Restarter(
-                [task for task in self.pods.tasks if task.type == role], self.pods.start, is_final=stays_ended(job)
-            )
-            for role, job in jobs.items()
-        }
-
-    @property
-    def ended(self):
-        """Task → exit code, of those that are not started again."""
-        return {task: code for one in self.restarters.values() for task, code in one.final.items()}
-
-    @property
-    def running(self):
-        return {task: process for one in self.restarters.values() for task, process in one.running.items()}
-
-    @property
-    def is_over(self):
-        return set(self.ended) == set(self.pods.tasks)
-
-    def look(self):
-        for restarter in self.restarters.values():
-            restarter.poll()
-
-    def wait_for(self, what, within_s):
-        """Act as the operator until something is the case."""
-
-        def looked():
-            self.look()
-            return what()
-
-        try:
-            wait_until(looked, within_s=within_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.ended}\n{self.pods.outputs()}") from error
-
-    def stop_all(self, grace_s=30):
-        """Delete all pods."""
-        running = self.running.values()
-        for process in running:
-            process.terminate()
-        for process in running:
-            try:
-                process.wait(timeout=grace_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-class JobSet(Jobs):
+class JobSet:
     """Does what the controller of JobSet does: counts Jobs that are complete, and follows the rules for those that failed.
 
     Attributes:
@@ -188,10 +130,11 @@ class JobSet(Jobs):
         return self.outcome is not None
 
     def look(self):
-        super().look()
+        for restarter in self.restarters.values():
+            restarter.poll()
         failed = next(((task, code) for task, code in self.ended.items() if code), None)
         if failed:
-            self._follow(self._action(*failed), failed[0])
+            self._follow(self._action(*failed))
         elif self._targets() <= {task for task, code in self.ended.items() if code == 0}:
             self.stop_all()
             self.outcome = "Completed"
@@ -208,13 +151,53 @@ class JobSet(Jobs):
                 return rule["action"]
         return "RestartJobSet"
 
-    def _follow(self, action, task):
+    def _follow(self, action):
+        assert action in ("RestartJobSet", "FailJobSet"), "no test asks for more"
         self.restarts += action == "RestartJobSet"
         if action == "FailJobSet" or self.restarts > self._spec["failurePolicy"]["maxRestarts"]:
             self.stop_all()
             self.outcome = "Failed"
-        elif action == "RestartJobSet":
+        else:
             self.stop_all()
             self._run(self._jobs)
-        else:
-            self.restarters[task.type].start_anew()
+
+    def _run(self, jobs):
+        self.restarters = {
+            role: Restarter(
+                [task for task in self.pods.tasks if task.type == role], self.pods.start, is_final=stays_ended(job)
+            )
+            for role, job in jobs.items()
+        }
+
+    @property
+    def ended(self):
+        """Task → exit code, of those that are not started again."""
+        return {task: code for one in self.restarters.values() for task, code in one.final.items()}
+
+    @property
+    def running(self):
+        return {task: process for one in self.restarters.values() for task, process in one.running.items()}
+
+    def wait_for(self, what, within_s):
+        """Act as the operator until something is the case."""
+
+        def looked():
+            self.look()
+            return what()
+
+        try:
+            wait_until(looked, within_s=within_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.ended}\n{self.pods.outputs()}") from error
+
+    def stop_all(self, grace_s=30):
+        """Delete all pods."""
+        running = self.running.values()
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(timeout=grace_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()

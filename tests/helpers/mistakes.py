@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from ps_cluster.server.shard import ParameterShard, after
-from ps_cluster.training import chief
 
 STEP = 50  # the step at which the mistake is made
 
@@ -27,20 +26,10 @@ def applies_without_a_row() -> None:
     ParameterShard._record = none_of_one
 
 
-def forgets_a_step() -> None:
-    schedule = chief.Chief._schedule
-
-    def all_but_one(self, function, what):
-        schedule(self, function, what[what != STEP])
-
-    chief.Chief._schedule = all_but_one
-
-
 MISTAKES = {
     mistake.__name__: mistake
     for mistake in (
         applies_twice,
         applies_without_a_row,
-        forgets_a_step,
     )
 }

@@ -19,16 +19,16 @@ from ps_cluster.launch.topology import from_tf_config
 from ps_cluster.report.progress import make_view
 from ps_cluster.runs.run_dir import RunDir
 
-STEPS = 120
+STEPS = 60
 SETTINGS = {
     "data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32", "training.steps": STEPS,
-    "training.batch_size_per_worker": 8, "cluster.evaluator": False, "cluster.workers": 2, "cluster.parameter_servers": 2,
+    "training.batch_size_per_worker": 8, "cluster.evaluator": False,
 }  # fmt: skip
 
 
 def run(mistake: str, root: Path) -> int:
     view, run_dir = make_view(), RunDir.create(root)
-    settings = build_config(overrides=SETTINGS)
+    settings = build_config(overrides=SETTINGS | {"cluster.workers": 1, "cluster.parameter_servers": 2})
     dataset = resolve_data(settings.data, notify=view.notice)
     config = complete_config(settings, dataset)
     argv = (sys.executable, "-m", "tests.helpers.mutated_task", mistake)
@@ -38,7 +38,7 @@ def run(mistake: str, root: Path) -> int:
 def run_alone(mistake: str, root: Path) -> None:
     topology, own = from_tf_config(os.environ["TF_CONFIG"])
     run_one_task(
-        build_config(overrides=SETTINGS), root, topology, own,
+        build_config(overrides=SETTINGS | {"mode.name": "single"}), root, topology, own,
         resume="never", wait_s=60.0, min_workers=None, view=make_view(), notify=print,
         task_argv=(sys.executable, "-m", "tests.helpers.mutated_task", mistake),
     )  # fmt: skip

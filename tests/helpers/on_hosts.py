@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ps_cluster.tools.chaos.hosts import why_not
+from ps_cluster.tools.chaos.hosts import NotAllowed, run_in, why_not
 
 ECHO = """
 import socket
@@ -33,6 +33,7 @@ for line in sys.stdin:
     except OSError as error:
         print(error, flush=True)
 """
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()"
 
 
 @functools.cache
@@ -68,3 +69,13 @@ def heard(process, within_s):
     """Return what the program hears on its connection: "ended", "silent", or an error."""
     process.stdin.write(f"{within_s}\n".encode())
     return process.stdout.readline().decode().strip()
+
+
+def can_reach(host, other, port, within_s=2.0):
+    """Return whether a connection from a host to this port of `other`, a host or a name, can be made."""
+    address = other if isinstance(other, str) else other.address
+    try:
+        run_in(host.network, sys.executable, "-I", "-S", "-c", CONNECT, address, str(port), str(within_s))
+    except NotAllowed:
+        return False
+    return True

@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.system.isolation import RunNetwork
 from ps_cluster.tools.chaos.hosts import hosts, pids_in
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
-from tests.helpers.on_hosts import ask, echo, heard, python, reason_against, skip_without_hosts
+from tests.helpers.on_hosts import ask, can_reach, echo, heard, python, reason_against, skip_without_hosts
 from tests.helpers.processes import wait_until
 
 
@@ -38,34 +38,33 @@ def quickest(pair, size=1):
 
 def test_hosts_reach_each_other_by_name_and_nobody_else_reaches_them(pair):
     server = echo(pair[1])
-    assert pair[0].can_reach("host-1", 2222) and server.wait(5) == 0
-    assert not pair[0].can_reach(pair[1], 2222), "there is nobody any more"
+    assert can_reach(pair[0], "host-1", 2222) and server.wait(5) == 0
+    assert not can_reach(pair[0], pair[1], 2222), "there is nobody any more"
     server = echo(pair[1])
     with contextlib.suppress(OSError):  # where the machine's own network has that address too, another one answers
         socket.create_connection((pair[1].address, 2222), timeout=0.3).close()
     assert server.poll() is None, "it would have ended with its first connection"
 
 
-def test_a_host_has_the_shared_folder_or_one_of_its_own(tmp_path):
+def test_a_host_has_the_folder_of_the_run_or_one_of_its_own_in_its_place(tmp_path):
     skip_without_hosts()
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    for shared, seen in ((True, [run_dir, run_dir]), (False, [run_dir, tmp_path / "run.host-1"])):
-        with hosts(2, run_dir=run_dir, shared=shared) as machines:
-            for host in machines:
-                host.popen(["/usr/bin/touch", str(run_dir / f"{shared}-{host.name}")]).wait(5)
-            assert [host.run_dir for host in machines] == seen
-            assert all((host.run_dir / f"{shared}-{host.name}").exists() for host in machines)
-    assert not (run_dir / "False-host-1").exists()
+    with hosts(2, run_dir=run_dir) as machines:
+        for host in machines:
+            host.popen(["/usr/bin/touch", str(run_dir / host.name)]).wait(5)
+        assert [host.run_dir for host in machines] == [run_dir, tmp_path / "run.host-1"]
+        assert all((host.run_dir / host.name).exists() for host in machines)
+    assert not (run_dir / "host-1").exists()
 
 
 def test_a_cut_link_is_silent_and_connections_go_on_when_it_is_restored(pair):
     echo(pair[1])
     process, _ = ask(pair[0], pair[1])
     pair[1].cut()
-    assert heard(process, within_s=0.3) == "silent" and not pair[0].can_reach(pair[1], 2222, within_s=0.3)
+    assert heard(process, within_s=0.3) == "silent" and not can_reach(pair[0], pair[1], 2222, within_s=0.3)
     pair[1].restore()
-    wait_until(lambda: pair[0].can_reach(pair[1], 2222, within_s=0.3), within_s=5)
+    wait_until(lambda: can_reach(pair[0], pair[1], 2222, within_s=0.3), within_s=5)
     assert heard(process, within_s=0.1) == "silent", "the connection is still there"
 
 
@@ -101,7 +100,7 @@ except TimeoutError:
     print(count)
 """
     send = "import socket; s = socket.socket(type=socket.SOCK_DGRAM)\nfor _ in range(200): s.sendto(b'x', ('host-1', 2222))"
-    assert not pair[0].can_reach(pair[1], 2222), "but now it knows where the other is, and need not ask"
+    assert not can_reach(pair[0], pair[1], 2222), "but now it knows where the other is, and need not ask"
     pair[1].slow(loss=0.5)
     receiver = python(pair[1], receive)
     assert receiver.stdout.readline() == b"listening\n"

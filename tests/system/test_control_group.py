@@ -163,7 +163,14 @@ def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor
 @pytest.mark.cluster
 def test_a_training_in_a_real_group_with_a_quota_knows_it_and_comes_to_its_end(group_of_half_a_processor, tmp_path):
     code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execv(sys.executable, sys.argv[2:])"
-    run = (sys.executable, "cli.py", "run", "--run-dir", tmp_path / "run", *small("--steps", 12, "--workers", 2))
+    run = (
+        sys.executable,
+        "cli.py",
+        "run",
+        "--run-dir",
+        tmp_path / "run",
+        *small("--steps", 12, "--workers", 1, "--no-evaluator"),
+    )
     command = [sys.executable, "-c", code, group_of_half_a_processor / "cgroup.procs", *run]
     done = subprocess.run(list(map(str, command)), cwd=PROJECT, capture_output=True, text=True, timeout=200)
     assert_none_left(tmp_path / "run")

@@ -13,7 +13,7 @@ from ps_cluster.system.isolation import Refused, keep_rules, only_through
 from ps_cluster.tools.chaos.hosts import hosts
 from tests.helpers.firewalls import why_no_firewall
 from tests.helpers.namespaces import LIBC, PR_CAPBSET_DROP
-from tests.helpers.on_hosts import skip_without_hosts
+from tests.helpers.on_hosts import can_reach, skip_without_hosts
 from tests.helpers.processes import wait_until
 from tests.helpers.real_cluster import PROJECT
 
@@ -44,7 +44,7 @@ def machines():
     with hosts(2) as made:
         if reason := why_no_firewall(made[0]):
             pytest.skip(reason)
-        assert not made[1].can_reach(made[0], PORT)
+        assert not can_reach(made[1], made[0], PORT)
         for machine in made:
             running(machine, LISTEN)
         yield made
@@ -70,30 +70,30 @@ def kept(machine, rules):
 
 def test_a_port_is_closed_to_other_interfaces_until_its_process_is_killed(machines):
     here, other = machines
-    assert other.can_reach(here, PORT)
+    assert can_reach(other, here, PORT)
     with kept(here, only_through("wg0", PORT, [])) as process:
-        assert not other.can_reach(here, PORT, within_s=0.5)
-        assert here.can_reach("127.0.0.1", PORT), "this machine's own processes reach it"
+        assert not can_reach(other, here, PORT, within_s=0.5)
+        assert can_reach(here, "127.0.0.1", PORT), "this machine's own processes reach it"
         process.kill()
-        wait_until(lambda: other.can_reach(here, PORT), within_s=5)
+        wait_until(lambda: can_reach(other, here, PORT), within_s=5)
 
 
 def test_a_port_stays_open_to_the_interface_that_is_named_and_other_ports_to_all(machines):
     here, other = machines
     with kept(here, only_through("eth0", PORT, [])), kept(here, only_through("wg0", PORT + 1, [])):
-        assert other.can_reach(here, PORT)
+        assert can_reach(other, here, PORT)
 
 
 def test_connections_to_the_cluster_leave_by_no_other_interface(machines):
     here, other = machines
-    assert here.can_reach(other, PORT)
+    assert can_reach(here, other, PORT)
     with kept(here, only_through("wg0", PORT + 1, [(other.address, PORT)])):
-        assert not here.can_reach(other, PORT, within_s=0.5)
+        assert not can_reach(here, other, PORT, within_s=0.5)
     with (
         kept(here, only_through("wg0", PORT + 1, [(other.address, PORT + 2)])),
         kept(here, only_through("eth0", PORT + 3, [(other.address, PORT)])),
     ):
-        assert here.can_reach(other, PORT)
+        assert can_reach(here, other, PORT)
 
 
 def test_other_users_of_the_machine_do_not_reach_the_port(machines):
@@ -127,4 +127,4 @@ def test_the_rules_that_the_page_gives_by_hand_close_the_ports_too(machines):
     page = (PROJECT / "docs" / "clusters.md").read_text(encoding="utf-8")
     (rules,) = re.findall(r"```nft\n(.*?)```", page, flags=re.DOTALL)
     with kept(here, rules):
-        assert not other.can_reach(here, PORT, within_s=0.5)
+        assert not can_reach(other, here, PORT, within_s=0.5)

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,8 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.isolation import RunNetwork, network_for
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
-from tests.helpers.processes import assert_none_left, of_run, wait_until
+from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
+from tests.helpers.real_cluster import FEW_EXAMPLES, small, wait_for_training
 
 PROJECT = Path(__file__).parents[2]
 
@@ -166,20 +168,16 @@ def test_a_task_never_starts_outside_when_it_can_not_get_in(tmp_path):
     assert ended.stderr == "private network: setns: Invalid argument\n"
 
 
-def trains(run_dir: RunDir) -> bool:
-    return run_dir.progress.exists() and '"phase":"training"' in run_dir.progress.read_text()
-
-
 @pytest.mark.cluster
-def test_nobody_outside_reaches_any_port_of_a_real_run(tmp_path):
+def test_nobody_outside_reaches_any_port_of_a_real_run_and_a_second_signal_ends_it_at_once(tmp_path):
     skip_unless_allowed(as_ourselves)
-    options = ["--dataset", "synthetic", "--model", "tutorial_cnn", "--batch-size", "32", "--steps", "100000"]
-    argv = [sys.executable, "cli.py", "run", *options, "--isolation", "require", "--run-dir", str(tmp_path / "run")]
+    options = small("--workers", 1, "--steps", 100_000, *FEW_EXAMPLES, "--isolation", "require")
+    argv = [sys.executable, "cli.py", "run", *map(str, options), "--run-dir", str(tmp_path / "run")]
     environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
     launcher = subprocess.Popen(argv, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, umask=0)
     run_dir = RunDir(tmp_path / "run")
     try:
-        wait_until(lambda: trains(run_dir) or launcher.poll() is not None, within_s=120)
+        wait_for_training(run_dir.root)
         wait_until(lambda: list(run_dir.tensorboard.rglob("events.*")), within_s=60)
         assert open_from_here(run_dir) == [] and listening_here(run_dir) == []
         network = network_of(run_dir)
@@ -187,8 +185,13 @@ def test_nobody_outside_reaches_any_port_of_a_real_run(tmp_path):
         states = [path.lstat() for path in everything if not path.is_symlink() and path.exists()]
         assert not [status for status in states if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
         assert {status.st_uid for status in states} == {os.geteuid()}
+        launcher.send_signal(signal.SIGTERM)
+        wait_until(lambda: has_heard(launcher.pid, signal.SIGTERM))  # a second one would be the same signal before
+        time.sleep(0.3)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(timeout=60) == 143
     finally:
-        launcher.send_signal(signal.SIGKILL)
+        launcher.kill()
         launcher.wait()
         assert_none_left(run_dir.root)
     assert_gone(network)

@@ -202,7 +202,7 @@ class OnHosts(Experiment):
         options = (*_PRECISION, *settings.task_options(constant_rate(settings.most_steps()) | lost))
         assert settings.hosts
         try:
-            with hosts(settings.hosts, run_dir=folder, shared=False) as machines:
+            with hosts(settings.hosts, run_dir=folder) as machines:
                 places = placed(settings.topology, machines)
                 run = HostedRun(folder, output, options, places, self._tools)
 

@@ -31,7 +31,6 @@ _LOOK_EVERY_S = 0.02
 _BURST, _LONGEST_QUEUE = "32kb", "1s"
 _PYTHON = (sys.executable, "-I", "-S")
 _WIRE = str(Path(__file__).with_name("slow_wire.py"))
-_CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()"
 _ADDRESSES, _SIZE = "10.111.0", 24
 _HOSTS_FILE = "/etc/hosts"
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
@@ -61,15 +60,6 @@ class Host:
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process on this host; otherwise as `subprocess.Popen`. It ends with the thread that started it."""
         return _popen(self.network, argv, **options)
-
-    def can_reach(self, other: Host | str, port: int, within_s: float = 2.0) -> bool:
-        """Return whether a connection from here to this port of `other`, a host or a name, can be made."""
-        address = other if isinstance(other, str) else other.address
-        try:
-            run_in(self.network, *_PYTHON, "-c", _CONNECT, address, str(port), str(within_s))
-        except NotAllowed:
-            return False
-        return True
 
     def cut(self) -> None:
         """Cut the link: packets are lost both ways, and nobody is told."""
@@ -149,22 +139,20 @@ class Host:
 
 
 @contextmanager
-def hosts(count: int, *, run_dir: Path | None = None, shared: bool = True) -> Iterator[list[Host]]:
+def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
     """Yield hosts `host-0`, `host-1`, …, each connected to all others. Ends their processes after the block.
 
     Nothing has a name that stays: descriptors of this program and processes on the hosts keep the namespaces alive.
 
     Args:
       count: 1 to MOST_HOSTS.
-      run_dir: an existing folder. Every host has a mount of its own there.
-      shared: whether all hosts see the same run directory; else only host-0 does, and the others see a folder of their
-        own in its place, `host.run_dir`.
+      run_dir: an existing folder. Only host-0 sees it; the others see a folder of their own in its place, `host.run_dir`.
     Raises:
       NotAllowed: this system has no hosts.
     """
     addresses = {f"host-{number}": f"{_ADDRESSES}.{number + 1}" for number in range(count)}
     folders = dict.fromkeys(addresses, run_dir)
-    if run_dir is not None and not shared:
+    if run_dir is not None:
         for name in list(addresses)[1:]:
             folders[name] = own = run_dir.with_name(f"{run_dir.name}.{name}")
             own.mkdir(exist_ok=True)

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ps_cluster.config.modes import EVALUATOR, WORKER, OnDeaths, Task
-from ps_cluster.tools.chaos.hosts import NotAllowed
 
 if TYPE_CHECKING:
-    from ps_cluster.tools.chaos.runs import HostedRun, Run
-
-__all__ = ["ChaosFailed", "FaultKind", "Injection", "NotAllowed", "Scene", "Sign", "TrainingGoesOn"]
+    from ps_cluster.tools.chaos.runs import HostedRun, Run, TrainingRun
 
 Row = Mapping[str, Any]  # of progress
 Pids = Mapping[Task, int]  # of the tasks whose process runs
@@ -148,6 +145,11 @@ class Scene:
     kill: Callable[[int, int], None]
     wait_for: Callable[[Callable[[], bool], float, str], None]
     wait_for_end: Callable[[int], None]
+
+    @property
+    def launched(self) -> TrainingRun:
+        """The run, for kinds that need a launcher."""
+        return cast("TrainingRun", self.run)
 
     @property
     def hosted(self) -> HostedRun:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -175,15 +175,6 @@ def _last_line_of(output: Path) -> str:
 # Start commands, and start each again when it ends, as the schedulers of clusters do.
 
 
-class Process(Protocol):
-    """The part of a `subprocess.Popen` that is used here."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-
 @dataclass(frozen=True)
 class Ended:
     """One end of one process of a task. An exit code below 0 is the signal that ended it, as `Popen` says it."""
@@ -212,7 +203,7 @@ class Restarter:
     def __init__(
         self,
         tasks: Iterable[Task],
-        start: Callable[[Task], Process],
+        start: Callable[[Task], subprocess.Popen[bytes]],
         *,
         is_final: Callable[[int, int], bool] = stays_ended,
         delay_s: float = 1.0,
@@ -226,7 +217,7 @@ class Restarter:
         """
         self.ends: list[Ended] = []
         self.final: dict[Task, int] = {}
-        self.running: dict[Task, Process] = {}
+        self.running: dict[Task, subprocess.Popen[bytes]] = {}
         self._start = start
         self._is_final = is_final
         self._delay_s = delay_s
@@ -259,11 +250,6 @@ class Restarter:
     def release(self, tasks: Iterable[Task]) -> None:
         """Start these tasks again from the next `poll` on."""
         self._held.difference_update(tasks)
-
-    def start_anew(self) -> None:
-        """Start the tasks that have ended for good, at the next `poll`."""
-        self._due |= dict.fromkeys(self.final, self._clock())
-        self.final.clear()
 
     def _note(self, task: Task, code: int) -> None:
         del self.running[task]
@@ -344,10 +330,6 @@ class HostedRun:
         task = next((task for task, code in self.restarter.final.items() if code), self._leader)
         return f"{task}: {_last_line_of(self._output_of(task))}"
 
-    @property
-    def leader_log(self) -> Path:
-        return self._output_of(self._leader)
-
     def _output_of(self, task: Task) -> Path:
         return self._output / f"{task}.out"
 
@@ -368,19 +350,8 @@ class HostedRun:
 
     def interrupt(self) -> None:
         """Send SIGINT to the leader: it drains the training."""
-        self._signal(signal.SIGINT)
-
-    def hang_up(self) -> None:
-        """Send SIGHUP to the leader."""
-        self._signal(signal.SIGHUP)
-
-    def _signal(self, number: int) -> None:
         if process := self.restarter.running.get(self._leader):
-            os.kill(process.pid, number)
-
-    def resume(self) -> None:
-        """Start the tasks that have ended again."""
-        self.restarter.start_anew()
+            os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> TrainingResult:
         """Return what the leader says of the training, and what was rolled back, which only the rows know."""

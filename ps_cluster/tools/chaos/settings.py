@@ -142,7 +142,7 @@ class Fault:
 
 
 def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death: OnDeaths) -> Iterator[Fault]:
-    """Yield faults without end. Equal arguments give equal faults; the first `enough_for_all` contain every kind.
+    """Yield faults without end. Equal arguments give equal faults. All kinds come before one comes twice among those like it.
 
     Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
     that dies again and again within seconds.
@@ -151,15 +151,11 @@ def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death:
       kinds: the kinds to draw from, at least one. tasks: those of the run. on_death: the mode's table of restarts.
     """
     source = random.Random(seed)
-    decks = [_shuffled(source, deck) for deck in source.sample(_decks(kinds, on_death), 2) if deck]
+    with_and_without = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
+    decks = [_shuffled(source, deck) for deck in source.sample(with_and_without, 2) if deck]
     while True:
         for deck in decks:
             yield make_fault(next(deck), source, tasks, on_death)
-
-
-def enough_for_all(kinds: Sequence[FaultKind], on_death: OnDeaths) -> int:
-    """Return how many faults a plan needs to contain every one of these kinds."""
-    return 2 * max(map(len, _decks(kinds, on_death)))
 
 
 def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
@@ -186,11 +182,6 @@ def allowed_here(
     if not allowed:
         raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
     return allowed, skipped
-
-
-def _decks(kinds: Sequence[FaultKind], on_death: OnDeaths) -> list[list[FaultKind]]:
-    """Return the kinds that restart the whole cluster, and the others."""
-    return [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
 
 
 def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:

@@ -54,7 +54,7 @@ class FullAtLastCheckpoint(_SmallDisk):
         return True
 
     def inject(self, scene: Scene) -> Injection:
-        run, began = scene.run, scene.now()
+        run, began = scene.launched, scene.now()
         with inside(run.pid, MOUNTS) as call:
             _mount(call, run.files.checkpoints, FULL)
         run.interrupt()
@@ -71,7 +71,7 @@ class OutOfInodes(_SmallDisk):
     name = "out of inodes"
 
     def inject(self, scene: Scene) -> Injection:
-        files, log = scene.run.files, scene.run.leader_log
+        files, log = scene.run.files, scene.launched.leader_log
         scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
         before = log.stat().st_size
 

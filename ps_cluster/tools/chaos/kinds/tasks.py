@@ -103,9 +103,9 @@ class HangUp(FaultKind):
 
     def inject(self, scene: Scene) -> Injection:
         began = scene.now()
-        scene.run.hang_up()
+        scene.launched.hang_up()
         scene.wait_for_end(0)
-        scene.run.resume()
+        scene.launched.resume()
         return Injection(began, [TrainingBack(began)])
 
 
