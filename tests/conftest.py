@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files whose tests take long: processes are started, or networks trained. `make test-quick` leaves them out.
 SLOW = {
-    ".": "package parsers planted_modules quiet_import two_commands untrusted_files",
+    ".": "bombs package parsers planted_modules private_names quiet_import untrusted_files",
     "api": "networks_sent",
     "bench": "throughput",
     "benchmarks": "bad_arguments",
@@ -42,7 +42,7 @@ SLOW = {
     "simulate": "training",
     "sweep": "joining",
     "system": "firewall fork_server isolation isolation_refused",
-    "training": "all_reduce bounded clock_lag elastic membership proof_of_modes staged_step waiting wide_step",
+    "training": "all_reduce bounded clock_lag elastic membership proof_of_modes staged_step staleness waiting wide_step",
 }
 SLOW_FILES = {
     Path(__file__).parent / folder / f"test_{name}.py" for folder, names in SLOW.items() for name in names.split()

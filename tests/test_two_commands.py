@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.font_manager  # noqa: F401  # a user without a home would look for all fonts again
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -30,7 +32,7 @@ COMMANDS = {
     "task": ("task", *TASK_OPTIONS, "--run-dir"),
 }
 EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
-HOLDER = "import sys, time; from ps_cluster.files.locks import *\nwith sole_use(Path(sys.argv[1]), 'folder', print): print(flush=True); time.sleep(60)"  # noqa: E501
+HOLDER = "import sys, time; from ps_cluster.files.locks import *\nwith sole_use(Path(sys.argv[1]), 'folder', print): print(flush=True); time.sleep(600)"  # noqa: E501
 
 
 def refused(command, folder):
@@ -45,22 +47,23 @@ def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@EVERY_COMMAND
-def test_a_folder_that_another_command_works_in_is_left_alone(tmp_path, command):
-    run_dir = RunDir.create(tmp_path / "run")
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """Return a run directory that another process works in, and its pid."""
+    run_dir = RunDir.create(tmp_path_factory.mktemp("held") / "run")
     run_dir.config.write_text(build_config().to_yaml())
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(run_dir.root)], stdout=subprocess.PIPE)
-    try:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(run_dir.root)], stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
-        before = content(run_dir.root)
-        assert f"'{run_dir.root}' is in use by '-c {run_dir.root}' (pid {holder.pid}, since" in refused(
-            command, run_dir.root
-        )
-        assert content(run_dir.root) == before
-    finally:
+        yield run_dir.root, holder.pid
         holder.kill()
-        holder.wait()
-        holder.stdout.close()
+
+
+@EVERY_COMMAND
+def test_a_folder_that_another_command_works_in_is_left_alone(held, command):
+    folder, pid = held
+    before = content(folder)
+    assert f"'{folder}' is in use by '-c {folder}' (pid {pid}, since" in refused(command, folder)
+    assert content(folder) == before
 
 
 @EVERY_COMMAND
@@ -94,6 +97,15 @@ def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_truste
     folder = common / "folder"
     with as_user(SOMEBODY_ELSE):
         folder.mkdir()
+    arrays = {
+        f"{name}_{split}": np.arange(9, dtype=np.float32)[:, None] for name in "xy" for split in ("train", "test")
+    }
+    np.savez(common / "few.npz", **arrays)
+    np.load(common / "few.npz").close()  # what that imports another user may not be able to read
+    words = {
+        "run --resume": ("run", "--resume", folder),
+        "compare": ("compare", "--dataset", common / "few.npz", "--model", "mlp", "--output", folder),
+    }
     folder.chmod(0o777)
     with as_user(SOMEBODY):
         for name in ("config.yaml", "comparison.yaml"):
@@ -101,7 +113,7 @@ def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_truste
     with as_user(SOMEBODY_ELSE):
         os.environ["PS_CLUSTER_CACHE"], before = str(common / "cache"), os.environ["PS_CLUSTER_CACHE"]
         try:
-            result = CliRunner().invoke(main, [*COMMANDS[trusted], str(folder)])
+            result = CliRunner().invoke(main, list(map(str, words[trusted])))
         finally:
             os.environ["PS_CLUSTER_CACHE"] = before
     assert result.exit_code == 2 and f"yaml' belongs to another user (uid {SOMEBODY}): copy" in result.stderr

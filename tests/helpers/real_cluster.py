@@ -19,7 +19,6 @@ LIMIT_S = 180
 MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
 # A save waits for the steps under way, and the next one comes after 20 times its duration.
 SNAPSHOTS = ("--set", "checkpoints.snapshot_every_seconds=0.5", "--set", "cluster.steps_per_dispatch=1")
-TWO_AT_ONCE = ("--set", "cluster.steps_per_dispatch=2")
 ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
 
 
