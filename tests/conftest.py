@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files whose tests take long: processes are started, or networks trained. `make test-quick` leaves them out.
 SLOW = {
-    ".": "bombs package parsers planted_modules private_names quiet_import untrusted_files",
+    ".": "bombs package parsers planted_modules private_names quiet_import two_commands untrusted_files",
     "api": "networks_sent",
     "bench": "throughput",
     "benchmarks": "bad_arguments",

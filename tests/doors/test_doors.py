@@ -87,7 +87,7 @@ def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
 @pytest.mark.cluster
 def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_path):
     chosen = ("--dataset", f"{TOYS}/toy_data.py:load", "--model", f"{TOYS}/toy_table_network.py:build")
-    few = ("--steps", 300, "--workers", 1, "--optimizer", "nesterov", "--learning-rate", 0.1)
+    few = ("--steps", 150, "--workers", 1, "--optimizer", "nesterov", "--learning-rate", 0.1)
     finish(start_run(tmp_path / "run", *chosen, *few))
     assert_none_left(tmp_path / "run")
     summary, data = summary_of(tmp_path / "run"), toy_data.split(500, 1)

@@ -16,7 +16,7 @@ def launcher_of(root):
 def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     output = tmp_path / "out"
     slow = ("--batch-size", 8, "--set", "cluster.straggler=0:+0.05s", "--set", "checkpoints.snapshot_every_seconds=0.5")
-    varied = ("--vary", "optimizer.learning_rate=0.001", "--method", "grid", "--workers", 1)
+    varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "grid", "--workers", 1)
     command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 60))
     sweep = start(*command)
     first = output / "trials" / "0000"
@@ -31,7 +31,7 @@ def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
         sweep.communicate()
     assert_none_left(output)
     results = json.loads((output / "results.json").read_text())
-    assert [trial["state"] for trial in results["trials"]] == ["completed"]
+    assert [trial["state"] for trial in results["trials"]] == ["completed", "completed"]
     summary = json.loads((first / "summary.json").read_text())
     assert summary["outcome"] == "completed" and summary["proof"]["holds"] and summary["updates"]["applied"] == 60
     assert summary["sessions"] >= 2
