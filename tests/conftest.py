@@ -42,7 +42,7 @@ SLOW = {
     "simulate": "training",
     "sweep": "joining",
     "system": "firewall fork_server isolation isolation_refused",
-    "training": "all_reduce bounded clock_lag elastic membership proof_of_modes staged_step staleness waiting wide_step",
+    "training": "all_reduce bounded clock_lag elastic membership proof_of_modes staged_step statistics waiting wide_step",
 }
 SLOW_FILES = {
     Path(__file__).parent / folder / f"test_{name}.py" for folder, names in SLOW.items() for name in names.split()
