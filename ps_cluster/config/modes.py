@@ -104,8 +104,8 @@ class Mode:
       is_simulated: whether `simulate` can predict it.
       trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
         the leader; in modes without parameter servers by every task.
-      slice: the `server.shard.Slice` that a parameter server holds, or "module:class" of it.
-      work: the `training.worker.Work` that the chief hands out, or "module:class" of it.
+      slice: the `server.shard.ParameterShard` that a parameter server holds, or "module:class" of it.
+      work: the `training.worker.StepSource` that the chief hands out, or "module:class" of it.
       step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
     """
 

@@ -321,7 +321,7 @@ class CompiledSettings(RuleSettings):
 class Compiled(OptimizerRule):
     """The rule, rate, weight decay and clipping of the network's compile(); without one, adam with 0.001.
 
-    Other rules replace it before processes start (`cluster.local_run.complete_config`), so it has no update of its own.
+    Other rules replace it before processes start (`launch.local_run.complete_config`), so it has no update of its own.
     """
 
     name = "compiled"

@@ -1,1 +1,1 @@
-"""Training: the parameter store, the trainers, schedules and checkpoints."""
+"""Training: chief, worker, session, all-reduce, networks in parts, and the modes."""

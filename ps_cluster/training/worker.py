@@ -1,6 +1,6 @@
 """The work of a run: dispatches of steps, which the chief hands out, and their graph, which runs in a worker's process.
 
-    chief     Steps.dispatches ──step ids──►  any free worker, which runs `steps_function` and for each step id:
+    chief     dispatches ──step ids──►  any free worker, which runs `steps_function` and for each step id:
     worker    pull ──►   all slices           weights, statistics, versions
               compute    the batch of the step id, forward, backward (training/step.py), with the times for its row
               push ──►   all slices           gradient, statistics, row; a dropped one is pulled and computed again

@@ -451,7 +451,7 @@ class Rounds(StepSource):
             end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
-            self._progress.scheduled(np.arange(begin, end))  # before any can be done: see `Steps`
+            self._progress.scheduled(np.arange(begin, end))  # before any can be done: see `AsynchronousSteps`
             for _ in range(self._config.training_workers):
                 self._schedule(self._function, end)
             begin = end
