@@ -12,13 +12,11 @@ from itertools import cycle
 from typing import Any, Literal
 
 import matplotlib
-import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
-from PIL import Image
 
 from ps_cluster.files.json_files import some_rows
 from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
@@ -45,7 +43,6 @@ def rendered(package: str, template: str, **values: Any) -> str:
 # Keep a drawn figure with its title and caption, and write it as PNG or SVG.
 
 DPI = 150
-CELL = 84  # pixels of the longer side of an image at most; small images are enlarged by a whole number
 
 
 @dataclass(frozen=True)
@@ -154,17 +151,6 @@ def logarithmic(axes: Sequence[Axes]) -> None:
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(FuncFormatter(lambda height, _: f"{height:g}"))
         panel.yaxis.set_minor_locator(NullLocator())
-
-
-def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
-    """Return an image, uint8 [H, W, 1 or 3], whose longer side fits `cell` pixels; enlarged pixels stay squares."""
-    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("RGB")
-    width, height = picture.size
-    times = cell // max(width, height)
-    if times >= 1:
-        return picture.resize((width * times, height * times), Image.Resampling.NEAREST)
-    share = cell / max(width, height)
-    return picture.resize((max(1, round(width * share)), max(1, round(height * share))), Image.Resampling.LANCZOS)
 
 
 # Read and draw the curves of a run: metric and loss over time and over examples.

@@ -33,9 +33,9 @@ from ps_cluster.report.pages import (
     grid,
     plot_style,
     rendered,
-    scaled,
     small_plot,
 )
+from ps_cluster.report.sheets import scaled
 from ps_cluster.runs import scores
 from ps_cluster.runs.result_rows import Summary, told
 from ps_cluster.runs.run_dir import RunDir

@@ -20,9 +20,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.report.pages import CELL, scaled
 from ps_cluster.system import environment
 
+CELL = 84  # pixels of the longer side of an image at most; small images are enlarged by a whole number
 _MARGIN, _GAP, _BLOCK_GAP, _COLUMN_GAP = 28, 4, 22, 40  # pixels: around the sheet, between images, blocks, columns
 _LABEL, _BAR, _COUNTS = 180, 130, 110  # pixels: room for the name of a class, the longest bar, and counts
 _INK, _DIM, _RULE, _TRAIN, _TEST = "#1c2126", "#5b6570", "#e3e6ea", "#0072B2", "#E69F00"
@@ -114,6 +114,17 @@ def _draw_group(
             end += length
     counts = f"{group.train_examples:,} + {group.test_examples:,}"
     pen.text((end + 6, middle), counts, _DIM, _font(_SMALL), anchor="lm")
+
+
+def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
+    """Return an image, uint8 [H, W, 1 or 3], whose longer side fits `cell` pixels; enlarged pixels stay squares."""
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("RGB")
+    width, height = picture.size
+    times = cell // max(width, height)
+    if times >= 1:
+        return picture.resize((width * times, height * times), Image.Resampling.NEAREST)
+    share = cell / max(width, height)
+    return picture.resize((max(1, round(width * share)), max(1, round(height * share))), Image.Resampling.LANCZOS)
 
 
 def _write(
