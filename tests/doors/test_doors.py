@@ -1,6 +1,7 @@
 """What others bring in one file each, which the package knows nothing of, runs on a real cluster.
 
-A fault of one's own is injected in tests/chaos/test_chaos_cluster.py, into the run that is disturbed there anyway.
+A fault of one's own is injected in tests/chaos/test_chaos_cluster.py, into the run that is disturbed there anyway. A table
+of one's own is trained on in tests/end_to_end/test_compare.py.
 """
 
 import csv
@@ -8,7 +9,6 @@ import os
 import shutil
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -20,7 +20,6 @@ from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.tools.compare.plan import planned_runs, read_comparison
-from tests.doors import toy_data
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 
@@ -82,22 +81,6 @@ def test_an_optimizer_rule_of_ones_own_changes_the_weights(toys):
 def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
     rows = list(csv.DictReader((toys[0] / "metrics" / "updates.csv").open()))
     assert {round(float(row["learning_rate"]), 6) for row in rows} == {0.1}
-
-
-@pytest.mark.cluster
-def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_path):
-    chosen = ("--dataset", f"{TOYS}/toy_data.py:load", "--model", f"{TOYS}/toy_table_network.py:build")
-    few = ("--steps", 150, "--workers", 1, "--optimizer", "nesterov", "--learning-rate", 0.1)
-    finish(start_run(tmp_path / "run", *chosen, *few))
-    assert_none_left(tmp_path / "run")
-    summary, data = summary_of(tmp_path / "run"), toy_data.split(500, 1)
-    assert summary["dataset"] == f"{TOYS}/toy_data.py:load" and summary["proof"]["holds"]
-    assert summary["evaluation"]["test_accuracy"] is None
-    error, best = (summary["evaluation"][name] for name in ("test_error", "best_test_error"))
-    assert error < 0.05 * data["target"].std(), "the target is linear in what the network is given"
-    model = keras.models.load_model(tmp_path / "run" / "best" / "model.keras")
-    predicted = model.predict({name: data[name] for name in ("numbers", "kind")}, verbose=0)
-    assert np.abs(predicted - data["target"]).mean() == pytest.approx(best, rel=1e-3), "in the target's own units"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ import pytest
 from ps_cluster.system import environment
 from ps_cluster.system import machine as control_group
 from ps_cluster.system.machine import Allowance, allowance, describe
-from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import small, summary_of
 
 PROJECT = Path(__file__).parents[2]
 GIB = 2**30
@@ -158,22 +156,3 @@ def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor
     command = [sys.executable, "-c", code, str(group_of_half_a_processor)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["0.5", "1", "1", "0.5"], done.stderr
-
-
-@pytest.mark.cluster
-def test_a_training_in_a_real_group_with_a_quota_knows_it_and_comes_to_its_end(group_of_half_a_processor, tmp_path):
-    code = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execv(sys.executable, sys.argv[2:])"
-    run = (
-        sys.executable,
-        "cli.py",
-        "run",
-        "--run-dir",
-        tmp_path / "run",
-        *small("--steps", 12, "--workers", 1, "--no-evaluator"),
-    )
-    command = [sys.executable, "-c", code, group_of_half_a_processor / "cgroup.procs", *run]
-    done = subprocess.run(list(map(str, command)), cwd=PROJECT, capture_output=True, text=True, timeout=200)
-    assert_none_left(tmp_path / "run")
-    summary = summary_of(tmp_path / "run")
-    assert done.returncode == 0 and summary["proof"]["holds"] and summary["updates"]["applied"] == 12, done.stderr
-    assert summary["machine"]["cpu_limit"] == 0.5 and summary["restarts"] == {}
