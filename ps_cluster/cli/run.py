@@ -88,7 +88,7 @@ def run(
     from ps_cluster.report.progress import make_view, with_metrics
     from ps_cluster.runs.logs import LAUNCHER
     from ps_cluster.runs.run_dir import RunDir
-    from ps_cluster.system.usage import age_seconds
+    from ps_cluster.system.environment import age_seconds
 
     watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())

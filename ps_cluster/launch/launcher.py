@@ -70,8 +70,8 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.fork_server import ForkServer, fork_server
-from ps_cluster.system.isolation import RunNetwork, network_for
 from ps_cluster.system.machine import room
+from ps_cluster.system.network import RunNetwork, network_for
 from ps_cluster.system.supervisor import Supervisor, TaskExit
 from ps_cluster.training.agreement import newest_for
 

@@ -15,10 +15,9 @@ from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
 from ps_cluster.system.fork_server import ForkServer
-from ps_cluster.system.isolation import RunNetwork
-from ps_cluster.system.machine import allowance
+from ps_cluster.system.machine import Usage, allowance
+from ps_cluster.system.network import RunNetwork
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
-from ps_cluster.system.usage import Usage
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.launch.task")

@@ -36,7 +36,7 @@ from ps_cluster.report.terminal import every_tenth
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
-from ps_cluster.system import isolation
+from ps_cluster.system import network
 from ps_cluster.system.environment import stop_signals
 from ps_cluster.system.machine import FreeMemory, fastest_precision
 from ps_cluster.training.agreement import CompatibilityFingerprint, check_journals, newest_checkpoint
@@ -71,7 +71,7 @@ def start_run(
             locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
             before.clear()
         with _new_run_dir(root) as run_dir:
-            isolation.check(config.cluster.isolation, run_dir.root)
+            network.check_isolation(config.cluster.isolation, run_dir.root)
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset)
@@ -101,7 +101,7 @@ def _resume(
     run_dir.make_folders()
     before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more), os.environ).config
     config.check_fits_one_machine()
-    isolation.check(config.cluster.isolation, run_dir.root)
+    network.check_isolation(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
     cache = sources.default_cache_dir()
     whole = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))

@@ -34,8 +34,7 @@ from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
-from ps_cluster.system.isolation import guard_port
-from ps_cluster.system.network import check_is_free
+from ps_cluster.system.network import check_is_free, guard_port
 from ps_cluster.training.agreement import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume

@@ -21,7 +21,7 @@ from ps_cluster.report.cluster import ClusterView, TaskView
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
-from ps_cluster.system.usage import state_of
+from ps_cluster.system.environment import state_of
 
 # Each task hides GPUs from TensorFlow (system/environment.py), which then has one device: all processors.
 KNOWN_DEVICES = ("CPU:0",)

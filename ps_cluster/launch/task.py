@@ -42,9 +42,8 @@ from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
 from ps_cluster.system.environment import Drain, die_with_launcher, stop_signals
-from ps_cluster.system.isolation import guard_port
 from ps_cluster.system.machine import allowance
-from ps_cluster.system.network import give_up_lost_connections
+from ps_cluster.system.network import give_up_lost_connections, guard_port
 
 LOOK_EVERY_S = 0.5
 

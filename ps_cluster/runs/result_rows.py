@@ -383,7 +383,7 @@ class EvaluationSummary(Row):
 
 
 class NetworkSummary(Row):
-    """Isolation of the ports from others, and the notice if there is none (system/isolation.py)."""
+    """Isolation of the ports from others, and the notice if there is none (system/network.py)."""
 
     private: bool | None = None
     notice: str | None = None

@@ -1,4 +1,4 @@
-"""Describe what a run runs on: processor and its fastest dtype, memory, TensorFlow version, commit of this code."""
+"""Describe what a run runs on, what it may use of that, and what its processes take."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from ps_cluster.config.modes import TRAINING_TYPES, Task
 from ps_cluster.installation import tensorflow_version
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
@@ -195,3 +197,89 @@ def _lines(file: Path) -> list[str]:
         return file.read_text().splitlines()
     except OSError:
         return []
+
+
+# Measure the CPU seconds and the memory of a run's processes.
+
+# The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run.
+MEMORY_EVERY_S = 5.0
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the user and system time of a process so far, in seconds; None where it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return times.user + times.system
+
+
+def pss_bytes(pid: int) -> int | None:
+    """Return the proportional set size (own pages plus a share of shared ones); None where it can't be read."""
+    try:
+        return int(psutil.Process(pid).memory_full_info().pss)
+    except (psutil.Error, OSError):
+        return None
+
+
+class Usage:
+    """The last CPU time and peak memory of every process of the run, including those that have ended."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read_cpu: Callable[[int], float | None] = cpu_seconds,
+        read_pss: Callable[[int], int | None] = pss_bytes,
+    ):
+        self._clock = clock
+        self._read_cpu = read_cpu
+        self._read_pss = read_pss
+        self._tasks: dict[int, Task] = {}
+        self._cpu: dict[int, float] = {}
+        self._peak_pss: dict[int, int] = {}
+        self._peak_sum: int | None = None
+        self._next_memory_s = 0.0
+
+    def look(self, processes: Mapping[int, Task]) -> None:
+        """Measure the processes that run now.
+
+        Args:
+          processes: pid → task. A pid means the same process in all calls.
+        """
+        self._tasks.update(processes)
+        for pid in processes:
+            if (seconds := self._read_cpu(pid)) is not None:
+                self._cpu[pid] = seconds
+        if processes and self._clock() >= self._next_memory_s:
+            self._next_memory_s = self._clock() + MEMORY_EVERY_S
+            self._look_at_memory(processes)
+
+    def _look_at_memory(self, processes: Mapping[int, Task]) -> None:
+        sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}
+        for pid, size in sizes.items():
+            self._peak_pss[pid] = max(size, self._peak_pss.get(pid, 0))
+        if sizes:
+            self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
+
+    def report(self) -> dict[str, Any]:
+        """Return the entries of summary.json.
+
+        `cpu_seconds` is the sum over the training tasks; the evaluator, which only uses time left over, is listed among
+        the processes. `peak_memory_bytes` is the highest sum over all processes at one time.
+        """
+        training = (pid for pid, task in self._tasks.items() if task.type in TRAINING_TYPES)
+        return {
+            "cpu_seconds": sum(self._cpu.get(pid, 0.0) for pid in training),
+            "peak_memory_bytes": self._peak_sum,
+            "processes": [
+                {
+                    "type": task.type,
+                    "index": task.index,
+                    "pid": pid,
+                    "cpu_seconds": self._cpu.get(pid),
+                    "peak_pss_bytes": self._peak_pss.get(pid),
+                }
+                for pid, task in self._tasks.items()
+            ],
+        }

@@ -29,7 +29,7 @@ from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import LIFE, RunDir
 from ps_cluster.system.environment import LAUNCHER_PID, life_of
-from ps_cluster.system.isolation import network_for
+from ps_cluster.system.network import network_for
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from ps_cluster.config.modes import Task
-from ps_cluster.system.usage import MEMORY_EVERY_S, Usage, age_seconds, cpu_seconds, pss_bytes
+from ps_cluster.system.environment import age_seconds
+from ps_cluster.system.machine import MEMORY_EVERY_S, Usage, cpu_seconds, pss_bytes
 from tests.helpers.processes import wait_until
 
 MB = 2**20

@@ -28,9 +28,8 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import CALLER_PID, die_with_parent
+from ps_cluster.system.environment import CALLER_PID, belongs, die_with_parent, state_of
 from ps_cluster.system.supervisor import is_stopped
-from ps_cluster.system.usage import belongs, state_of
 from ps_cluster.tools.chaos.hosts import Host, take_mounts_of_its_own
 
 STOP_S = 20.0  # seconds from the second SIGINT to SIGKILL

@@ -37,8 +37,8 @@ from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import CALLER_PID
-from ps_cluster.system.isolation import NAMESPACE_ARGV, network_for
 from ps_cluster.system.machine import Allowance, FreeMemory, allowance, room
+from ps_cluster.system.network import NAMESPACE_ARGV, network_for
 
 
 class Status(StrEnum):

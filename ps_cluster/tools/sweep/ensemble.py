@@ -29,7 +29,7 @@ from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.progress import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
-from ps_cluster.system import environment, isolation
+from ps_cluster.system import environment, network
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import Ended, Fleet, Job, config_at_once, has_completed, train_at_once
 
@@ -155,7 +155,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     warn_of_generated(dataset, print_line)
     members = members_of(ensemble, dataset)
     locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
-    isolation.announce(config.cluster.isolation, output, print_line)
+    network.announce_isolation(config.cluster.isolation, output, print_line)
     with StopRequests() as requests:
         code = train_members(members, output, Fleet(at_once, print_line), requests)
     if code:

@@ -21,7 +21,7 @@ from ps_cluster.report.progress import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import TEMPORARY, RunDir
-from ps_cluster.system import environment, isolation, tensorboard_server
+from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import Ended, Fleet, Job, train_at_once
 from ps_cluster.tools.sweep.plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
@@ -166,7 +166,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     # More trials, or more at once, are no other sweep.
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
     locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
-    isolation.announce(config.cluster.isolation, output, print_line)
+    network.announce_isolation(config.cluster.isolation, output, print_line)
     console = make_console()
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
     book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=not has_accuracy)
