@@ -13,8 +13,8 @@ from PIL import Image
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.describing import packed_folder
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
+from ps_cluster.data.sources import packed_folder
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.data import LETTERS, pack_images, random_images
 

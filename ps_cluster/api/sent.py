@@ -27,9 +27,9 @@ from ps_cluster.config.registry import PICKLE, Reference
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.data import packed, sources
 from ps_cluster.data.array_files import as_contents, settings_of
-from ps_cluster.data.describing import packed_folder
-from ps_cluster.data.packing import check_contents, sound_pieces, write_packed
+from ps_cluster.data.packed import check_contents, sound_pieces, write_packed
 from ps_cluster.data.sets import PACKED_ARRAYS, PACKED_IMAGES
+from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line

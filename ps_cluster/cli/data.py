@@ -47,14 +47,14 @@ def data() -> None:
 @option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
-    from ps_cluster.data import describing, sources
+    from ps_cluster.data import sources
     from ps_cluster.report import data_tables
 
     if data_dir and not Path(os.path.expanduser(data_dir)).is_dir():
         raise UserError(f"--data-dir: got '{data_dir}': there is no such folder: correct it, or leave it out")
     cache_dir = sources.default_cache_dir()
     entries = sources.entries(cache_dir, data_dir)
-    folder = describing.packed_folder(cache_dir)
+    folder = sources.packed_folder(cache_dir)
     if json_file:
         content = {"packed_folder": str(folder), "data_sets": data_tables.entries_as_json(entries)}
         if write_json_to(json_file, content):
@@ -89,7 +89,7 @@ def verify(names: tuple[str, ...]) -> None:
 
     Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
-    from ps_cluster.data import describing, sources
+    from ps_cluster.data import sources
     from ps_cluster.report.data_tables import megabytes
     from ps_cluster.report.terminal import byte_progress
 
@@ -107,7 +107,7 @@ def verify(names: tuple[str, ...]) -> None:
                 without = "" if sources.has_checksums(checked) else ": packed by an earlier version, without checksums"
                 notify(f"sound    {what}{without}")
     if not found:
-        print_line(f"there are no packed copies in {describing.packed_folder(cache_dir)}")
+        print_line(f"there are no packed copies in {sources.packed_folder(cache_dir)}")
     if damaged:
         raise RunFailed(
             f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {' '.join(damaged)}), "

@@ -7,7 +7,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, get_args
@@ -16,9 +16,7 @@ import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, OwnDataSettings
 from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_sparse
-from ps_cluster.data.packed import Changed, Selected
-from ps_cluster.data.samples import hold_out
-from ps_cluster.data.targets import targets_of
+from ps_cluster.data.targets import hold_out, targets_of
 from ps_cluster.files.untrusted import most_memory, open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
@@ -268,3 +266,35 @@ def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
             f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"
         )
     return {WEIGHT: weights.reshape(-1).astype(np.float32)}
+
+
+# Rows that are made from others when they are asked for, so that not all of them have to fit into the memory.
+
+
+class Selected:
+    """Some rows of an array, in the order of `ids` [N]."""
+
+    def __init__(self, rows: Any, ids: np.ndarray):
+        self._rows, self._ids = rows, ids
+        self.dtype, self.shape = rows.dtype, (len(ids), *rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return self._rows[self._ids[part]]
+
+
+class Changed:
+    """Rows of another dtype or shape: `change` makes them, piece by piece."""
+
+    def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):
+        self._rows, self._change = rows, change
+        like = change(np.asarray(rows[:1]))
+        self.dtype, self.shape = like.dtype, (len(rows), *like.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return self._change(np.asarray(self._rows[part]))  # type: ignore[index]  # an array of ids, if the rows take one

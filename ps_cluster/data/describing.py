@@ -1,23 +1,17 @@
-"""Describe the fields of a packed data set of any form: their values, and how many are missing."""
+"""Describe a packed data set for people: fields, examples, classes, and samples of images as training varies them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import islice
 
 import numpy as np
 
-from ps_cluster.config import registry
-from ps_cluster.config.datasets import DataSet, DataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT, Field
-from ps_cluster.data import packed
-from ps_cluster.data.packed import PackedDataset, pieces
-from ps_cluster.data.packing import Moments
+from ps_cluster.config.datasets import Augmentation, DataSet, DataSettings
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, Field
+from ps_cluster.config.registry import import_object
+from ps_cluster.data.packed import Moments, PackedDataset, pieces
 from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
@@ -172,57 +166,99 @@ def _sums(rows: np.ndarray, columns: int, most_bytes: int) -> _Sums:
     return sums
 
 
-# Name the folder of a packed copy: the name changes with all that the copy depends on.
+# Draw examples of each class of a data set of images, as they are and as training varies them.
+
+_AT_ONCE = 16  # images that are varied together: large ones take much memory as float32
+
+Vary = Callable[[np.ndarray, int], np.ndarray]
+"""Returns the images of some training examples, int64 [B], in an epoch: [B, H, W, C]."""
 
 
-def packed_folder(cache_dir: Path) -> Path:
-    """Return the folder of packed copies. Copies of another format are left alone: an older version may train on them."""
-    return cache_dir / f"packed-{packed.FORMAT}"
+@dataclass(frozen=True)
+class Sample:
+    """An image, uint8 [H, W, C], and variations of it."""
+
+    image: np.ndarray
+    varied: tuple[np.ndarray, ...]
 
 
-def target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
-    """Return the folder of a packed copy, with `parts` at the end of its name."""
-    slug = kind.name
-    if kind.path is not None:
-        slug, parts = kind.path.stem, (_short(kind.name), fingerprint(kind.path), *parts)
-    elif reference := registry.parse(kind.name):
-        code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
-        slug, parts = f"{reference.file.stem}-{reference.name}", (_short(str(reference)), code, *parts)
-    if own := kind.own_settings(settings):
-        parts = (_short(json.dumps(own, sort_keys=True)), *parts)
-    slug = re.sub(r"\W+", "-", slug)[:60]
-    return packed_folder(cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
+@dataclass(frozen=True)
+class Group:
+    """A class, a label or a range of the target.
+
+    Attributes:
+      train_ids: indices of its training examples, int64 [M]. test_examples: how many it has to test on.
+      samples: some of the training examples, once they are drawn.
+    """
+
+    name: str
+    train_ids: np.ndarray
+    test_examples: int
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def train_examples(self) -> int:
+        return len(self.train_ids)
 
 
-def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with a file, or with any file below a folder."""
-    digest = hashlib.sha256()
-    for path, status in _files(source):
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:8]
+def groups_of(dataset: PackedDataset) -> list[Group]:
+    """Return the classes, labels or ranges of the target, without samples."""
+    objective, spec = OBJECTIVES[dataset.spec.objective], dataset.spec
+    train, test = (objective.groups(dataset.target(split), spec) for split in ("train", "test"))
+    return [Group(name, ids, len(of_test)) for (name, ids), (_, of_test) in zip(train, test)]
 
 
-def size_of(source: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder."""
-    return sum(status.st_size for _, status in _files(source))
+def with_samples(
+    dataset: PackedDataset, groups: Sequence[Group], vary: Vary | None, *, samples: int, variations: int, seed: int
+) -> list[Group]:
+    """Return groups of a data set of images with random samples of each.
+
+    Args:
+      vary: how training varies images; None: not at all.
+      variations: how many of each sample.
+    """
+    draw = np.random.default_rng(seed)
+    chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
+    ids = np.concatenate(chosen)
+    epochs = [np.clip(np.rint(vary(ids, epoch)), 0, 255).astype(np.uint8) for epoch in range(variations) if vary]
+    drawn = (
+        Sample(image, tuple(of_epoch[place] for of_epoch in epochs))
+        for place, image in enumerate(_images(dataset, ids))
+    )
+    return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
 
 
-def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    source = Path(os.path.realpath(source))
-    if not source.is_dir():
-        yield str(source), source.stat()
-        return
-    seen: set[str] = set()
-    for folder, folders, names in os.walk(source, followlinks=True):
-        if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            yield path, os.stat(path) if os.path.exists(path) else os.lstat(path)
+def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset) -> Callable[[int], Vary] | None:
+    """Return a function that makes a `Vary` for a seed; None where training takes the images as they are.
+
+    TensorFlow is imported when that function is called.
+    """
+    if kind.augment is None or getattr(settings, "augmentation", None) == Augmentation():
+        return None
+
+    def make(seed: int) -> Vary:
+        import tensorflow as tf
+
+        from ps_cluster.data.batches import Batch
+
+        augment = import_object(kind.augment)
+        (name,) = dataset.spec.inputs
+
+        def vary(ids: np.ndarray, epoch: int) -> np.ndarray:
+            parts = []
+            for start in range(0, len(ids), _AT_ONCE):
+                part = ids[start : start + _AT_ONCE]
+                step = tf.constant(epoch * len(ids) + start, tf.int64)  # another one for each part: other draws
+                batch = Batch(seed, step, tf.constant(part, tf.int64), tf.fill([len(part)], tf.cast(epoch, tf.int64)))
+                images = tf.constant(_images(dataset, part))
+                parts.append(augment({name: images}, batch, dataset.spec, settings)[name].numpy())
+            return np.concatenate(parts)
+
+        return vary
+
+    return make
 
 
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
+def _images(dataset: PackedDataset, ids: np.ndarray) -> np.ndarray:
+    (images,) = dataset.inputs("train").values()
+    return images[ids]

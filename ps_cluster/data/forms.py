@@ -29,10 +29,9 @@ from ps_cluster.config.datasets import (
     OwnDataSettings,
     OwnImageSettings,
 )
-from ps_cluster.data import samples
+from ps_cluster.data import targets
 from ps_cluster.data.array_files import NAMES, as_contents, form_of, is_image, open_folder, open_npz, settings_of
 from ps_cluster.data.pictures import ENDINGS, Labelled, Picture, PictureSettings, contents_of_pictures
-from ps_cluster.data.samples import TRAIN
 from ps_cluster.data.sets import PACKED_IMAGES
 from ps_cluster.data.tables import (
     BATCH_ROWS,
@@ -45,6 +44,7 @@ from ps_cluster.data.tables import (
     open_tables,
     types_like,
 )
+from ps_cluster.data.targets import TRAIN
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.untrusted import open_regular
@@ -303,10 +303,10 @@ def _chosen(found: Mapping[str, _Rows], target: str | None) -> _Found:
     there = found["train"].types if "train" in found else ()
     target = target or next((name for name in _TARGETS if name in there), None)
     unlabelled = {name: _unlabelled(rows, target) for name, rows in found.items()}
-    which = samples.chosen(found, lambda name: unlabelled[name] < len(found[name]))
+    which = targets.chosen(found, lambda name: unlabelled[name] < len(found[name]))
     used = {"train": "train"} | ({"test": which.test} if which.test else {})
     for name in used.values():
-        samples.check_all_labelled(name, unlabelled[name], len(found[name]))
+        targets.check_all_labelled(name, unlabelled[name], len(found[name]))
     return _Found({split: found[name] for split, name in used.items()}, target, which.notes)
 
 
@@ -315,7 +315,7 @@ def _unlabelled(rows: _Rows, target: str | None) -> int:
     if target is None or target not in rows.types:
         return 0
     labels = rows.values(target)
-    without = sum(label is None or label == samples.NO_LABEL for label in labels)
+    without = sum(label is None or label == targets.NO_LABEL for label in labels)
     secret = rows.names(target) is not None or without == len(labels)
     return without if secret else sum(label is None for label in labels)
 

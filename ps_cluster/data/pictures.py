@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ps_cluster.config.datasets import MOST_CLASSES, Contents, OwnImageSettings
 from ps_cluster.config.objectives import TARGET
-from ps_cluster.data.samples import hold_out
+from ps_cluster.data.targets import hold_out
 from ps_cluster.files.values import Malformed, one_line
 
 if TYPE_CHECKING:

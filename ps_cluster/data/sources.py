@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +15,18 @@ from typing import Any
 
 from ps_cluster.config import registry
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, Download, NotThisDataSet
-from ps_cluster.data import array_files, packed, packing
-from ps_cluster.data.describing import fingerprint, packed_folder, size_of, target
+from ps_cluster.data import array_files, packed
 from ps_cluster.data.download import DownloadError, Progress, download
-from ps_cluster.data.packed import ENCODING, MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
-from ps_cluster.data.packing import remove_packed, write_packed
+from ps_cluster.data.packed import (
+    ENCODING,
+    MANIFEST,
+    PackedDataset,
+    Unusable,
+    load_packed,
+    read_manifest,
+    remove_packed,
+    write_packed,
+)
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.untrusted import bounded_memory
@@ -201,7 +210,7 @@ def _downloaded(
         try:
             download(place, file, one.sha256, progress, **patience)
         except OSError as error:
-            raise packing.cannot_write(file, error) from error
+            raise packed.cannot_write(file, error) from error
     source = files[0] if len(files) == 1 else folder
     dataset = _pack(kind, settings, source, target(kind, settings, cache_dir), notify)
     for file in files:  # only the packed copy is used from now on
@@ -431,3 +440,59 @@ def _wrong_files(directory: Path, progress: CopyProgress) -> Iterator[str]:
         expected = manifest.sha256.get(file, digest.hexdigest())
         if digest.hexdigest() != expected:
             yield f"the content of {file} has changed: its SHA-256 is {digest.hexdigest()[:12]}…, not {expected[:12]}…"
+
+
+# Name the folder of a packed copy: the name changes with all that the copy depends on.
+
+
+def packed_folder(cache_dir: Path) -> Path:
+    """Return the folder of packed copies. Copies of another format are left alone: an older version may train on them."""
+    return cache_dir / f"packed-{packed.FORMAT}"
+
+
+def target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
+    """Return the folder of a packed copy, with `parts` at the end of its name."""
+    slug = kind.name
+    if kind.path is not None:
+        slug, parts = kind.path.stem, (_short(kind.name), fingerprint(kind.path), *parts)
+    elif reference := registry.parse(kind.name):
+        code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
+        slug, parts = f"{reference.file.stem}-{reference.name}", (_short(str(reference)), code, *parts)
+    if own := kind.own_settings(settings):
+        parts = (_short(json.dumps(own, sort_keys=True)), *parts)
+    slug = re.sub(r"\W+", "-", slug)[:60]
+    return packed_folder(cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
+
+
+def fingerprint(source: Path) -> str:
+    """Return eight hexadecimal digits that change with a file, or with any file below a folder."""
+    digest = hashlib.sha256()
+    for path, status in _files(source):
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:8]
+
+
+def size_of(source: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder."""
+    return sum(status.st_size for _, status in _files(source))
+
+
+def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
+    source = Path(os.path.realpath(source))
+    if not source.is_dir():
+        yield str(source), source.stat()
+        return
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(source, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            yield path, os.stat(path) if os.path.exists(path) else os.lstat(path)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]

@@ -16,10 +16,8 @@ from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import TARGET, WEIGHT
-from ps_cluster.data.packed import Streamed
-from ps_cluster.data.packing import Moments
-from ps_cluster.data.samples import hold_out
-from ps_cluster.data.targets import Targets, classes_by_name, targets_of
+from ps_cluster.data.packed import Moments
+from ps_cluster.data.targets import Targets, classes_by_name, hold_out, targets_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
@@ -370,6 +368,44 @@ def _texts_of(batch: Any, name: str, kept: Any) -> list[str]:
     column = batch.column(name).cast(pyarrow.string())
     chosen = column if isinstance(kept, slice) else column.filter(pyarrow.array(kept))
     return chosen.unique().drop_null().to_pylist()
+
+
+class Streamed:
+    """Rows that can only be read from the first to the last. Reading goes on where it was, or begins again."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], read: Callable[[], Iterator[np.ndarray]]):
+        """Keep how to read. `read` returns all rows [N, ...] from the first on, in pieces of any length."""
+        self.dtype, self.shape = np.dtype(dtype), shape
+        self._read = read
+        self._begin_again()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, _ = part.indices(len(self))
+        if start < self._at:
+            self._begin_again()
+        self._take(start - self._at)
+        return self._take(stop - start)
+
+    def _begin_again(self) -> None:
+        self._at = 0
+        self._pieces: Iterator[np.ndarray] = iter(())
+        self._left = np.empty((0, *self.shape[1:]), self.dtype)
+
+    def _take(self, count: int) -> np.ndarray:
+        """Return the next rows, and go on behind them."""
+        if not self._at and not len(self._left):
+            self._pieces = self._read()
+        taken = [self._left[:count]]
+        self._left, missing = self._left[count:], count - len(taken[0])
+        while missing > 0:
+            piece = next(self._pieces)
+            taken.append(piece[:missing])
+            self._left, missing = piece[missing:], missing - len(taken[-1])
+        self._at += count
+        return np.concatenate(taken)
 
 
 # Data sets of tables: a column to predict, and columns to predict it from.

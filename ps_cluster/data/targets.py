@@ -1,8 +1,8 @@
-"""Turn what users give as targets into targets of an objective; say what is wrong with them."""
+"""Say what the examples that users bring are trained for, and on which of them: targets, and what is tested on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -150,3 +150,106 @@ _OBJECTIVES: dict[str, Callable[[np.ndarray, np.ndarray | None], Targets]] = {
     "multi-label": _labels,
     "regression": _numbers,
 }
+
+
+# Choose the examples that are held out to test on, where users bring none.
+
+_SEED = 0
+
+
+class Split(NamedTuple):
+    """Which examples are trained on and which tested on: sorted ids; and a line that says so."""
+
+    train: np.ndarray
+    test: np.ndarray
+    note: str
+
+
+def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> Split:
+    """Return a split by seed: a share of all examples, of each class the same.
+
+    Args:
+      labels: [examples] whole numbers from 0, of a classification; None for other objectives.
+
+    Raises:
+      Malformed: there are too few examples.
+    """
+    if examples < 2:
+        raise Malformed(f"there is only {examples} example: none can be held out to test on")
+    order = np.random.default_rng(_SEED).permutation(examples)
+    if labels is None:
+        test = order[: min(examples - 1, max(1, round(share * examples)))]
+    else:
+        test = _of_each_class(share, order, labels)
+    test = np.sort(test)
+    train = np.setdiff1d(np.arange(examples), test, assume_unique=True)
+    of_each = " of each class" if labels is not None else ""
+    note = (
+        f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
+        f"{_SEED}), because no others were given"
+    )
+    return Split(train, test, note)
+
+
+def _of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return ids in random order: of each class a share, and one at least is left to train on."""
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels)
+    wanted = _wanted(share, counts)
+    if not wanted.any():
+        raise Malformed("each class has only one example: none can be held out to test on")
+    starts = np.cumsum(counts) - counts
+    place_in_class = np.arange(len(labels)) - np.repeat(starts, counts)
+    return by_class[place_in_class < np.repeat(wanted, counts)]
+
+
+def _wanted(share: float, counts: np.ndarray) -> np.ndarray:
+    """Return how many of each class to hold out: its share rounded down, and one more where the most is cut off."""
+    most, exact = np.maximum(counts - 1, 0), share * counts
+    wanted = np.minimum(most, exact.astype(int))
+    missing = max(1, round(share * int(counts.sum()))) - int(wanted.sum())
+    first = np.argsort(np.where(most > wanted, wanted - exact, np.inf), kind="stable")
+    more = first[: max(0, min(missing, int((most > wanted).sum())))]
+    wanted[more] += 1
+    return wanted
+
+
+# Choose the split to test on, among those that a library's folder has.
+
+TRAIN = "train"
+_TESTS = ("test", "validation", "valid", "val")
+NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries have it where a label is secret
+
+
+class Splits(NamedTuple):
+    """The names of the splits to use. `test`: None for none. `notes`: lines about those that are passed over."""
+
+    test: str | None
+    notes: tuple[str, ...] = ()
+
+
+def chosen(names: Iterable[str], is_labelled: Callable[[str], bool]) -> Splits:
+    """Return the first split to test on that has labels.
+
+    Raises:
+      Malformed: there is no split to train on.
+    """
+    there = list(names)
+    if TRAIN not in there:
+        raise Malformed(f"there is no split '{TRAIN}', of {', '.join(there)}")
+    notes: list[str] = []
+    for name in _TESTS:
+        if name in there and is_labelled(name):
+            return Splits(name, tuple(notes))
+        if name in there:
+            notes.append(f"the split '{name}' is not used: its examples have no labels")
+    return Splits(None, tuple(notes))
+
+
+def check_all_labelled(split: str, without: int, examples: int) -> None:
+    """Raise Malformed where examples have no label."""
+    if without:
+        raise Malformed(
+            f"the split '{split}' has no label (a missing one, or {NO_LABEL}) in {without:,} of {examples:,} examples: "
+            "remove those"
+        )

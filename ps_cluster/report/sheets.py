@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
+from ps_cluster.data.describing import Group, groups_of, variation, with_samples
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.samples import Group, groups_of, variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import create_beside

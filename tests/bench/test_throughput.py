@@ -13,7 +13,7 @@ from rich.console import Console
 from ps_cluster.config import build_config, load_config, registry
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.launch import local_run
 from ps_cluster.launch.network_check import NetworkFacts

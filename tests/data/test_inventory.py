@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.data import sources
-from ps_cluster.data.describing import packed_folder
 from ps_cluster.data.packed import load_packed
+from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from tests.helpers.data import LETTERS, pack_images, random_images

@@ -10,8 +10,7 @@ import pytest
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.config.objectives import Field
-from ps_cluster.data.packed import load_packed
-from ps_cluster.data.packing import RunningStatistics, write_packed
+from ps_cluster.data.packed import RunningStatistics, load_packed, write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from tests.helpers.data import contents_of, only_named, pack_images

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packing import PackingProgress, write_packed
+from ps_cluster.data.packed import PackingProgress, write_packed
 from ps_cluster.errors import UserError
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.packed import Changed, Selected, Streamed
+from ps_cluster.data.array_files import Changed, Selected
+from ps_cluster.data.tables import Streamed
 
 WHOLE = np.arange(30).reshape(10, 3)
 

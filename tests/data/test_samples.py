@@ -7,8 +7,8 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Augmentation, Contents
-from ps_cluster.data.packing import write_packed
-from ps_cluster.data.samples import groups_of, variation, with_samples
+from ps_cluster.data.describing import groups_of, variation, with_samples
+from ps_cluster.data.packed import write_packed
 from tests.helpers.data import LETTERS, pack_images
 
 LABELS = np.array([3, 0, 3, 9, 3, 0], np.uint8)

@@ -9,8 +9,8 @@ import pytest
 
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import sets, sources
-from ps_cluster.data.describing import fingerprint
 from ps_cluster.data.download import DownloadError
+from ps_cluster.data.sources import fingerprint
 from ps_cluster.errors import UserError
 from tests.helpers.data import pack_images
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401

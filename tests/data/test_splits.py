@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.data.samples import check_all_labelled, chosen
+from ps_cluster.data.targets import check_all_labelled, chosen
 from ps_cluster.files.values import Malformed
 
 

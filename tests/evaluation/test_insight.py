@@ -4,7 +4,7 @@ import numpy as np
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
 from ps_cluster.evaluation import scorer as evaluation_scorer
 from ps_cluster.evaluation.evaluator import MOST_VALUES, Insight
 from ps_cluster.evaluation.scorer import PROBED

@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config, registry
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
 from ps_cluster.evaluation.scorer import BATCH_SIZE, Collected, Scorer
 from ps_cluster.runs.checkpoints import Checkpoint
 

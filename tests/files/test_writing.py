@@ -143,7 +143,7 @@ OWN_WAYS = {
     "tools/bench/throughput.py": "in a folder of a random name that it has just made",
     "files/writing.py": "the opener",
     "system/namespace.py": "/proc alone, and nothing of ours is imported there",
-    "data/packing.py": "in a folder of a random name that it has just made",
+    "data/packed.py": "in a folder of a random name that it has just made",
     "data/tfds_reader.py": "in a temporary folder that was made for it",
     "tools/chaos/kinds/surroundings.py": "in a folder that it has just made",
     "tools/chaos/kinds/tasks.py": "a control group",

@@ -7,8 +7,7 @@ import numpy as np
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data import sets
-from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import PackedDataset, write_packed
 
 LETTERS = tuple("abcdefghij")
 KINDS = {"cifar10": "real", "synthetic": "synthetic"}

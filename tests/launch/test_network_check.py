@@ -6,7 +6,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts, check_network, with_rule_of_compile

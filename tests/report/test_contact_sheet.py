@@ -6,7 +6,7 @@ from PIL import Image
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Augmentation
-from ps_cluster.data.samples import Group, Sample
+from ps_cluster.data.describing import Group, Sample
 from ps_cluster.errors import UserError
 from ps_cluster.report.sheets import CELL, Shape, draw_sheet, shape_for, write_sheet
 from tests.helpers.data import LETTERS, pack_images, random_images

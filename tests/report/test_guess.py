@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_pointer
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed, write_pointer
 from ps_cluster.report.summary import Guess, guess_of_run
 from ps_cluster.runs.result_rows import EvaluationSummary, ScoreRow
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_pointer
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed, write_pointer
 from ps_cluster.files.json_files import append_row, read_json
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
 from ps_cluster.models.build import build, predicting

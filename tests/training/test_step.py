@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.runs.run_dir import IDENTITY
