@@ -23,7 +23,9 @@ from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
+from ps_cluster.system import machine
 
+PRECISION = ("--precisions", machine.fastest_precision())  # the one that a run takes by default
 FIGURES = {"figure": Column(heading="result"), "values": Column(heading="median (lowest to highest)")}
 ARMS = {
     "cluster_to_single": "images/s, cluster ÷ one process with all cores",
@@ -60,7 +62,7 @@ def default_run(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, dd
             found.setdefault(name, []).append(value)
     digits = {"training time [s]": 0, "memory of all processes [GB]": 2, "mean staleness": 2}
     return [
-        {"figure": f"default run: {name}", "values": values, "digits": digits.get(name, 1)}
+        {"figure": f"default run, {machine.fastest_precision()}: {name}", "values": values, "digits": digits.get(name, 1)}
         for name, values in found.items()
     ]
 
@@ -76,13 +78,13 @@ def bench(folder: Path, rounds: int, *words: object) -> dict[str, Any]:
 def arms(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
     """Measure the cluster beside the other ways to train the default network."""
     names, more = ("single,cluster,sync,ddp", ("--ddp-python", ddp)) if ddp else ("single,cluster,sync", ())
-    row = bench(folder, rounds, "--arms", names, "--models", "airbench", "--precisions", "bfloat16", *more, *data)
+    row = bench(folder, rounds, "--arms", names, "--models", "airbench", *PRECISION, *more, *data)
     return [{"figure": ARMS[key], "values": row[key]["values"], "digits": 2} for key in ARMS if key in row]
 
 
 def straggler(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
     """Measure what one slow worker costs the cluster and an all-reduce."""
-    small = ("--models", "tutorial_cnn", "--precisions", "bfloat16", "--set", "training.steps=2500")
+    small = ("--models", "tutorial_cnn", *PRECISION, "--set", "training.steps=2500")
     row = bench(folder, rounds, "--arms", "cluster,sync", "--straggler", "2:5x", *small, *data)
     return [{"figure": SLOW[key], "values": [100 * share for share in row[key]["values"]]} for key in SLOW]
 
