@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -304,14 +304,20 @@ class PickledFunction:
         return function
 
 
+@cache
+def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """Return what installed packages have registered in `group`. Reads the lists of all packages, so once a process."""
+    return tuple(metadata.entry_points(group=group))
+
+
 def entry_point_names(group: str) -> list[str]:
     """Return the names that installed packages have registered in `group`."""
-    return sorted({point.name for point in metadata.entry_points(group=group)})
+    return sorted({point.name for point in entry_points(group)})
 
 
 def load_entry_point(group: str, name: str) -> Any:
     """Return the object that an installed package has registered. Raises UserError where it can't be loaded."""
-    (point, *_) = metadata.entry_points(group=group, name=name)
+    point = next(point for point in entry_points(group) if point.name == name)
     try:
         with without_first_lines():
             return point.load()

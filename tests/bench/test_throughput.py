@@ -33,6 +33,7 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
         ("single", "async", 60),
         ("cluster", "async", 60),
         ("sync", "sync", 20),
+        ("per_variable", "async", 60),
         ("ddp", "sync", 20),
         ("torch_single", "single", 60),
     ],
@@ -54,7 +55,7 @@ def test_arms_are_measured_in_the_order_they_were_asked_for_and_once():
 
 
 def test_unknown_arm_is_told_with_those_that_there_are():
-    with pytest.raises(UserError, match="--arms: got 'horovod'.*single, cluster, sync, ddp"):
+    with pytest.raises(UserError, match="--arms: got 'horovod'.*single, cluster, sync, per_variable"):
         arms.choose(["single", "horovod"])
 
 
@@ -190,13 +191,13 @@ def test_pytorch_refuses_by_name_what_it_does_not_know(model, examples, classes,
 def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch):
     import tensorflow as tf  # the other tests here need none
 
-    from ps_cluster.tools.bench import single
+    from ps_cluster.tools.bench import keras_arms
 
     (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 9})
     monkeypatch.chdir(regression.directory)
-    model, optimizer = single.keras_model(case, regression)
+    model, optimizer = keras_arms.keras_model(case, regression)
     model.set_weights([np.zeros_like(weights) for weights in model.get_weights()])
-    step = single.keras_step(case, regression, model, optimizer)
+    step = keras_arms.keras_step(case, regression, model, optimizer)
     first, *_, last = [float(step(tf.constant(number, tf.int64))) for number in range(9)]
     assert 0.7 < first < 1.4, "of an output of 0, the mean: about one squared standard deviation"
     assert last < first

@@ -1,8 +1,9 @@
 """The arms that can be measured side by side: each is a module that trains the run directory it is given.
 
-    python -m ps_cluster.tools.bench.arms RUN_DIR
+    python -m ps_cluster.tools.bench.arms RUN_DIR [MODULE ARGUMENTS]
 
-is the arm of a whole local cluster. It prints {"examples_per_second": …} as its last line.
+is the arm of a whole local cluster, with this project's tasks or another module's. It prints {"examples_per_second": …} as
+its last line.
 """
 
 from __future__ import annotations
@@ -80,14 +81,15 @@ class BenchArm:
         return nested({**found, **{key: value for key, value in wanted.items() if value is not None}})
 
 
-SINGLE = BenchArm("single", "ps_cluster.tools.bench.single")
+SINGLE = BenchArm("single", "ps_cluster.tools.bench.keras_arms")
 CLUSTER = BenchArm("cluster", "ps_cluster.tools.bench.arms", can_be_slow=True)
 SYNC = replace(CLUSTER, name="sync", values={"mode.name": "sync"})
+PER_VARIABLE = replace(CLUSTER, name="per_variable", arguments=(SINGLE.module, "task"), can_be_slow=False)
 DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}, torch=True)
 ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
 TORCH_SINGLE = replace(DDP, name="torch_single", values=ALONE)
 
-DEFAULT = (SINGLE, CLUSTER, SYNC)
+DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE)
 ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
 
 
@@ -168,5 +170,5 @@ def run_cluster(root: Path, body: Sequence[str], view: ProgressView | None = Non
 
 
 if __name__ == "__main__":
-    summary = json.loads(run_cluster(Path(sys.argv[1]), ()).summary.read_text())
+    summary = json.loads(run_cluster(Path(sys.argv[1]), sys.argv[2:]).summary.read_text())
     print(json.dumps({"examples_per_second": summary["examples_per_second"]}))

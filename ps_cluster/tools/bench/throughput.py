@@ -1,4 +1,4 @@
-"""Measure examples per second of this cluster, one process, all-reduce and PyTorch, alternating.
+"""Measure examples per second of this cluster, one process, all-reduce, and TensorFlow's own way, alternating.
 
     ps-cluster bench --rounds 3
 

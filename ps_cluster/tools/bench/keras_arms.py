@@ -1,9 +1,18 @@
-"""Measure examples per second of a Keras model and optimizer in one process.
+"""Measure examples per second of a Keras model and optimizer: in one process, or on parameter servers variable by variable.
 
-    python -m ps_cluster.tools.bench.single RUN_DIR
+    python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
 Trains in this process with the whole machine, in one tf.function of several steps, so that Python costs nothing. Prints
-{"examples_per_second": …} as its last line. Network, precision, batch function and batch size are those of the other arms.
+{"examples_per_second": …} as its last line.
+
+    python -m ps_cluster.tools.bench.keras_arms task OPTIONS-OF-A-TASK
+
+A task of the launcher whose chief trains as TensorFlow's own tutorial does,
+https://www.tensorflow.org/tutorials/distribute/parameter_server_training: a model and an optimizer made under the
+strategy's scope. Each variable is pulled and pushed by itself, one step per dispatch. All other tasks are the project's own.
+(Keras 3 loses counts and statistics here, see docs/results.md: this measures speed only.)
+
+Network, precision, batch function and batch size are those of the other arms.
 """
 
 from __future__ import annotations
@@ -22,11 +31,20 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
+from ps_cluster.files.json_files import append_row
+from ps_cluster.files.writing import write_json
+from ps_cluster.launch import task
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, as_arguments, with_fused_layers
 from ps_cluster.models.judges import judge_of
 from ps_cluster.private_names import copy_compiled
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.messages import LeaderStart
+from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import Drain
+from ps_cluster.training.membership import connect
+from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep
 
 STEPS_PER_CALL = 4
@@ -87,5 +105,48 @@ def train_alone(root: Path) -> None:
     print(json.dumps({"examples_per_second": examples / seconds}))
 
 
+def train_by_variables(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    cluster: dict[str, list[str]],
+    index: int = 0,
+    *,
+    resume: bool,
+    drain: Drain,
+    leading: LeaderStart,
+) -> None:
+    """Train `total_steps` steps and write what the launcher and the summary need. The ledger stays empty."""
+    coordinator, _ = connect(cluster, leading)
+    with coordinator.strategy.scope():
+        model, optimizer = keras_model(config, dataset)
+    train_batch = keras_step(config, dataset, model, optimizer)
+
+    @tf.function(autograph=False)
+    def dispatched(step: tf.Tensor) -> tf.Tensor:
+        return coordinator.strategy.run(train_batch, args=(step,))
+
+    def run(first: int, end: int) -> float:
+        started = time.perf_counter()
+        for step in range(first, end):
+            coordinator.schedule(dispatched, args=(tf.constant(step, tf.int64),))
+        coordinator.join()
+        return time.perf_counter() - started
+
+    progress = RunProgress(config, dataset.train_examples)
+    append_row(run_dir.progress, progress.row("training"))
+    warm, total = 3 * config.cluster.workers, config.total_steps(dataset.train_examples)
+    run(0, warm)
+    seconds = run(warm, warm + total)
+    parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
+    rate = total * config.training.batch_size_per_worker / seconds
+    servers = [ServerSize(index=0, parameters=parameters)]
+    found = {"parameter_servers": servers, "completed": True, "examples_per_second": rate}
+    write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "task":
+        sys.exit(task.main(sys.argv[2:], trainer=train_by_variables))
     train_alone(Path(sys.argv[1]))
