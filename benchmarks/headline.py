@@ -62,7 +62,11 @@ def default_run(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, dd
             found.setdefault(name, []).append(value)
     digits = {"training time [s]": 0, "memory of all processes [GB]": 2, "mean staleness": 2}
     return [
-        {"figure": f"default run, {machine.fastest_precision()}: {name}", "values": values, "digits": digits.get(name, 1)}
+        {
+            "figure": f"default run, {machine.fastest_precision()}: {name}",
+            "values": values,
+            "digits": digits.get(name, 1),
+        }
         for name, values in found.items()
     ]
 
