@@ -63,6 +63,15 @@ def test_deaths_that_restart_the_cluster_are_counted_together_and_the_first_one_
     assert delay_s is None and cause.startswith("ps-0") and cause.endswith("(given up after 5 restarts)")
 
 
+def test_only_deaths_of_its_own_type_say_that_a_parameter_server_is_not_at_fault():
+    recovery = Recovery(LauncherLimits(), ON_DEATH)
+    for who in ("worker-0", "ps-1"):
+        recovery.next_delay_s(death_of(who, PORT_IN_USE), 0, 1.0)
+    assert not recovery.others_died(Task("ps", 1))
+    recovery.next_delay_s(death_of("ps-0"), 0, 1.0)
+    assert recovery.others_died(Task("ps", 1))
+
+
 @pytest.mark.parametrize(
     ("mode", "whole_cluster", "dispensable"),
     [
