@@ -1,0 +1,187 @@
+"""Measure the tests with mutants: how many small mistakes in a module they find. Needs the package `cosmic-ray`.
+
+    python -m benchmarks.mutants ps_cluster/server/shard.py --output shard.json
+
+A mutant is a module with one small mistake, such as `<` in place of `<=`. Each is written into a copy of the project, and
+the tests that import the module, themselves or by a helper, run on it until one fails. First the quick tests run, as in `make
+test-quick`; with --all the others follow, on the mutants that the quick ones left alive. No mutant is made of docstrings,
+annotations and the words of messages.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from benchmarks.records import Column, keep
+from ps_cluster.cli.options import OUTPUT_FILE, Whole
+from ps_cluster.errors import UserError
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.report.terminal import print_line
+
+QUICK, OTHERS = "not cluster and not slow", "cluster or slow"
+_LEFT_OUT = {"fstring", "raise_stmt", "annassign", "tfpdef"}  # the nodes of words and annotations, in parso's grammar
+COLUMNS = {"line": Column(heading="line"), "mutant": Column(heading="mutant"), "result": Column(heading="result")}
+
+
+class Mutant(NamedTuple):
+    """A module with one mistake. `line`: the number of the changed line, and how it reads now."""
+
+    line: int
+    change: str
+    source: str
+
+
+def mutants_of(source: str, chance: random.Random) -> Iterator[Mutant]:
+    """Yield all mutants of a module that Python can compile, in an order of chance."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.operators.provider import OperatorProvider
+
+    nodes, provider = list(ast_nodes(get_ast(source))), OperatorProvider()
+    places = []
+    for operator in (provider[name]() for name in provider if not provider[name].arguments()):
+        positions = [(node, start) for node in nodes for start, _ in operator.mutation_positions(node)]
+        places += [(operator, at, line) for at, (node, (line, _)) in enumerate(positions) if not _is_left_out(node)]
+    chance.shuffle(places)
+    for operator, at, line in places:
+        if _compiles(mutated := mutate_code(source, operator, at)):
+            pairs = zip(source.splitlines(), mutated.splitlines())
+            before, now = next(((old, new) for old, new in pairs if old != new), ("", ""))
+            yield Mutant(line, f"{before.strip()} → {now.strip()}", mutated)
+
+
+def _is_left_out(node: Any) -> bool:
+    above = node
+    while above.parent is not None:
+        of_result = above.parent.type == "funcdef" and above.parent.annotation is above
+        of_types = above.type == "expr" and all(leaf.value[:1].isupper() or leaf.value in "|" for leaf in _leaves(above))
+        if above.type in _LEFT_OUT or of_result or of_types:
+            return True
+        above = above.parent
+    return False
+
+
+def _leaves(node: Any) -> Iterator[Any]:
+    for child in node.children:
+        yield from _leaves(child) if hasattr(child, "children") else [child]
+
+
+def _compiles(source: str) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(source, "mutant", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def related_tests(project: Path, module: str) -> list[str]:
+    """Return the test files that import a module, themselves or by other files of the tests, quick to import first."""
+    dotted = module.removesuffix(".py").replace("/", ".")
+    imports = {path: set(_imported(path)) for path in sorted((project / "tests").rglob("*.py"))}
+    wanted, related = {dotted}, set[Path]()
+    while more := {path for path, names in imports.items() if names & wanted} - related:
+        related |= more
+        wanted |= {".".join(path.relative_to(project).with_suffix("").parts) for path in more}
+    return [str(path.relative_to(project)) for path in sorted(related) if path.name.startswith("test_")]
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+
+
+def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -> tuple[str, str]:
+    """Run tests in a fork of this process. Return "passed", "failed" or "hung", and what pytest printed."""
+    log = project / "mutants.log"
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        # The copy's modules are to be imported, not those of the project that runs this.
+        for name in [name for name in sys.modules if name.split(".")[0] in {"ps_cluster", "benchmarks", "tests"}]:
+            del sys.modules[name]
+        os.chdir(project)
+        sys.path[0] = os.environ["PYTHONPATH"] = str(project)
+        import pytest
+
+        words = ["-x", "-q", "-n", "0", "--durations=0", "-p", "no:cacheprovider", "-m", marks, *tests]
+        os._exit(pytest.main(words))
+    end_s = time.monotonic() + limit_s
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end_s:
+        time.sleep(0.05)
+    if ended[0] == 0:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    # Exit code 5: none of these tests has these marks.
+    result = "hung" if ended[0] == 0 else "passed" if os.waitstatus_to_exitcode(ended[1]) in {0, 5} else "failed"
+    return result, log.read_text(errors="replace")
+
+
+@click.command()
+@click.argument("module")
+@click.argument("tests", nargs=-1)
+@click.option("--sample", type=Whole(1, 10_000), default=30, help="Mutants out of all, by chance.")
+@click.option("--seed", type=Whole(0, 2**32), default=26)
+@click.option("--all", "with_others", is_flag=True, help="Also run the tests that are slow, or start clusters.")
+@click.option("--output", type=OUTPUT_FILE, help="Also write the mutants to this JSON file, as a record.")
+def main(module: str, tests: Sequence[str], sample: int, seed: int, with_others: bool, output: Path | None) -> None:
+    """Run tests on mutants of MODULE, a path in the project. TESTS: instead of all that import it."""
+    import tensorflow  # noqa: F401  once, before the forks
+
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        names = subprocess.run(["git", "ls-files", "-z"], cwd=IMPORT_FOLDER, capture_output=True, text=True, check=True)
+        for name in filter(os.path.isfile, names.stdout.rstrip("\0").split("\0")):
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(IMPORT_FOLDER / name, project / name)
+        source = (project / module).read_text(encoding="utf-8")
+        tests = tests or related_tests(project, module)
+        limits_s = {}
+        for marks in (QUICK, OTHERS) if with_others else (QUICK,):
+            begin_s = time.monotonic()
+            result, told = run_tests(project, tests, marks, 3600)
+            if result != "passed":
+                raise UserError(f"the tests fail without a mutant:\n{told[-2000:]}")
+            limits_s[marks] = 60 + 4 * (time.monotonic() - begin_s)
+        chosen = list(islice(mutants_of(source, random.Random(seed)), sample))
+        rows = []
+        for number, mutant in enumerate(chosen):
+            (project / module).write_text(mutant.source, encoding="utf-8")
+            os.utime(project / module, (number, number))  # another time for each: Python keeps compiled modules by it
+            for marks, limit_s in limits_s.items():
+                result, told = run_tests(project, tests, marks, limit_s)
+                if result != "passed":
+                    break
+            failed = [line for line in told.splitlines() if line.startswith(("FAILED", "ERROR"))][:1]
+            by = "others" if marks == OTHERS else "quick tests"
+            result = "lives" if result == "passed" else f"{result} by {by}"
+            rows.append({"line": f"{mutant.line}", "mutant": mutant.change, "result": result})
+            print_line(f"{number + 1}/{len(chosen)} line {mutant.line}: {mutant.change}: {result} {''.join(failed)[:160]}")
+            keep(output, rows, COLUMNS)
+        killed = sum(row["result"] != "lives" for row in rows)
+        print_line(f"{module}: {killed} of {len(rows)} mutants found by {len(tests)} test files")
+
+
+if __name__ == "__main__":
+    main()
