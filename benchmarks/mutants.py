@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import click
 
 from benchmarks.records import Column, keep
-from ps_cluster.cli.options import OUTPUT_FILE, Whole
+from ps_cluster.cli.command_line import OUTPUT_FILE, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
@@ -48,9 +48,9 @@ class Mutant(NamedTuple):
 
 def mutants_of(source: str, chance: random.Random) -> Iterator[Mutant]:
     """Yield all mutants of a module that Python can compile, in an order of chance."""
-    from cosmic_ray.ast import ast_nodes, get_ast
-    from cosmic_ray.mutating import mutate_code
-    from cosmic_ray.operators.provider import OperatorProvider
+    from cosmic_ray.ast import ast_nodes, get_ast  # type: ignore[import-not-found]
+    from cosmic_ray.mutating import mutate_code  # type: ignore[import-not-found]
+    from cosmic_ray.operators.provider import OperatorProvider  # type: ignore[import-not-found]
 
     nodes, provider = list(ast_nodes(get_ast(source))), OperatorProvider()
     places = []
@@ -69,7 +69,9 @@ def _is_left_out(node: Any) -> bool:
     above = node
     while above.parent is not None:
         of_result = above.parent.type == "funcdef" and above.parent.annotation is above
-        of_types = above.type == "expr" and all(leaf.value[:1].isupper() or leaf.value in "|" for leaf in _leaves(above))
+        of_types = above.type == "expr" and all(
+            leaf.value[:1].isupper() or leaf.value in "|" for leaf in _leaves(above)
+        )
         if above.type in _LEFT_OUT or of_result or of_types:
             return True
         above = above.parent
@@ -177,7 +179,9 @@ def main(module: str, tests: Sequence[str], sample: int, seed: int, with_others:
             by = "others" if marks == OTHERS else "quick tests"
             result = "lives" if result == "passed" else f"{result} by {by}"
             rows.append({"line": f"{mutant.line}", "mutant": mutant.change, "result": result})
-            print_line(f"{number + 1}/{len(chosen)} line {mutant.line}: {mutant.change}: {result} {''.join(failed)[:160]}")
+            print_line(
+                f"{number + 1}/{len(chosen)} line {mutant.line}: {mutant.change}: {result} {''.join(failed)[:160]}"
+            )
             keep(output, rows, COLUMNS)
         killed = sum(row["result"] != "lives" for row in rows)
         print_line(f"{module}: {killed} of {len(rows)} mutants found by {len(tests)} test files")
