@@ -1,7 +1,7 @@
 """Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-Exit codes: 0 completed, or drained after one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at
-once, by a second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
+The exit code is one of errors.py. A run that was drained after one Ctrl-C, SIGTERM or SIGHUP has 0; one that was stopped
+at once, by a second one or because training had not begun, has that of the signal.
 """
 
 from __future__ import annotations

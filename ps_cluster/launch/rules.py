@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -333,24 +334,55 @@ CLUSTER = "the cluster"
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
+class RestartPolicy:
+    """Counts deaths in a row, and tells when to start again and when to give up. It knows nothing of what died.
+
+    Here it counts the tasks of a run; in tools/fleet.py whole runs; in tools/chaos/runs.py tasks that no launcher starts.
+    """
+
+    def __init__(self, delays_s: Sequence[float]):
+        """Begin without any death. `delays_s`: before the first restart in a row, the second …; the last for all others."""
+        self._delays_s = delays_s
+        self._deaths: Counter[Hashable] = Counter()
+
+    def next_delay_s(self, key: Hashable, restarts: float) -> float | None:
+        """Count a death of `key`; return the seconds after which to start it again, None to give it up.
+
+        Args:
+          restarts: how many there are in a row.
+        """
+        self._deaths[key] += 1
+        if self._deaths[key] > restarts:
+            return None
+        return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
+
+    def deaths(self, key: Hashable) -> int:
+        """Return the number of deaths in the current row."""
+        return self._deaths[key]
+
+    def end_row(self, key: Hashable) -> None:
+        """Forget the deaths of `key`: it recovered, or begins anew."""
+        del self._deaths[key]
+
+
 @dataclass
-class _InARow:
+class _DeathsInARow:
     """Deaths without recovery between them, of one task or of the cluster."""
 
     first: TaskExit
-    count: int = 0
     died: set[Task] = field(default_factory=set)
     updates: int = 0  # the most that were applied at the last of them
     started_s: float = 0.0  # when the task starts, or was started, after the last of them
 
 
 class Recovery:
-    """Counts deaths in a row, for each task by itself, and together for deaths that restart the whole cluster."""
+    """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster."""
 
     def __init__(self, limits: LauncherLimits, on_death: OnDeaths):
-        self._limits = limits
+        self._stable_s = limits.stable_s
         self._on_death = on_death
-        self._rows: dict[Hashable, _InARow] = {}
+        self._policy = RestartPolicy(limits.restart_delays_s)
+        self._rows: dict[Hashable, _DeathsInARow] = {}
 
     def restarts_all(self, death: TaskExit) -> bool:
         """Return whether all training tasks start again with this one."""
@@ -359,8 +391,6 @@ class Recovery:
 
     def next_delay_s(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death; return the seconds after which to start again, None to give up.
-
-        The first restart is at once, so that one accident costs no time.
 
         Args:
           updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
@@ -371,23 +401,20 @@ class Recovery:
         row = self._rows.get(key)
         if row is not None:
             lived_s = now_s - silent_s - row.started_s
-            has_recovered = updates > row.updates if key == CLUSTER else lived_s > self._limits.stable_s
+            has_recovered = updates > row.updates if key == CLUSTER else lived_s > self._stable_s
         if row is None or has_recovered:
-            row = self._rows[key] = _InARow(death)
-        row.count += 1
+            row = self._rows[key] = _DeathsInARow(death)
+            self._policy.end_row(key)
         row.died.add(death.task)
         row.updates = updates
-        if row.count > self._on_death[death.task.type].restarts:
-            return None
-        backoff_s = min(self._limits.longest_backoff_s, self._limits.backoff_s * 2.0 ** (row.count - 2))
-        delay_s = 0.0 if row.count == 1 else backoff_s
-        row.started_s = now_s + delay_s
+        delay_s = self._policy.next_delay_s(key, self._on_death[death.task.type].restarts)
+        row.started_s = now_s + (delay_s or 0.0)
         return delay_s
 
     def first_cause(self, death: TaskExit) -> str:
         """Return the first of the deaths in a row to which this one belongs, on one line."""
-        row = self._rows[self._key(death)]
-        return f"{row.first} (given up after {row.count - 1} restarts)"
+        key = self._key(death)
+        return f"{self._rows[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
 
     def others_died(self, task: Task) -> bool:
         """Return whether, in the row of deaths of the cluster, another task of this type died too.
@@ -400,7 +427,7 @@ class Recovery:
     def forgive(self, task: Task) -> None:
         """Forget the deaths of the cluster, as it goes on without `task`."""
         if self._on_death[task.type].whole_cluster:
-            self._rows.pop(CLUSTER, None)
+            self._rows.pop(CLUSTER, None)  # the next death begins a new row
 
     def _key(self, death: TaskExit) -> Hashable:
         return CLUSTER if self.restarts_all(death) else death.task

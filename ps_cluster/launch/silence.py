@@ -26,8 +26,8 @@ class LauncherLimits:
     first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
     kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
-    backoff_s: float = 0.5  # before the second restart in a row; doubled for each further one
-    longest_backoff_s: float = 10.0
+    # Before the first restart in a row, the second …; the last for all others. The first is at once: an accident costs no time.
+    restart_delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
     drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
     scoring_s: float = 300.0  # for each checkpoint to be scored, once training is over
     grace_s: float = 5.0  # from SIGTERM to SIGKILL

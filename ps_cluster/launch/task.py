@@ -1,8 +1,6 @@
 """The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
-Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 3 a newer leader has taken over · 75 another
-task was lost (only without a launcher) · 98 its port is taken · 130, 143, 129 told twice to stop, the second time by
-SIGINT, SIGTERM, SIGHUP.
+It ends with a code of errors.py; told twice to stop, with that of the second signal.
 The error is written to `RunDir.error(type, index)`.
 """
 

@@ -20,6 +20,7 @@ from ps_cluster.errors import BAD_INPUT, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import finding_this_package
+from ps_cluster.launch.rules import RestartPolicy
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
@@ -27,7 +28,7 @@ from ps_cluster.system.environment import CALLER_PID, StopRequests
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskSpec
 
 COMMAND = (sys.executable, "-m", "ps_cluster", "run")
-RETRIES = 2  # how often a run that died is continued before it counts as failed
+RETRIES = 2  # how often a run that died is continued, at once, before it counts as failed
 FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and continued by another
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
 LOOK_EVERY_S = 0.5
@@ -81,7 +82,6 @@ class Fleet:
         at_once: int,
         notify: Notify,
         *,
-        retries: int = RETRIES,
         grace_s: float = GRACE_S,
         command: tuple[str, ...] = COMMAND,
         supervisor: Supervisor | None = None,
@@ -89,13 +89,12 @@ class Fleet:
     ):
         self._at_once = at_once
         self._notify = notify
-        self._retries = retries
         self._grace_s = grace_s
         self._command = command
         self._supervisor = supervisor or Supervisor()
         self._clock = clock
         self._jobs: dict[Task, Job] = {}
-        self._deaths: dict[Task, int] = {}
+        self._restarts = RestartPolicy(delays_s=(0.0,))
         self._told_to_stop: set[Task] = set()
         self._frozen_since: dict[Task, float] = {}
 
@@ -112,7 +111,7 @@ class Fleet:
         """Start a run; go on with one that has begun. Raises UserError if processes of before are still in it."""
         self._launch(job)
         self._jobs[job.task] = job
-        self._deaths[job.task] = 0
+        self._restarts.end_row(job.task)
 
     def poll(self) -> list[Ended]:
         """Return the runs that have ended since the last call. Those that died go on in new processes."""
@@ -156,10 +155,9 @@ class Fleet:
         line = task_exit.last_line.removeprefix("Error: ") or "no output"
         why = f"{task_exit.how}: {line} (log: {job.log})"
         is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) == "diverged"
-        if is_hopeless or self._deaths[job.task] >= self._retries:
+        if is_hopeless or self._restarts.next_delay_s(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
-        self._deaths[job.task] += 1
-        self._notify(f"{job.name} died, and goes on ({self._deaths[job.task]} of {self._retries}): {why}")
+        self._notify(f"{job.name} died, and goes on ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")
         try:
             self._launch(job)
         except UserError as error:

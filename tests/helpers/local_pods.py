@@ -97,11 +97,16 @@ class LocalPods:
         return text
 
 
-def stays_ended(job):
-    """Return the policy of a Job whose pods are not restarted where they are: whether an end, the n-th, is the last."""
+def failing_codes(job):
+    """Return the exit codes after which a Job fails at once."""
     fail, _ = job["podFailurePolicy"]["rules"]
+    return fail["onExitCodes"]["values"]
+
+
+def restarts_of(job):
+    """Return the policy of a Job whose pods are not restarted where they are: exit code → how often one starts again."""
     limit = job.get("backoffLimitPerIndex", job.get("backoffLimit"))
-    return lambda exit_code, times: exit_code in (0, *fail["onExitCodes"]["values"]) or times > limit
+    return lambda exit_code: 0 if exit_code in (0, *failing_codes(job)) else limit
 
 
 class JobSet:
@@ -143,7 +148,7 @@ class JobSet:
         return {task for task in self.pods.tasks if task.type in self._spec["successPolicy"]["targetReplicatedJobs"]}
 
     def _action(self, task, code):
-        reason = "PodFailurePolicy" if stays_ended(self._jobs[task.type])(code, 0) else "BackoffLimitExceeded"
+        reason = "PodFailurePolicy" if code in failing_codes(self._jobs[task.type]) else "BackoffLimitExceeded"
         for rule in self._spec["failurePolicy"]["rules"]:
             if reason not in rule.get("onJobFailureReasons", [reason]):
                 continue
@@ -164,7 +169,7 @@ class JobSet:
     def _run(self, jobs):
         self.restarters = {
             role: Restarter(
-                [task for task in self.pods.tasks if task.type == role], self.pods.start, is_final=stays_ended(job)
+                [task for task in self.pods.tasks if task.type == role], self.pods.start, restarts=restarts_of(job)
             )
             for role, job in jobs.items()
         }

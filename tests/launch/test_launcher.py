@@ -42,7 +42,7 @@ LIMITS = LauncherLimits(
     scoring_s=20,
     grace_s=1.0,
     port_attempts=3,
-    backoff_s=0.01,
+    restart_delays_s=(0.0, 0.01),
     frozen_s=0.3,
 )
 

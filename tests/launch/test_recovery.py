@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster.config.modes import MODES, ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.rules import DelayedActions, Recovery, RestartTask
+from ps_cluster.launch.rules import DelayedActions, Recovery, RestartPolicy, RestartTask
 from ps_cluster.launch.silence import LauncherLimits
 from ps_cluster.system.supervisor import TaskExit
 
@@ -38,9 +38,12 @@ def test_restarts_in_a_row_back_off_until_the_task_is_given_up(who, every_s, upd
     assert answers == delays
 
 
-def test_the_backoff_has_an_upper_bound():
-    recovery = Recovery(LauncherLimits(backoff_s=4, longest_backoff_s=10), ON_DEATH)
-    assert [recovery.next_delay_s(death_of("ps-0"), 0, n) for n in range(5)] == [0.0, 4.0, 8.0, 10.0, 10.0]
+def test_the_last_delay_is_that_of_all_further_restarts_and_a_new_row_begins_with_the_first():
+    policy = RestartPolicy(delays_s=(0.0, 4.0))
+    assert [policy.next_delay_s("a", 3) for _ in range(4)] == [0.0, 4.0, 4.0, None] and policy.deaths("a") == 4
+    assert policy.next_delay_s("b", 3) == 0.0
+    policy.end_row("a")
+    assert policy.next_delay_s("a", 3) == 0.0
 
 
 def test_time_in_which_it_was_silent_is_no_life():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from ps_cluster.errors import BAD_INPUT, FAILED, SUPERSEDED
 from ps_cluster.files.json_files import RowTail, last_row, read_json
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
+from ps_cluster.launch.rules import RestartPolicy
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary, TrainingResult, with_work
@@ -182,12 +184,11 @@ class Ended:
     exit_code: int
 
 
-MOST_FAILURES = 3
-
-
-def stays_ended(exit_code: int, times: int) -> bool:
-    """Return whether a task that ended with this code, now for the `times`-th time, is not started again."""
-    return exit_code in (0, BAD_INPUT, SUPERSEDED) or exit_code == FAILED and times > MOST_FAILURES
+def restarts_after(exit_code: int) -> float:
+    """Return how often a task that ends with this code (errors.py) is started again."""
+    if exit_code in (0, BAD_INPUT, SUPERSEDED):
+        return 0
+    return 3 if exit_code == FAILED else math.inf
 
 
 class Restarter:
@@ -204,22 +205,22 @@ class Restarter:
         tasks: Iterable[Task],
         start: Callable[[Task], subprocess.Popen[bytes]],
         *,
-        is_final: Callable[[int, int], bool] = stays_ended,
+        restarts: Callable[[int], float] = restarts_after,
         delay_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Start all `tasks` at the first `poll`.
 
         Args:
-          is_final: as `stays_ended`.
+          restarts: as `restarts_after`.
           delay_s: seconds from an end to the next start.
         """
         self.ends: list[Ended] = []
         self.final: dict[Task, int] = {}
         self.running: dict[Task, subprocess.Popen[bytes]] = {}
         self._start = start
-        self._is_final = is_final
-        self._delay_s = delay_s
+        self._restarts_after = restarts
+        self._policy = RestartPolicy(delays_s=(delay_s,))
         self._clock = clock
         self._due = dict.fromkeys(tasks, clock())
         self._held: set[Task] = set()
@@ -253,10 +254,11 @@ class Restarter:
     def _note(self, task: Task, code: int) -> None:
         del self.running[task]
         self.ends.append(ended := Ended(task, code))
-        if self._is_final(code, self.ends.count(ended)):
+        delay_s = self._policy.next_delay_s(ended, self._restarts_after(code))  # each exit code is counted by itself
+        if delay_s is None:
             self.final[task] = code
         else:
-            self._due[task] = self._clock() + self._delay_s
+            self._due[task] = self._clock() + delay_s
 
 
 def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
