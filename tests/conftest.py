@@ -29,7 +29,7 @@ SLOW = {
     "api": "networks_sent",
     "bench": "throughput",
     "benchmarks": "bad_arguments",
-    "compare": "comparison_report plan regression_report",
+    "compare": "comparison_plan comparison_report regression_report",
     "data": "augment batches cifar100 sources synthetic",
     "deploy": "slurm_script workload_kinds",
     "doors": "installed_package one_file",

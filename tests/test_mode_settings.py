@@ -10,7 +10,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.sections import SWITCHES, own_settings, uses
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.tools.compare.plan import planned_runs, read_comparison
+from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
 ON = {

@@ -22,7 +22,7 @@ from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.layers import trusted
-from ps_cluster.config.networks import arguments_taken
+from ps_cluster.config.network_recipes import arguments_taken
 from ps_cluster.config.registry import PICKLE, Reference
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.data import packed, sources

@@ -16,7 +16,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Train": {
         "run": ("cli.run", "Train on a cluster of processes on this machine."),
         "scale": ("cli.runs", "Start or stop workers of a run while it trains."),
-        "task": ("cli.task", "Run one task of a cluster on several machines."),
+        "task": ("cli.task_command", "Run one task of a cluster on several machines."),
     },
     "Use what was trained": {
         "evaluate": ("cli.trained", "Score each new checkpoint until training has ended."),

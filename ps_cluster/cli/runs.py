@@ -232,7 +232,7 @@ def health(
     if (kind is None) != (index is None):
         raise UserError("--type, --index: give both, or none of them")
     task = None if kind is None or index is None else Task(kind, index)
-    answer = answers.ask(run_dir, probe, task, answers.Bounds(max_age, max_save_age))
+    answer = answers.ask(run_dir, probe, task, answers.HealthBounds(max_age, max_save_age))
     if as_json:
         print(json.dumps(answer.to_json()))
     else:

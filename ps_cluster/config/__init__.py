@@ -1,7 +1,7 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
 from ps_cluster.config.layers import (
-    Changed,
+    ChangedSetting,
     Resolved,
     build_config,
     changed,
@@ -28,7 +28,7 @@ __all__ = [
     "MOST_WORKERS",
     "MOST_WORKERS_OF_A_CLUSTER",
     "STEPS_IN_TIME",
-    "Changed",
+    "ChangedSetting",
     "Resolved",
     "RunConfig",
     "build_config",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from ps_cluster.config import networks
+from ps_cluster.config import network_recipes
 from ps_cluster.config.datasets import DataSet
 from ps_cluster.config.schema import PAGE, RunConfig, fitted, sections
 from ps_cluster.config.sections import (
@@ -191,15 +191,15 @@ def _of_variable(name: str, text: str) -> Layer:
 #
 # The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 # Later layers win. In order: default.yaml, safe defaults where the network is not the package's own
-# (`networks.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
+# (`network_recipes.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
 # (`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
-# batch (networks.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
+# batch (network_recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
 # environment variables, `--set key=value`, the command's options.
 
 DEFAULTS = "configs/default.yaml"
 _NO_CHOICE = {
     "data": DataSet(),
-    "model": networks.Network(),
+    "model": network_recipes.Network(),
 }  # for a name that is unknown, which the validation refuses
 
 
@@ -298,16 +298,16 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
     return Resolved(config, layers, config.model_dump(mode="json"))
 
 
-def rates_found(config: RunConfig) -> networks.FoundRates | None:
+def rates_found(config: RunConfig) -> network_recipes.FoundRates | None:
     """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
     place = (*config.mode_kind.place(config.cluster.workers), config.training.batch_size_per_worker)
-    _, found = _recipe(networks.NETWORKS[config.model.name])
+    _, found = _recipe(network_recipes.NETWORKS[config.model.name])
     return next((rates for rates in found if rates.place == place), None)
 
 
 def has_rates(config: RunConfig) -> bool:
     """Return whether the network's recipe has rates for any single mode."""
-    _, found = _recipe(networks.NETWORKS[config.model.name])
+    _, found = _recipe(network_recipes.NETWORKS[config.model.name])
     return bool(found)
 
 
@@ -340,9 +340,9 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
     network = _of_chosen("model", merged(base, data_set.recipe), user)
     layer, found = _recipe(network)
     safe: Layer = {}
-    if network.name and network.name not in networks.NETWORKS.own:
+    if network.name and network.name not in network_recipes.NETWORKS.own:
         chosen = merged(merged(layer, data_set.recipe), user).get("optimizer")
-        safe = networks.of_users_network(chosen.get("rule") if isinstance(chosen, Mapping) else None)
+        safe = network_recipes.of_users_network(chosen.get("rule") if isinstance(chosen, Mapping) else None)
     of_both = data_set.recipes.get(network.name, {})
     both = f"recipe of data set {data_set.name} for network {network.name}"
     for origin, recipe in (
@@ -355,7 +355,7 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
         base = merged(adapted_to_choices(base, recipe), used)
         layers.append(NamedLayer(origin, used))
     base = adapted_to_choices(base, user)
-    rates = networks.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user))
+    rates = network_recipes.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user))
     layers.append(NamedLayer(f"rates of network {network.name} for this mode", dict(rates)))
     return merged(base, rates), layers
 
@@ -365,11 +365,11 @@ def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
     return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE[section])
 
 
-def _recipe(network: networks.Network) -> tuple[Layer, tuple[networks.FoundRates, ...]]:
+def _recipe(network: network_recipes.Network) -> tuple[Layer, tuple[network_recipes.FoundRates, ...]]:
     """Return the recipe of a network, and its rates for single modes."""
     recipe = network.recipe
-    layer = {key: value for key, value in recipe.items() if key != networks.OF_MODES}
-    return layer, networks.read_modes(recipe, f"the recipe of network {network.name}")
+    layer = {key: value for key, value in recipe.items() if key != network_recipes.OF_MODES}
+    return layer, network_recipes.read_modes(recipe, f"the recipe of network {network.name}")
 
 
 def _told(error: ValidationError, tree: Layer, origin: str) -> str:
@@ -437,22 +437,22 @@ _ALWAYS_TOLD = (
 )
 
 
-class Changed(NamedTuple):
+class ChangedSetting(NamedTuple):
     """The value of a setting, and the default that it replaces."""
 
     value: Any
     default: Any
 
 
-def changed(config: RunConfig) -> dict[str, Changed]:
+def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     """Return dotted key → value and default, of the settings that differ from the defaults."""
     values = flat(config.model_dump(mode="json"))
     others = tuple(key for key in values if key not in (*_DECIDE_RECIPES, *_DECIDE_RATES))
-    found: dict[str, Changed] = {}
+    found: dict[str, ChangedSetting] = {}
     for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
         chosen = nested({key: one.value for key, one in found.items()})
         default = _of_classes(config) | flat(default_layer(chosen))
-        found |= {key: Changed(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
+        found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
     return {key: found[key] for key in values if key in found}
 
 

@@ -24,7 +24,7 @@ from ps_cluster.config.modes import (
     StalenessSettings,
     Waits,
 )
-from ps_cluster.config.networks import NetworkSettings
+from ps_cluster.config.network_recipes import NetworkSettings
 from ps_cluster.config.registry import LARGEST_FACTOR, Fraction, Section
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean

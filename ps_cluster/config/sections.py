@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import METHODS, MODES, PS, RULES, SCHEDULES, WORKER
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.registry import Registry, Section
 from ps_cluster.errors import UserError
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster import __version__
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
@@ -136,7 +136,7 @@ Predictions = Callable[[Inputs], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ExportCheck:
     """The results of an exported file on the test examples.
 
     Attributes:
@@ -168,14 +168,14 @@ class _Tally:
         same = self._objective.decisions(found) == self._objective.decisions(original)
         self._same += float(same.reshape(len(target), -1).all(1).sum())
 
-    def result(self) -> Compared:
+    def result(self) -> ExportCheck:
         same = self._same / self._count if self._has_classes else None
-        return Compared(self._metric / self._count, same, self._largest, self._mean / self._count)
+        return ExportCheck(self._metric / self._count, same, self._largest, self._mean / self._count)
 
 
 def compare(
     dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
-) -> dict[str, Compared]:
+) -> dict[str, ExportCheck]:
     """Return name → what each does on test examples, evenly spaced if there are more than `most`."""
     tallies = {name: _Tally(dataset.spec) for name in others}
     inputs, target = dataset.inputs("test"), dataset.target("test")
@@ -196,7 +196,7 @@ class Checked:
     name: str
     file: str
     bytes: int
-    compared: Compared
+    compared: ExportCheck
     allowed: float | None
 
     @property

@@ -179,7 +179,7 @@ BATCH_SIZE = 64
 Notify = Callable[[str], None]
 
 
-class Batch(NamedTuple):
+class NamedExamples(NamedTuple):
     """Some examples: their names for people, and name of an input → raw examples [B, ...]."""
 
     names: list[str]
@@ -187,7 +187,7 @@ class Batch(NamedTuple):
 
 
 # A kind of files: yields the examples of some. It raises UserError, with the file and the reason, for one that can't be read.
-Reader = Callable[[Sequence[Path], TrainedRun], Iterator[Batch]]
+Reader = Callable[[Sequence[Path], TrainedRun], Iterator[NamedExamples]]
 
 
 class PictureReader:
@@ -196,7 +196,7 @@ class PictureReader:
     def __init__(self, skip_bad: bool, notify: Notify):
         self._skip_bad, self._notify = skip_bad, notify
 
-    def __call__(self, files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
+    def __call__(self, files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
         (name, field), *others = run.spec.inputs.items()
         if others or not field.is_image:
             raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
@@ -207,7 +207,7 @@ class PictureReader:
                 images = Images(pictures, Size(*field.shape))[:]
             except Malformed as error:
                 raise UserError(str(error)) from error
-            yield Batch([picture.name for picture in pictures], {name: images})
+            yield NamedExamples([picture.name for picture in pictures], {name: images})
 
     def _sound(self, pictures: Sequence[Picture]) -> Iterator[Picture]:
         for picture, looked in zip(pictures, look_at_all(pictures, wholly=True), strict=True):
@@ -217,7 +217,7 @@ class PictureReader:
                 yield picture
 
 
-def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
+def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
     """Read arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
     for file in files:
         with _told(file):
@@ -226,7 +226,7 @@ def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
         yield from _in_batches(file, arrays, run.spec)
 
 
-def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
+def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
     """Read tables, whose columns become numbers as those of the training did."""
     known = run.dataset.encoding()
     if known is None:
@@ -242,7 +242,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[Batch]:
                 first += len(next(iter(inputs.values())))
 
 
-def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[Batch]:
+def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[NamedExamples]:
     """Yield all examples of files and folders, in their order; the pictures of a folder are sorted.
 
     Args:
@@ -259,7 +259,7 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
         yield from (batch for batch in _bounded(reader(some, run), some) if batch.names)
 
 
-def _bounded(batches: Iterator[Batch], files: Sequence[Path]) -> Iterator[Batch]:
+def _bounded(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterator[NamedExamples]:
     """Yield the same batches, each read in bounded memory."""
     size_bytes = sum(file.stat().st_size for file in files)
     while True:
@@ -328,7 +328,7 @@ def _fits(rows: np.ndarray, dtype: str) -> bool:
     return np.can_cast(rows.dtype, dtype, "same_kind")
 
 
-def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[Batch]:
+def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[NamedExamples]:
     """Yield the rows of arrays. `first`: the number of the first one in its file."""
     count = len(next(iter(arrays.values())))
     for start in range(0, count, BATCH_SIZE):
@@ -342,7 +342,7 @@ def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first:
                     f"'{file}': '{name}' has a code outside of 0 to {max(field.codes) - 1} near row {start}"
                 )
         names = [f"{file}[{first + row}]" for row in range(start, min(start + BATCH_SIZE, count))]
-        yield Batch(names, inputs)
+        yield NamedExamples(names, inputs)
 
 
 # Write predictions for people, as a table, or for programs, as JSON or CSV.

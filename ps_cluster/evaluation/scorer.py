@@ -16,7 +16,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
 from ps_cluster.config.registry import import_object, keras, tf
 from ps_cluster.data import sources

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ps_cluster.config import RunConfig
 from ps_cluster.config.layers import NamedLayer
 from ps_cluster.config.modes import CHIEF, EVALUATOR, MODES, PS, TRAINING_TYPES, WORKER, Task
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.sections import nested
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json

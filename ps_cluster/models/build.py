@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig, registry
 from ps_cluster.config.modes import RULES
-from ps_cluster.config.networks import COMPILED, NETWORKS, Network, NetworkSettings
+from ps_cluster.config.network_recipes import COMPILED, NETWORKS, Network, NetworkSettings
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted

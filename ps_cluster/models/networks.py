@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import objectives as forms
-from ps_cluster.config.networks import ActivationSettings, Network
+from ps_cluster.config.network_recipes import ActivationSettings, Network
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import keras

@@ -27,7 +27,7 @@ _SLACK_S = 1.0  # between the clock of a process's start and that of rows
 
 
 @dataclass(frozen=True)
-class Sign:
+class HealthSign:
     """An answer of a probe. `says`: for the line that it prints."""
 
     name: str
@@ -47,8 +47,8 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Bounds of the age of a sign, in seconds. `save_s`: None: any age."""
+class HealthBounds:
+    """HealthBounds of the age of a sign, in seconds. `save_s`: None: any age."""
 
     age_s: float
     save_s: float | None = None
@@ -66,11 +66,11 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Scene:
+class HealthFacts:
     """All that a probe looks at."""
 
     run_dir: RunDir
-    bounds: Bounds
+    bounds: HealthBounds
     machine: Surroundings
     row: ProgressRow | None
 
@@ -88,63 +88,63 @@ class Scene:
         return max(0.0, self.machine.wall() - self.row.time) if self.row else 0.0
 
 
-Look = Callable[[Member, Scene], Sign | None]
+Look = Callable[[Member, HealthFacts], HealthSign | None]
 
 
-def process_sign(member: Member, scene: Scene) -> Sign:
+def process_sign(member: Member, scene: HealthFacts) -> HealthSign:
     """Return whether the process is there, and not stopped."""
     state = scene.machine.state(member.pid, scene.run_dir.root, member.life)
-    return Sign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
+    return HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
 
 
-def port_sign(member: Member, scene: Scene) -> Sign | None:
+def port_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
     """Return whether the task's port is open. The leader opens its own when it connects, so its rows are asked."""
     if member.address is None or member.watches_rows:
         return None
     _, port = host_and_port(member.address)
     good = scene.machine.listens(member.pid, port)
-    return Sign("port", good, f"port {port} is open" if good else f"nothing listens at port {port}")
+    return HealthSign("port", good, f"port {port} is open" if good else f"nothing listens at port {port}")
 
 
-def rows_sign(member: Member, scene: Scene) -> Sign | None:
+def rows_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
     """Return whether the rows are fresh while training is under way, which takes half a second a row."""
     if not scene.under_way(member) or not scene.is_of(member):
         return None
     age_s, most_s = scene.row_age_s, scene.bounds.age_s
     bound = "" if age_s <= most_s else f" (--max-age {most_s:g})"
-    return Sign("rows", age_s <= most_s, f"the last sign of the leader is {age_s:.1f} s old{bound}")
+    return HealthSign("rows", age_s <= most_s, f"the last sign of the leader is {age_s:.1f} s old{bound}")
 
 
-def training_sign(member: Member, scene: Scene) -> Sign | None:
+def training_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
     """Return whether training has begun and goes on."""
     if not member.watches_rows:
         return None
     row = scene.row
     if row is None or row.phase in BEFORE or not scene.is_of(member):
-        return Sign("training", False, f"training has not begun: {row.phase if row else 'no row yet'}")
+        return HealthSign("training", False, f"training has not begun: {row.phase if row else 'no row yet'}")
     if row.phase not in UNDER_WAY:
-        return Sign("training", True, f"training is over: {row.phase}")
+        return HealthSign("training", True, f"training is over: {row.phase}")
     if row.times.resumed_update is None or row.times.last_update is None:
-        return Sign("training", False, "no update yet")
+        return HealthSign("training", False, "no update yet")
     still_s = scene.row_age_s + row.times.seconds - row.times.last_update
     good = still_s <= scene.bounds.age_s
     bound = "" if good else f" (--max-age {scene.bounds.age_s:g})"
     done = f"{row.applied:,} of {row.total:,} updates" if row.total else f"{row.applied:,} updates"
-    return Sign("training", good, f"{done}, the last one {still_s:.1f} s ago{bound}")
+    return HealthSign("training", good, f"{done}, the last one {still_s:.1f} s ago{bound}")
 
 
-def saved_sign(member: Member, scene: Scene) -> Sign | None:
+def saved_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
     """Return whether the newest checkpoint or snapshot is young enough, while training is under way."""
     if not scene.under_way(member):
         return None
     most_s = scene.bounds.save_s
     times = [saved for folder in scene.run_dir.states if (saved := checkpoints.saved_at(folder)) is not None]
     if not times:
-        return Sign("saved", most_s is None, "no checkpoint or snapshot yet")
+        return HealthSign("saved", most_s is None, "no checkpoint or snapshot yet")
     age_s = max(0.0, scene.machine.wall() - max(times))
     good = most_s is None or age_s <= most_s
     bound = "" if good else f" (--max-save-age {most_s:g})"
-    return Sign("saved", good, f"the newest checkpoint or snapshot is {age_s:.1f} s old{bound}")
+    return HealthSign("saved", good, f"the newest checkpoint or snapshot is {age_s:.1f} s old{bound}")
 
 
 _LIVE: tuple[Look, ...] = (process_sign, port_sign, rows_sign)
@@ -157,7 +157,7 @@ class Health:
     """The answer of a probe. `probe`: one of PROBES."""
 
     probe: str
-    signs: tuple[Sign, ...]
+    signs: tuple[HealthSign, ...]
 
     @property
     def good(self) -> bool:
@@ -173,7 +173,7 @@ class Health:
         return {"probe": self.probe, "good": self.good, "signs": [asdict(sign) for sign in self.signs]}
 
 
-def ask(root: Path, probe: str, task: Task | None, bounds: Bounds, machine: Surroundings | None = None) -> Health:
+def ask(root: Path, probe: str, task: Task | None, bounds: HealthBounds, machine: Surroundings | None = None) -> Health:
     """Return the health of a task or, without one, of what runs here: the launcher, or all tasks of this machine.
 
     Raises UserError where files of the run are damaged, or it has no such task.
@@ -181,9 +181,11 @@ def ask(root: Path, probe: str, task: Task | None, bounds: Bounds, machine: Surr
     run_dir, machine = RunDir(Path(os.path.realpath(root))), machine or Surroundings()
     members = list(_members(run_dir, task, machine.host))
     if not members:
-        return Health(probe, (Sign("process", False, f"nothing of {task or 'a run'} has started in '{root}' yet"),))
-    scene = Scene(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
-    signs: list[Sign] = []
+        return Health(
+            probe, (HealthSign("process", False, f"nothing of {task or 'a run'} has started in '{root}' yet"),)
+        )
+    scene = HealthFacts(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
+    signs: list[HealthSign] = []
     for member in members:
         for look in PROBES[probe]:
             if (sign := look(member, scene)) is not None:

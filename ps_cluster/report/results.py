@@ -107,7 +107,7 @@ def _source(image: np.ndarray) -> str:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ScoredRun:
     """Everything that the page shows."""
 
     name: str
@@ -119,7 +119,7 @@ class _Found:
     examples: Examples
 
     @classmethod
-    def of(cls, run_dir: RunDir, summary: Summary, notify: Notify) -> _Found:
+    def of(cls, run_dir: RunDir, summary: Summary, notify: Notify) -> _ScoredRun:
         try:
             dataset = load_pointed(run_dir.dataset)
         except (UserError, OSError):  # the packed copy is not on this machine any more
@@ -269,7 +269,7 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
     Raises:
       OSError: the disk is full or refuses.
     """
-    found = _Found.of(run_dir, summary, notify)
+    found = _ScoredRun.of(run_dir, summary, notify)
     curves = [*_curve_plots(found.curves), *worker_changes(found.curves, summary)]
     plots = found.analysis.plots() if found.analysis else []
     page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ps_cluster.config import Changed, RunConfig, changed, telling
+from ps_cluster.config import ChangedSetting, RunConfig, changed, telling
 from ps_cluster.config.registry import tf
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import append_row
@@ -165,7 +165,7 @@ class TrainingWriter(_Writer):
         """Write a row of metrics/progress.jsonl; None values are left out."""
         self._scalars(row, TRAINING, row["applied"])
 
-    def write_settings(self, settings: Mapping[str, Changed]) -> None:
+    def write_settings(self, settings: Mapping[str, ChangedSetting]) -> None:
         """Write the settings that differ from the defaults, as a table in markdown."""
         with self._writer.as_default(step=0):
             tf.summary.text("settings", _table(settings))
@@ -217,7 +217,7 @@ class EvaluationWriter(_Writer):
         self._writer.flush()
 
 
-def _table(settings: Mapping[str, Changed]) -> str:
+def _table(settings: Mapping[str, ChangedSetting]) -> str:
     if not settings:
         return "All settings are the defaults."
     rows = [f"| {key} | {_cell(one.value)} | {_cell(one.default)} |" for key, one in settings.items()]

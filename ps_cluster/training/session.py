@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import METHODS
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset

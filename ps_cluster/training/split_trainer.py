@@ -37,7 +37,7 @@ from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
-from ps_cluster.training.modes import DEVICE, LAYERS, WIDTH, LayersSettings, Place, SplitNetwork
+from ps_cluster.training.modes import DEVICE, LAYERS, WIDTH, LayerPlace, LayersSettings, SplitNetwork
 from ps_cluster.training.session import SessionStart, make_network, make_store
 from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of
 from ps_cluster.training.worker import AsynchronousSteps, Compute, worker_row
@@ -188,7 +188,7 @@ class FairLock:
 # Decide which worker has which part of a network; find out which device each operation came to be on.
 
 
-def first_blocks(blocks: Sequence[Block], places: Sequence[Place], workers: int) -> list[int]:
+def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers: int) -> list[int]:
     """Return the number of each worker's first block.
 
     Args:
@@ -214,7 +214,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[Place], workers: int)
     return [firsts[worker] for worker in range(workers)]
 
 
-def _asked_for(blocks: Sequence[Block], places: Sequence[Place]) -> dict[int, int]:
+def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[int, int]:
     """Return worker → its first block, as the user asks for it; worker 0 has the first layers."""
     number = {layer: index for index, block in enumerate(blocks) for layer in block.layers}
     workers: dict[int, int] = {}

@@ -8,7 +8,7 @@ import pytest
 import ps_cluster
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.tools.compare.plan import PLAN
+from ps_cluster.tools.compare.comparison_plan import PLAN
 
 # Writes what the command leaves, and its arguments.
 FAKE = """

@@ -18,12 +18,12 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.report.pages import looks
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.compare import plan
+from ps_cluster.tools.compare import comparison_plan
+from ps_cluster.tools.compare.comparison_plan import read_comparison
+from ps_cluster.tools.compare.comparison_report import chosen_target, print_report, write_report
 from ps_cluster.tools.compare.groups import check, make_groups, make_views, warn_of_rates
-from ps_cluster.tools.compare.plan import read_comparison
 from ps_cluster.tools.compare.plots import make_plots
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.report import chosen_target, print_report, write_report
 from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables
 from tests.compare.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.data import only_named
@@ -452,12 +452,12 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
         write_run(root, Fake({"mode.name": config.mode.name}))
         write_whole(RunDir(root).config, config.to_yaml())
 
-    monkeypatch.setattr(plan, "start_run", start_run)
-    monkeypatch.setattr(plan, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
-    monkeypatch.setattr(plan, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(comparison_plan, "start_run", start_run)
+    monkeypatch.setattr(comparison_plan, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
+    monkeypatch.setattr(comparison_plan, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
-    roots, code = plan.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    roots, code = comparison_plan.train_all(read_comparison(None, changes, fixed | own), tmp_path)
     assert not code
     (said,) = warn_of_rates(make_groups([read_record(root) for root in roots]))
     assert ": sync " in said and "async" not in said and "optimizer is adam" in said
@@ -546,5 +546,7 @@ def test_every_column_is_in_one_of_the_tables(written):
 
 
 def test_nothing_of_it_imports_tensorflow():
-    code = "import ps_cluster.tools.compare.report, sys; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    code = (
+        "import ps_cluster.tools.compare.comparison_report, sys; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)

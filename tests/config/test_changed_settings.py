@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster.config import Changed, build_config, changed, fitted
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 
 
 def values(**settings) -> dict[str, object]:

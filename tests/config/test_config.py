@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.registry import Part
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.errors import UserError
-from ps_cluster.tools.compare.plan import planned_runs, read_comparison, was_found
+from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison, was_found
 
 ASYNC = {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, "momentum": 0.5}
 SINGLE = {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.8}

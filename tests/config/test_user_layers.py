@@ -10,8 +10,8 @@ from ps_cluster.config import Resolved, build_config, registry, resolve
 from ps_cluster.config.layers import MOST_FILES, NamedLayer, loaded, without_variables
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
-from ps_cluster.tools.compare.plan import read_comparison
-from ps_cluster.tools.sweep.plan import read_sweep
+from ps_cluster.tools.compare.comparison_plan import read_comparison
+from ps_cluster.tools.sweep.sweep_plan import read_sweep
 
 ISOLATION = "PS_CLUSTER__CLUSTER__ISOLATION"
 TOYS = Path(__file__).parents[1] / "doors"

@@ -15,11 +15,11 @@ import pytest
 from ps_cluster.config import build_config, load_config, registry
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
-from ps_cluster.tools.compare.plan import planned_runs, read_comparison
+from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 

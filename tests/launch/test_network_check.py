@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import network_check

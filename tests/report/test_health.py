@@ -10,7 +10,7 @@ from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.report.health import Bounds, Surroundings, ask
+from ps_cluster.report.health import HealthBounds, Surroundings, ask
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -45,7 +45,7 @@ def train(run_dir, *, ago=0.0, still=0.0, phase="training", updates=True):
 
 
 def health(run_dir, task=None, probe="ready", machine=UP, save_s=None):
-    return ask(run_dir.root, probe, task, Bounds(60, save_s), machine)
+    return ask(run_dir.root, probe, task, HealthBounds(60, save_s), machine)
 
 
 def test_a_run_that_trains_is_alive_and_ready(run_dir):

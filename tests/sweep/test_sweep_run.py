@@ -9,8 +9,8 @@ from ps_cluster.report.terminal import make_console
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.fleet import Ended, Job
-from ps_cluster.tools.sweep.plan import SweepPlan, Trial, TrialBook, checked_space, read_sweep
-from ps_cluster.tools.sweep.report import BEST, PAGE, RESULTS, SweepView, write_sweep_report
+from ps_cluster.tools.sweep.sweep_plan import SweepPlan, Trial, TrialBook, checked_space, read_sweep
+from ps_cluster.tools.sweep.sweep_report import BEST, PAGE, RESULTS, SweepView, write_sweep_report
 from ps_cluster.tools.sweep.sweep_run import Running, SweepRun
 from tests.helpers.data import pack_images, random_images
 

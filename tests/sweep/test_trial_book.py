@@ -1,8 +1,8 @@
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.tools.sweep.plan import FEWEST_FOR_IMPORTANCE, TrialBook
 from ps_cluster.tools.sweep.space import SEARCH_METHODS, read_space
+from ps_cluster.tools.sweep.sweep_plan import FEWEST_FOR_IMPORTANCE, TrialBook
 
 RATE, SIZE = "optimizer.learning_rate", "training.batch_size_per_worker"
 SPACE = read_space({RATE: "0.01..1:log", SIZE: [64, 128]})

@@ -8,7 +8,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.cuts import Block
-from ps_cluster.training.modes import LAYERS, Place, places_of
+from ps_cluster.training.modes import LAYERS, LayerPlace, places_of
 from ps_cluster.training.split_trainer import FairLock, devices_of, first_blocks, task_of
 
 BLOCKS = [
@@ -75,7 +75,7 @@ def test_a_placement_that_can_not_be_read_is_refused_before_anything_starts(text
 
 
 def test_a_layer_is_read_with_its_worker_and_device():
-    assert places_of("conv2d_1=1:GPU:0,dense=2") == (Place("conv2d_1", 1, "GPU:0"), Place("dense", 2, ""))
+    assert places_of("conv2d_1=1:GPU:0,dense=2") == (LayerPlace("conv2d_1", 1, "GPU:0"), LayerPlace("dense", 2, ""))
 
 
 def test_a_batch_that_can_not_be_cut_into_micro_batches_is_refused():

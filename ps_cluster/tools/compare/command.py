@@ -20,7 +20,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import make_console, print_error, print_line
 
 if TYPE_CHECKING:
-    from ps_cluster.tools.compare.plan import Comparison
+    from ps_cluster.tools.compare.comparison_plan import Comparison
 
 
 @command(
@@ -83,7 +83,7 @@ def compare(
 ) -> int:
     """Train several modes on the same work, or take the finished runs RUN_DIR, and write a report that compares them."""
     from ps_cluster.files import locks
-    from ps_cluster.tools.compare import plan
+    from ps_cluster.tools.compare import comparison_plan
 
     values = overrides(assignments, options)
     changes = {
@@ -96,7 +96,7 @@ def compare(
     given = {name: value for name, value in changes.items() if value is not None}
     if runs and (tensorboard or values or file or given.keys() - {"target_score"}):
         raise UserError("with finished runs only --output, --target-score, --baseline and --force can be given")
-    comparison = None if runs else plan.read_comparison(file, given, overrides_of_all(assignments, options))
+    comparison = None if runs else comparison_plan.read_comparison(file, given, overrides_of_all(assignments, options))
     if dry_run:
         return _print_plan(comparison)
     roots, code = list(runs), 0
@@ -104,21 +104,23 @@ def compare(
     with locks.sole_use(output, "--output:", notify=print_line):
         if comparison:
             target_score, own = comparison.target_score, comparison.own
-            roots, code = plan.train_all(comparison, output, tensorboard=tensorboard)
+            roots, code = comparison_plan.train_all(comparison, output, tensorboard=tensorboard)
         if code:
             print_error(f"stopped before all runs were trained; the same command goes on: {output}")
             return code
-        from ps_cluster.tools.compare import report  # matplotlib takes half a second to import
+        from ps_cluster.tools.compare import comparison_report  # matplotlib takes half a second to import
 
-        written = report.write_report(roots, output, target=target_score, baseline=baseline, force=force, own=own)
-        report.print_report(written, make_console())
+        written = comparison_report.write_report(
+            roots, output, target=target_score, baseline=baseline, force=force, own=own
+        )
+        comparison_report.print_report(written, make_console())
     return 0
 
 
 def _print_plan(comparison: Comparison | None) -> int:
     """Print each run in the order of training, with what its learning rate became, then their number."""
     from ps_cluster.launch import topology
-    from ps_cluster.tools.compare.plan import planned_runs, training_order
+    from ps_cluster.tools.compare.comparison_plan import planned_runs, training_order
 
     if comparison is None:
         raise UserError("--dry-run: finished runs are trained no more: leave it out")

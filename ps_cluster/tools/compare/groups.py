@@ -15,8 +15,8 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.local_cluster import keeps_to_cores
-from ps_cluster.tools.compare.metrics import Metric, Sample
-from ps_cluster.tools.compare.plan import PLAN, SCALED
+from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
+from ps_cluster.tools.compare.estimates import Metric, SeededValues
 from ps_cluster.tools.compare.records import FIELDS, Record
 from ps_cluster.training.modes import SYNC
 
@@ -80,12 +80,12 @@ class Group:
         """Return the values of the runs that have one."""
         return [value for record in self.records if (value := of(record)) is not None]
 
-    def sample(self, of: Callable[[Record], float | None]) -> Sample:
+    def sample(self, of: Callable[[Record], float | None]) -> SeededValues:
         """Return one value per run. Raises ValueError where a run has none, such as the metric of one that diverged."""
         values = self.values(of)
         if len(values) < len(self.records):
             raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")
-        return Sample(self.seeds, tuple(values))
+        return SeededValues(self.seeds, tuple(values))
 
 
 @dataclass(frozen=True)

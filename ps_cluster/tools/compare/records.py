@@ -15,7 +15,7 @@ from ps_cluster.runs.result_rows import ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import phase_shares
 from ps_cluster.server.staleness import NONE as NO_METHOD
-from ps_cluster.tools.compare.metrics import Metric, metric_of
+from ps_cluster.tools.compare.estimates import Metric, metric_of
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; all of them are known
 _BUSY = ("computes", "slow on purpose")  # of phases.PHASES

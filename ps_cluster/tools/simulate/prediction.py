@@ -162,7 +162,7 @@ def phase_seconds(costs: Costs, cluster: SimulatedCluster) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Compared:
+class PredictedAndMeasured:
     """One quantity, predicted and measured."""
 
     name: str
@@ -175,7 +175,7 @@ class Compared:
         return self.predicted / self.measured - 1 if self.measured else None
 
 
-def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
+def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
     """Predict `run`, whose processes shared `cores`, and compare.
 
     Raises:
@@ -197,9 +197,9 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
     predicted = predict(costs, cluster)
     if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
-    found = [Compared("examples/s", predicted.examples_per_second, measured.examples_per_second)]
+    found = [PredictedAndMeasured("examples/s", predicted.examples_per_second, measured.examples_per_second)]
     if config.mode_kind.is_stale and measured.staleness.mean is not None:
-        found.append(Compared("mean staleness", predicted.staleness_mean, measured.staleness.mean))
+        found.append(PredictedAndMeasured("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
 
 
@@ -376,7 +376,7 @@ def print_predictions(predictions: Sequence[Prediction], console: Console) -> No
     console.print(table)
 
 
-def print_check(compared: Sequence[Compared], console: Console) -> None:
+def print_check(compared: Sequence[PredictedAndMeasured], console: Console) -> None:
     """Print a row for each quantity."""
     table = _table("", "predicted", "measured", "error")
     for one in compared:

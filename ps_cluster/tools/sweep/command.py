@@ -64,7 +64,7 @@ def sweep(
     """Search for good settings: train many trials, several at once, and judge them on held-out training examples."""
     from ps_cluster.files import locks
     from ps_cluster.tools.sweep import sweep_run
-    from ps_cluster.tools.sweep.plan import read_sweep
+    from ps_cluster.tools.sweep.sweep_plan import read_sweep
 
     given = {"vary": parse_varied(vary) or None, "method": method, "trials": trials, "seed": seed}
     changes = {name: value for name, value in given.items() if value is not None}

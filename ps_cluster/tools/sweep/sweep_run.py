@@ -24,9 +24,9 @@ from ps_cluster.runs.run_dir import TEMPORARY, RunDir
 from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import Ended, Fleet, Job, train_at_once
-from ps_cluster.tools.sweep.plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
-from ps_cluster.tools.sweep.report import TRIALS_FOLDER, SweepView, listed, print_sweep_result, write_sweep_report
 from ps_cluster.tools.sweep.space import SEARCH_METHODS, STAGES
+from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
+from ps_cluster.tools.sweep.sweep_report import TRIALS_FOLDER, SweepView, listed, print_sweep_result, write_sweep_report
 
 PLAN, JOURNAL, NOUN = "sweep.yaml", "trials.journal", "sweep"
 

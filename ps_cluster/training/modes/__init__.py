@@ -103,7 +103,7 @@ AUTO, DEVICE = "auto", "CPU:0"
 _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
 
 
-class Place(NamedTuple):
+class LayerPlace(NamedTuple):
     """The layers from this one on are on a worker; `device`: of it, "" for its first processor."""
 
     layer: str
@@ -163,7 +163,7 @@ class LayersSettings(SplitSettings):
         return text.strip()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[LayerPlace, ...]:
         """The places that `placement` names; empty for "auto"."""
         return places_of(self.placement)
 
@@ -173,7 +173,7 @@ class LayersSettings(SplitSettings):
         return {place.worker: place.device for place in self.places if place.device}
 
 
-def places_of(text: str) -> tuple[Place, ...]:
+def places_of(text: str) -> tuple[LayerPlace, ...]:
     """Return what a placement asks for. Raises ValueError for one that can't be read."""
     if text.strip() == AUTO:
         return ()
@@ -182,7 +182,7 @@ def places_of(text: str) -> tuple[Place, ...]:
         match = _ENTRY.fullmatch(part.strip())
         if not match:
             raise ValueError(f"'{part.strip()}' is not LAYER=WORKER, as in conv2d_1=1 or conv2d_1=1:GPU:0")
-        places.append(Place(match[1].strip(), int(match[2]), match[3] or ""))
+        places.append(LayerPlace(match[1].strip(), int(match[2]), match[3] or ""))
     for one in places:
         for other in places:
             if one.layer == other.layer and one.worker != other.worker:

@@ -6,11 +6,11 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import ScoreRow
-from ps_cluster.tools.compare.metrics import (
+from ps_cluster.tools.compare.estimates import (
     ACCURACY,
     ERROR,
     METRICS,
-    Sample,
+    SeededValues,
     difference,
     estimate,
     metric_of,
@@ -85,7 +85,7 @@ def test_quantiles_are_those_of_the_table_and_degrees_of_freedom_are_rounded_dow
 
 
 def test_same_seeds_are_compared_seed_by_seed_in_whatever_order():
-    first, second = Sample((2, 0, 1), (7.0, 2.0, 4.0)), Sample(SEEDS, (1.0, 2.0, 6.0))
+    first, second = SeededValues((2, 0, 1), (7.0, 2.0, 4.0)), SeededValues(SEEDS, (1.0, 2.0, 6.0))
     found = difference(first, second)  # seed by seed 1, 2, 1: mean 4/3, variance 1/3
     half = 4.303 * math.sqrt(1 / 3 / 3)
     assert found.paired and found.n == 3
@@ -95,12 +95,12 @@ def test_same_seeds_are_compared_seed_by_seed_in_whatever_order():
 
 def test_pairs_show_a_difference_that_the_spread_over_seeds_would_hide():
     first, second = (10.0, 20.0, 30.0), (9.0, 18.9, 29.1)
-    assert difference(Sample(SEEDS, first), Sample(SEEDS, second)).low > 0
-    assert difference(Sample(SEEDS, first), Sample((3, 4, 5), second)).low < 0
+    assert difference(SeededValues(SEEDS, first), SeededValues(SEEDS, second)).low > 0
+    assert difference(SeededValues(SEEDS, first), SeededValues((3, 4, 5), second)).low < 0
 
 
 def test_other_seeds_are_compared_by_welch():
-    found = difference(Sample((0, 1), (4.0, 6.0)), Sample((5, 6, 7), (1.0, 2.0, 3.0)))
+    found = difference(SeededValues((0, 1), (4.0, 6.0)), SeededValues((5, 6, 7), (1.0, 2.0, 3.0)))
     # Variances 2 and 1: squared errors 1 and 1/3; degrees (4/3)^2 / (1/1 + (1/9)/2) = 1.68, rounded down to 1.
     half = 12.706 * math.sqrt(4 / 3)
     assert not found.paired and found.n == 2
@@ -108,14 +108,14 @@ def test_other_seeds_are_compared_by_welch():
 
 
 def test_a_seed_that_comes_twice_is_not_paired():
-    assert not difference(Sample((0, 0), (1.0, 2.0)), Sample((0, 0), (3.0, 4.0))).paired
+    assert not difference(SeededValues((0, 0), (1.0, 2.0)), SeededValues((0, 0), (3.0, 4.0))).paired
 
 
 def test_one_run_each_shows_nothing():
-    found = difference(Sample((0,), (9.0,)), Sample((0,), (1.0,)))
+    found = difference(SeededValues((0,), (9.0,)), SeededValues((0,), (1.0,)))
     assert (found.mean, found.low, found.high) == (8.0, None, None)
 
 
 def test_a_ratio_is_one_of_geometric_means():
-    found = ratio(Sample(SEEDS, (2.0, 8.0, 4.0)), Sample(SEEDS, (1.0, 4.0, 2.0)))
+    found = ratio(SeededValues(SEEDS, (2.0, 8.0, 4.0)), SeededValues(SEEDS, (1.0, 4.0, 2.0)))
     assert (found.mean, found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0), pytest.approx(2.0))

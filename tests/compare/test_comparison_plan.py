@@ -5,17 +5,17 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ps_cluster.config import networks
-from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config import network_recipes
+from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.launch import local_run
 from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.compare import plan as train_all
+from ps_cluster.tools.compare import comparison_plan
+from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison, training_order
 from ps_cluster.tools.compare.groups import in_settings
-from ps_cluster.tools.compare.plan import planned_runs, read_comparison, training_order
 from ps_cluster.tools.compare.records import FIELDS
 from tests.helpers.data import only_named
 
@@ -26,7 +26,7 @@ SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.st
 @pytest.fixture(autouse=True)
 def no_rates_found(monkeypatch):
     """As for a network whose recipe has no rates of single modes."""
-    monkeypatch.setattr(networks, "read_modes", lambda *_: ())
+    monkeypatch.setattr(network_recipes, "read_modes", lambda *_: ())
 
 
 def plan(**changes):
@@ -134,35 +134,38 @@ def trained(monkeypatch):
         checkpoints.mark_ended(run_dir.checkpoints, last_step=9, outcome="completed")
         return 0
 
-    monkeypatch.setattr(train_all, "start_run", start_run)
+    monkeypatch.setattr(comparison_plan, "start_run", start_run)
     return trained
 
 
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
     comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
-    roots, code = train_all.train_all(comparison, output)
+    roots, code = comparison_plan.train_all(comparison, output)
     order = [run.name for run in training_order(planned_runs(comparison))]
     assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
-    assert yaml.safe_load((output / train_all.PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
+    assert (
+        yaml.safe_load((output / comparison_plan.PLAN).read_text())["trained_in_this_order"] == order
+        and len(roots) == 4
+    )
     summary = RunDir(roots[2]).summary
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
     trained.names.clear()
-    assert train_all.train_all(comparison, output) == (roots, 0)
+    assert comparison_plan.train_all(comparison, output) == (roots, 0)
     assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
 
 
 def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
     trained.outcome = "stopped"
-    _, code = train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
-    assert code == train_all.INTERRUPTED and len(trained.names) == 1
+    _, code = comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == comparison_plan.INTERRUPTED and len(trained.names) == 1
 
 
 def test_a_run_that_was_interrupted_while_it_was_scored_is_not_taken_for_finished(tmp_path, trained):
     trained.scored = 6
-    _, code = train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
-    assert code == train_all.INTERRUPTED
+    _, code = comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == comparison_plan.INTERRUPTED
 
 
 def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
@@ -178,9 +181,9 @@ def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
-    train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     with pytest.raises(UserError, match="holds another comparison"):
-        train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
+        comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
 
 
 def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_ended():
@@ -219,7 +222,7 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
     )
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
     monkeypatch.setattr(local_run, "check_network", lambda *_: facts)
-    planned = train_all._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
+    planned = comparison_plan._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
     found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
     assert (found["async"].learning_rate, found["sync"].learning_rate) == (0.1, pytest.approx(0.3))

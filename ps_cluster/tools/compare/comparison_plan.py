@@ -28,7 +28,7 @@ from ps_cluster.cli.reference import (
 from ps_cluster.config import RunConfig, build_config, rates_found, registry
 from ps_cluster.config.layers import trusted
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.networks import COMPILED
+from ps_cluster.config.network_recipes import COMPILED
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import CHOSEN, check_used, flat, joined, nested, uses, without_unused
@@ -46,7 +46,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import environment, tensorboard_server
-from ps_cluster.tools.compare.metrics import METRICS
+from ps_cluster.tools.compare.estimates import METRICS
 
 Batch = Literal["same_per_update", "same_per_worker"]
 BATCHES: tuple[Batch, ...] = get_args(Batch)
@@ -344,7 +344,7 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
 
 # Write the JSON schemas of files for `run --config` and `compare --config`, from the classes that validate them.
 #
-# `python -m ps_cluster.tools.compare.plan` writes configs/schema.json and configs/compare.schema.json anew; a test
+# `python -m ps_cluster.tools.compare.comparison_plan` writes configs/schema.json and configs/compare.schema.json anew; a test
 # compares them. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
 
 

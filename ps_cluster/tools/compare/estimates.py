@@ -23,7 +23,7 @@ _QUANTILES = (
 
 
 @dataclass(frozen=True)
-class Sample:
+class SeededValues:
     """One number per run, with the seeds of the runs."""
 
     seeds: tuple[int, ...]
@@ -64,7 +64,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate.around(n, fmean(values), t_quantile(n - 1) * sd / math.sqrt(n), sd=sd)
 
 
-def difference(of: Sample, against: Sample) -> Estimate:
+def difference(of: SeededValues, against: SeededValues) -> Estimate:
     """Return the mean of `of` minus the mean of `against`.
 
     If both have the same seeds, each once, the interval is that of the paired differences; otherwise it is Welch's, with
@@ -86,9 +86,9 @@ def difference(of: Sample, against: Sample) -> Estimate:
     return Estimate.around(n, mean, t_quantile(error**2 / small) * math.sqrt(error) if error else 0.0)
 
 
-def ratio(of: Sample, against: Sample) -> Estimate:
+def ratio(of: SeededValues, against: SeededValues) -> Estimate:
     """Return the ratio of geometric means, its interval from the logarithms. Values must be above 0."""
-    found = difference(*(Sample(one.seeds, tuple(map(math.log, one.values))) for one in (of, against)))
+    found = difference(*(SeededValues(one.seeds, tuple(map(math.log, one.values))) for one in (of, against)))
     low, high = (None if log is None else math.exp(log) for log in (found.low, found.high))
     return replace(found, mean=math.exp(found.mean), low=low, high=high)
 

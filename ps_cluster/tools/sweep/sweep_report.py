@@ -28,8 +28,8 @@ from ps_cluster.report.pages import PALETTE, WIDTH_IN, Plot, plot_style, rendere
 from ps_cluster.report.progress import clock
 from ps_cluster.report.terminal import SafeConsole
 from ps_cluster.runs.result_rows import told
-from ps_cluster.tools.sweep.plan import State, SweepPlan, Trial, TrialBook
 from ps_cluster.tools.sweep.space import Axis, Space, Values
+from ps_cluster.tools.sweep.sweep_plan import State, SweepPlan, Trial, TrialBook
 
 if TYPE_CHECKING:
     from ps_cluster.tools.sweep.sweep_run import Running

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from ps_cluster.config import build_config
-from ps_cluster.config.networks import BELONG_TOGETHER
+from ps_cluster.config.network_recipes import BELONG_TOGETHER
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import rendered
