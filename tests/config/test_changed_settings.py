@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.config import Changed, build_config, changed, fitted
+from ps_cluster.config import ChangedSetting, build_config, changed, fitted
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import NETWORKS
 
@@ -38,8 +38,8 @@ def test_a_difference_names_the_default_of_the_recipe_and_not_of_the_file_of_all
     usual = build_config(None, {"model.name": "tutorial_cnn"})
     found = changed(config)
     assert usual.optimizer.rule != build_config(None, {}).optimizer.rule, "the recipe has another rule: a fair test"
-    assert found["optimizer.rule"] == Changed("sgd", usual.optimizer.rule)
-    assert found["training.epochs"] == Changed(7.0, usual.training.epochs)
+    assert found["optimizer.rule"] == ChangedSetting("sgd", usual.optimizer.rule)
+    assert found["training.epochs"] == ChangedSetting(7.0, usual.training.epochs)
 
 
 def test_settings_that_only_one_mode_has_are_held_against_its_own_default():

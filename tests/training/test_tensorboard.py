@@ -13,7 +13,7 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
-from ps_cluster.config import Changed, build_config
+from ps_cluster.config import ChangedSetting, build_config
 from ps_cluster.files.json_files import read_rows
 from ps_cluster.runs.result_rows import ProgressRow, WorkerRow, with_work
 from ps_cluster.runs.run_dir import RunDir
@@ -168,7 +168,7 @@ def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
     from tensorboard.plugin_util import markdown_to_safe_html
 
     writer = TrainingWriter(RunDir(tmp_path))
-    writer.write_settings({"training.epochs": Changed(2.0, 5.0), "data.data_dir": Changed("/a|b*c*", None)})
+    writer.write_settings({"training.epochs": ChangedSetting(2.0, 5.0), "data.data_dir": ChangedSetting("/a|b*c*", None)})
     writer.close()
     (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("settings")
     html = markdown_to_safe_html(tf.make_ndarray(event.tensor_proto).item().decode())
