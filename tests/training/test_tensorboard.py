@@ -168,7 +168,9 @@ def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
     from tensorboard.plugin_util import markdown_to_safe_html
 
     writer = TrainingWriter(RunDir(tmp_path))
-    writer.write_settings({"training.epochs": ChangedSetting(2.0, 5.0), "data.data_dir": ChangedSetting("/a|b*c*", None)})
+    writer.write_settings(
+        {"training.epochs": ChangedSetting(2.0, 5.0), "data.data_dir": ChangedSetting("/a|b*c*", None)}
+    )
     writer.close()
     (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("settings")
     html = markdown_to_safe_html(tf.make_ndarray(event.tensor_proto).item().decode())
