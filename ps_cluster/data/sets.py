@@ -1,9 +1,14 @@
-"""The data set `auto`: CIFAR-10 if it can be had, else the generated set, with a notice that nobody can miss."""
+"""The data sets of the package: what they are called, where their files are looked for, and the generated one.
+
+What reads files is imported only where a set is read: `archives.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,16 +23,68 @@ from ps_cluster.config.datasets import (
     OwnImageSettings,
 )
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.data.cifar import BatchFile, Cifar
-from ps_cluster.data.mnist_form import MnistForm
 
 
 class Auto(ImageDataSet):
+    """CIFAR-10 if it can be had, else the generated set, with a notice that nobody can miss."""
+
     name = "auto"
     candidates_of = ("cifar10", "synthetic")
 
 
 AUTO = Auto()
+
+
+# CIFAR-10 and CIFAR-100 as people have them on disk: the official python archive, or the folder inside it.
+
+
+class BatchFile(NamedTuple):
+    """A file of images."""
+
+    name: str
+    split: str
+    rows: int
+
+
+class Cifar(ImageDataSet):
+    """One of the two sets.
+
+    Attributes:
+      folder: the name of the folder in the archive.
+      batches: its files of images, in order. names_file: the one with the names of the classes.
+      labels_key, names_key: the keys of labels and names in their pickles.
+      spec: the form of the examples, and names for a copy without the names of the classes.
+    """
+
+    folder = ""
+    batches: tuple[BatchFile, ...] = ()
+    names_file = ""
+    labels_key, names_key = "labels", "label_names"
+    spec: ExampleSpec
+
+    def candidates(self, place: Path) -> Iterator[Path]:
+        """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
+        if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
+            yield place
+            return
+        # Keras unpacks into a folder of its own, and has renamed the archive twice.
+        for name in (".", self.folder, f"{self.folder}-target/{self.folder}"):
+            if any(os.path.isfile(place / name / batch.name) for batch in self.batches):
+                yield place / name
+        for name in dict.fromkeys((self.archive, f"{self.folder}.tar.gz", f"{self.folder}-target_archive")):
+            if os.path.isfile(place / name):
+                yield place / name
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Read an archive or a folder: images uint8 [N, 32, 32, 3] and labels uint8 [N], in the order of the batches.
+
+        Raises:
+          NotThisDataSet: damaged, truncated, incomplete, of another shape, or a pickle that asks for more than plain data.
+        """
+        from ps_cluster.data.archives import read_cifar
+
+        assert source is not None  # it is always read from files
+        return read_cifar(self, source)
 
 
 # CIFAR-10: 60,000 photographs of 32x32 pixels in ten classes (Krizhevsky 2009, Learning Multiple Layers of Features).
@@ -106,6 +163,58 @@ class Cifar100Coarse(Cifar100):
 
 CIFAR100 = Cifar100()
 CIFAR100_COARSE = Cifar100Coarse()
+
+
+# The form of MNIST: 70,000 grey images of 28x28 pixels, as four IDX files or as Keras's archive.
+
+MNIST_ROWS = {"train": 60_000, "test": 10_000}
+IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginning of a file's name
+
+
+class MnistForm(ImageDataSet):
+    """A set in the form of MNIST.
+
+    Attributes:
+      keras_archive: the name of Keras's archive of it; "" if there is none.
+      folders: where its IDX files may be in a folder with several data sets.
+      classes: names of the ten classes.
+      in_equal_parts: whether each class has equally many images. That tells sets of one form apart.
+    """
+
+    keras_archive = ""
+    folders: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    in_equal_parts = False
+
+    def candidates(self, place: Path) -> Iterator[Path]:
+        """Yield every archive and every folder of IDX files that `place` is or contains, best first. Opens nothing."""
+        if os.path.isfile(place):
+            yield place
+            return
+        if self.keras_archive and os.path.isfile(place / self.keras_archive):
+            yield place / self.keras_archive
+        for name in (".", *self.folders):
+            if any(idx_file(place / name, split, "images", 3) for split in MNIST_ROWS):
+                yield place / name
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Read the four IDX files of a folder, or Keras's archive: images uint8 [N, 28, 28, 1] and labels uint8 [N].
+
+        Raises:
+          NotThisDataSet: damaged, incomplete, or another set.
+        """
+        from ps_cluster.data.archives import read_mnist
+
+        assert source is not None  # it is always read from files
+        return read_mnist(self, source)
+
+
+def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
+    """Return the file by any of the names that it is known by; None without one."""
+    stem = f"{IDX_BEGINNING[split]}-{what}"
+    names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
+    files = (folder / f"{name}{end}" for name in names for end in (".gz", ""))
+    return next((file for file in files if os.path.isfile(file)), None)
 
 
 # Fashion-MNIST: pictures of clothes in the form of MNIST (Xiao et al. 2017, arXiv:1708.07747).

@@ -9,7 +9,7 @@ import pytest
 
 from ps_cluster.config.datasets import NotThisDataSet
 from ps_cluster.data import sets
-from ps_cluster.data.cifar import PickledArray, load_plain
+from ps_cluster.data.archives import PickledArray, load_plain
 from tests.helpers.data import arrays_of
 
 PROJECT = Path(__file__).parents[2]

@@ -1,28 +1,30 @@
-"""Read CIFAR-10 and CIFAR-100 as people have them on disk: the official python archive, or the folder inside it.
+"""Read the files of CIFAR-10, CIFAR-100, and MNIST and sets in its form.
 
-The batches are pickles. Their contents are checked by structure (members, shapes, labels, counts), because sound copies
-differ in their bytes. Nothing in a pickle is ever run.
+CIFAR's batches are pickles. Their contents are checked by structure (members, shapes, labels, counts), because sound
+copies differ in their bytes. Nothing in a pickle is ever run.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import os
+import math
 import pickle
 import pickletools
 import re
+import struct
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet, NotThisDataSet
-from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.datasets import Contents, NotThisDataSet
+from ps_cluster.data.sets import IDX_BEGINNING, MNIST_ROWS, BatchFile, Cifar, MnistForm, idx_file
 from ps_cluster.files.untrusted import open_regular, read_bytes
 from ps_cluster.files.values import Malformed
 
@@ -32,85 +34,45 @@ _MEMBERS_MAX = 1000  # CIFAR-10 has 9
 _CHUNK_BYTES = 2**20
 
 
-class BatchFile(NamedTuple):
-    """A file of images."""
+def read_cifar(kind: Cifar, source: Path) -> Contents:
+    """Return what an archive or a folder holds (`Cifar.read`)."""
+    try:
+        return _cifar(kind, source)
+    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, pickle.UnpicklingError) as error:
+        raise NotThisDataSet(
+            f"'{source}' is not {kind.title} ({_one_line(error)}); give the official {kind.archive} or the folder "
+            f"{kind.folder} from inside it"
+        ) from error
 
-    name: str
-    split: str
-    rows: int
 
-
-class Cifar(ImageDataSet):
-    """One of the two sets.
-
-    Attributes:
-      folder: the name of the folder in the archive.
-      batches: its files of images, in order. names_file: the one with the names of the classes.
-      labels_key, names_key: the keys of labels and names in their pickles.
-      spec: the form of the examples, and names for a copy without the names of the classes.
-    """
-
-    folder = ""
-    batches: tuple[BatchFile, ...] = ()
-    names_file = ""
-    labels_key, names_key = "labels", "label_names"
-    spec: ExampleSpec
-
-    def candidates(self, place: Path) -> Iterator[Path]:
-        """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
-        if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
-            yield place
-            return
-        # Keras unpacks into a folder of its own, and has renamed the archive twice.
-        for name in (".", self.folder, f"{self.folder}-target/{self.folder}"):
-            if any(os.path.isfile(place / name / batch.name) for batch in self.batches):
-                yield place / name
-        for name in dict.fromkeys((self.archive, f"{self.folder}.tar.gz", f"{self.folder}-target_archive")):
-            if os.path.isfile(place / name):
-                yield place / name
-
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Read an archive or a folder: images uint8 [N, 32, 32, 3] and labels uint8 [N], in the order of the batches.
-
-        Raises:
-          NotThisDataSet: damaged, truncated, incomplete, of another shape, or a pickle that asks for more than plain data.
-        """
-        assert source is not None  # it is always read from files
+def _cifar(kind: Cifar, source: Path) -> Contents:
+    batches = {batch.name: batch for batch in kind.batches}
+    names, found = kind.spec.classes, {}
+    for name, content in _members(source, (*batches, kind.names_file)):
         try:
-            return self._read(source)
-        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, pickle.UnpicklingError) as error:
-            raise NotThisDataSet(
-                f"'{source}' is not {self.title} ({_one_line(error)}); give the official {self.archive} or the folder "
-                f"{self.folder} from inside it"
-            ) from error
+            fields = _text_keys(load_plain(content), name)
+        except pickle.UnpicklingError as error:
+            raise ValueError(f"{name}: {_one_line(error)}") from error
+        if name == kind.names_file:
+            names = _class_names(kind, fields)
+        else:
+            batch = batches[name]
+            found[name] = _pixels(fields, batch), _labels(fields, kind.labels_key, batch, len(names))
+    if missing := [name for name in batches if name not in found]:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    arrays = {}
+    for split in ("train", "test"):
+        parts = [found[batch.name] for batch in kind.batches if batch.split == split]
+        images, labels = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        arrays[split] = {"image": images, "target": labels}
+    return Contents(replace(kind.spec, classes=names), arrays)
 
-    def _read(self, source: Path) -> Contents:
-        batches = {batch.name: batch for batch in self.batches}
-        names, found = self.spec.classes, {}
-        for name, content in _members(source, (*batches, self.names_file)):
-            try:
-                fields = _text_keys(load_plain(content), name)
-            except pickle.UnpicklingError as error:
-                raise ValueError(f"{name}: {_one_line(error)}") from error
-            if name == self.names_file:
-                names = self._class_names(fields)
-            else:
-                batch = batches[name]
-                found[name] = _pixels(fields, batch), _labels(fields, self.labels_key, batch, len(names))
-        if missing := [name for name in batches if name not in found]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
-        arrays = {}
-        for split in ("train", "test"):
-            parts = [found[batch.name] for batch in self.batches if batch.split == split]
-            images, labels = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-            arrays[split] = {"image": images, "target": labels}
-        return Contents(replace(self.spec, classes=names), arrays)
 
-    def _class_names(self, fields: Mapping[str, object]) -> tuple[str, ...]:
-        names, count = fields.get(self.names_key), len(self.spec.classes)
-        if not isinstance(names, list) or len(names) != count:
-            raise ValueError(f"{self.names_file} has no {count} '{self.names_key}'")
-        return tuple(_text(name) for name in names)
+def _class_names(kind: Cifar, fields: Mapping[str, object]) -> tuple[str, ...]:
+    names, count = fields.get(kind.names_key), len(kind.spec.classes)
+    if not isinstance(names, list) or len(names) != count:
+        raise ValueError(f"{kind.names_file} has no {count} '{kind.names_key}'")
+    return tuple(_text(name) for name in names)
 
 
 def _members(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
@@ -348,3 +310,107 @@ def _check_operations(content: bytes) -> None:
             tuples += 1
             if tuples > MOST_TUPLES:
                 raise Malformed(f"more than {MOST_TUPLES:,} tuples")
+
+
+# Read MNIST and sets in its form.
+
+_HEADER_BYTES_MAX = 10_000
+
+
+def read_mnist(kind: MnistForm, source: Path) -> Contents:
+    """Return what four IDX files or Keras's archive hold (`MnistForm.read`)."""
+    try:
+        arrays = _from_folder(source) if source.is_dir() else _from_archive(source)
+        _check(kind, arrays["train"]["target"])
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise NotThisDataSet(f"'{source}' is not {kind.title} ({reason}); give {kind.wanted}") from error
+    return Contents.of(arrays["train"], arrays["test"], classes=kind.classes)
+
+
+def _check(kind: MnistForm, labels: np.ndarray) -> None:
+    counts = np.bincount(labels, minlength=10)
+    if len(counts) > 10:
+        raise ValueError(f"a label is {int(labels.max())}")
+    if (counts == counts[0]).all() != kind.in_equal_parts:
+        equally = "not equally many" if kind.in_equal_parts else "equally many"
+        raise ValueError(f"its classes have {equally} images")
+
+
+def _from_folder(folder: Path) -> dict[str, dict[str, np.ndarray]]:
+    arrays: dict[str, dict[str, np.ndarray]] = {}
+    for split, rows in MNIST_ROWS.items():
+        files = idx_file(folder, split, "images", 3), idx_file(folder, split, "labels", 1)
+        if None in files:
+            kind = "images-idx3" if files[0] is None else "labels-idx1"
+            raise ValueError(f"it lacks {IDX_BEGINNING[split]}-{kind}-ubyte")
+        images, labels = (read_idx(file, shape) for file, shape in zip(files, ((rows, 28, 28), (rows,))))  # type: ignore[arg-type]
+        arrays[split] = {"image": images[..., None], "target": labels}
+    return arrays
+
+
+def _from_archive(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        return {
+            split: {
+                "image": _array(archive, f"x_{split}.npy", (rows, 28, 28))[..., None],
+                "target": _array(archive, f"y_{split}.npy", (rows,)),
+            }
+            for split, rows in MNIST_ROWS.items()
+        }
+
+
+def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of the archive, uint8 of this shape. Nothing larger is unpacked, and no object in it."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError as error:
+        raise ValueError(f"it lacks {name}") from error
+    most = int(np.prod(shape)) + _HEADER_BYTES_MAX
+    if info.file_size > most:
+        raise ValueError(f"{name} has {info.file_size} bytes")
+    with archive.open(info) as member:
+        array = np.lib.format.read_array(member, allow_pickle=False, max_header_size=_HEADER_BYTES_MAX)
+    if array.dtype != np.uint8 or array.shape != shape:
+        raise ValueError(f"{name} is {array.dtype} {list(array.shape)} instead of uint8 {list(shape)}")
+    return array
+
+
+# Read arrays in the IDX format of MNIST, gzipped or not (http://yann.lecun.com/exdb/mnist, "File formats").
+
+_BYTES = 0x08  # the type code of uint8, the only one in these sets
+_GZIP = b"\x1f\x8b"
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array, uint8, which must have this shape. Nothing beyond it is read.
+
+    Raises:
+      OSError: the system refused, or damaged compression.
+      EOFError: cut short.
+      ValueError: another format, type or shape.
+    """
+    with open_regular(path) as file:
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        with gzip.open(file) if packed else io.BufferedReader(file) as stream:  # type: ignore[type-var]
+            return _read_idx(stream, shape)  # type: ignore[arg-type]
+
+
+def _read_idx(stream: BinaryIO, shape: tuple[int, ...]) -> np.ndarray:
+    header = struct.Struct(f">HBB{len(shape)}I")
+    beginning = stream.read(header.size)
+    if len(beginning) < header.size:
+        raise EOFError("it is cut short")
+    zero, code, dimensions, *found = header.unpack(beginning)
+    if (zero, code, dimensions) != (0, _BYTES, len(shape)):
+        raise ValueError(f"no IDX file of bytes in {len(shape)} dimensions")
+    if tuple(found) != shape:
+        raise ValueError(f"an array of {found} instead of {list(shape)}")
+    size = math.prod(shape)
+    content = stream.read(size + 1)
+    if len(content) < size:
+        raise EOFError("it is cut short")
+    if len(content) > size:
+        raise ValueError("it is longer than it says")
+    return np.frombuffer(content, np.uint8).reshape(shape)
