@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.api.program import COMMAND
 from ps_cluster.data.forms import _READER
-from ps_cluster.launch.local_cluster import TASK_ARGV
+from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.system import environment, fork_server, tensorboard_server
 from tests.helpers.planted import plant, run_of
 

@@ -19,8 +19,7 @@ from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import RowTail
-from ps_cluster.launch.rules import BEGUN, STAGES, RunStage, diverged_line
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, diverged_line
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints

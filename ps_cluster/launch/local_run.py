@@ -18,6 +18,7 @@ from ps_cluster.config import Resolved, RunConfig, changed, load_config, registr
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.modes import Task
+from ps_cluster.config.network_recipes import COMPILED, NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of, file_name
@@ -28,7 +29,6 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import parse_yaml
 from ps_cluster.launch import topology as memory
 from ps_cluster.launch.launcher import run_local
-from ps_cluster.launch.network_check import check_network, with_rule_of_compile
 from ps_cluster.launch.rules import diverged_line
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
@@ -170,7 +170,10 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
             f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
             "examples: take fewer shards, or workers"
         )
-    config = with_rule_of_compile(config, check_network(config, dataset))
+    if config.model.name not in NETWORKS.own or config.optimizer.rule == COMPILED:
+        from ps_cluster.launch.network_check import check_network, with_rule_of_compile
+
+        config = with_rule_of_compile(config, check_network(config, dataset))
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {

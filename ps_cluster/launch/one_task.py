@@ -19,10 +19,9 @@ from ps_cluster.files import locks
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.keeper import RendezvousLimits, TaskSupervisor, taken
-from ps_cluster.launch.launcher import write_ending
-from ps_cluster.launch.local_cluster import TASK_ARGV
+from ps_cluster.launch.launcher import TASK_ARGV, write_ending
 from ps_cluster.launch.local_run import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView

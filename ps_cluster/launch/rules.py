@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.silence import UNDER_WAY, LauncherLimits, SilenceDetector, Silent
+from ps_cluster.launch.silence import UNDER_WAY, SilenceDetector, Silent
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.logs import (
     CLUSTER_RESTARTED,
@@ -48,7 +48,38 @@ def diverged_line(updates: int) -> str:
     )
 
 
-# A table of the stages of a run: the time limit of each, and what follows when it is over.
+# The time limits, and a table of the stages of a run: the limit of each, and what follows when it is over.
+
+
+@dataclass(frozen=True)
+class LauncherLimits:
+    """The launcher's time limits, in seconds. Only time in which the launcher ran counts (ps_cluster/clock.py)."""
+
+    look_every_s: float = 0.2
+    startup_s: float = 180.0  # until training begins
+    standstill_s: float = 60.0  # without a new update
+    frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead
+    silent_s: float = (
+        10.0  # minimum time without an update, while others have some, for a worker to be silent; more for long steps
+    )
+    first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
+    kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
+    stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
+    # Before the first restart in a row, the second …; the last for all others. The first is at once: an accident costs no time.
+    restart_delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
+    drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
+    scoring_s: float = 300.0  # for each checkpoint to be scored, once training is over
+    grace_s: float = 5.0  # from SIGTERM to SIGKILL
+    port_attempts: int = 5
+
+    def for_waits_of(self, seconds: float) -> LauncherLimits:
+        """Return these limits where an update may take so long, as the leader tells in its rows."""
+        return replace(
+            self,
+            standstill_s=max(self.standstill_s, seconds),
+            first_update_s=self.first_update_s + seconds,
+            drain_s=max(self.drain_s, 2 * seconds),
+        )
 
 
 class RunStage(Enum):

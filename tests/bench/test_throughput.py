@@ -15,7 +15,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.launch import local_run
+from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.tools.bench import arms, throughput
 from tests.doors import toy_data
@@ -135,7 +135,8 @@ def test_the_packages_networks_keep_their_number_of_images_on_images_like_those_
 
 
 def test_other_networks_and_other_examples_are_left_to_a_short_run_unless_their_updates_are_given(monkeypatch):
-    monkeypatch.setattr(local_run, "check_network", lambda *_: NetworkFacts())  # there are no examples to build it for
+    # There are no examples to build it for.
+    monkeypatch.setattr(network_check, "check_network", lambda *_: NetworkFacts())
     images = only_named("synthetic", Path("."), 1, 1)
     digits = replace(images, name="mnist", spec=ExampleSpec({"image": ArrayField("uint8", (28, 28, 1))}, TARGET))
     own = f"{TOYS}/toy_network.py:build"

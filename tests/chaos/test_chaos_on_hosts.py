@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ps_cluster.config.modes import ON_DEATH
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.tools.chaos.chaos_run import Bounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.between_hosts import CutOff, HostVanishes

@@ -9,7 +9,7 @@ from ps_cluster.config import network_recipes
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.launch import local_run
+from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
@@ -221,7 +221,7 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
         None, {"seeds": 1, "arms": arms("async", "sync"), "batches": ["same_per_worker"]}, settings
     )
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
-    monkeypatch.setattr(local_run, "check_network", lambda *_: facts)
+    monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     planned = comparison_plan._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
     found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))

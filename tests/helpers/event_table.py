@@ -9,8 +9,7 @@ from pathlib import Path
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import rules as ea
-from ps_cluster.launch.rules import Decisions, Ending
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir

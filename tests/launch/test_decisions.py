@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.rules import STAGES, RunStage
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import STAGES, LauncherLimits, RunStage
 from tests.helpers.event_table import (
     ToldRun,
     ctrl_c,

@@ -11,7 +11,7 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import keeper as module
 from ps_cluster.launch.keeper import RendezvousLimits, TaskSupervisor
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.messages import Superseded, claim

@@ -25,7 +25,7 @@ from ps_cluster.files import locks
 from ps_cluster.launch import launcher
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import LIFE, RunDir
 from ps_cluster.system.environment import LAUNCHER_PID, life_of

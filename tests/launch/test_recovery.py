@@ -4,8 +4,7 @@ import pytest
 
 from ps_cluster.config.modes import MODES, ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.rules import DelayedActions, Recovery, RestartPolicy, RestartTask
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import DelayedActions, LauncherLimits, Recovery, RestartPolicy, RestartTask
 from ps_cluster.system.supervisor import TaskExit
 
 

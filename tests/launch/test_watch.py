@@ -16,7 +16,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import Task
 from ps_cluster.files.json_files import append_row
 from ps_cluster.launch.launcher import EventLoop
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow

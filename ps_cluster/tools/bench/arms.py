@@ -152,9 +152,8 @@ def run_cluster(root: Path, body: Sequence[str], view: ProgressView | None = Non
       body: module that runs one task and its first arguments; empty for the project's own.
     """
     from ps_cluster.data.packed import load_pointed
-    from ps_cluster.launch.launcher import run_local
-    from ps_cluster.launch.local_cluster import TASK_ARGV
-    from ps_cluster.launch.silence import LauncherLimits
+    from ps_cluster.launch.launcher import TASK_ARGV, run_local
+    from ps_cluster.launch.rules import LauncherLimits
     from ps_cluster.report.progress import make_view
 
     run_dir = RunDir.open(root)

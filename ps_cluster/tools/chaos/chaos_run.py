@@ -26,7 +26,7 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.run_dir import RunDir

@@ -14,7 +14,7 @@ from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.local_cluster import keeps_to_cores
+from ps_cluster.launch.topology import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
 from ps_cluster.tools.compare.estimates import Metric, SeededValues
 from ps_cluster.tools.compare.records import FIELDS, Record

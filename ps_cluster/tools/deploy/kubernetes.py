@@ -34,7 +34,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
-from ps_cluster.launch.silence import LauncherLimits
+from ps_cluster.launch.rules import LauncherLimits
 
 # A training that a scheduler runs: its roles, and where its tasks find configuration, data and run directory.
 

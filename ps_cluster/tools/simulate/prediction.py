@@ -23,7 +23,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.local_cluster import keeps_to_cores
+from ps_cluster.launch.topology import keeps_to_cores
 from ps_cluster.system import machine
 from ps_cluster.system.machine import allowance, processor_of
 from ps_cluster.tools.simulate.costs import (

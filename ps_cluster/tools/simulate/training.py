@@ -16,7 +16,7 @@ import numpy as np
 
 from ps_cluster.config.modes import Waits
 from ps_cluster.config.schema import TASK_VARIATION, Stragglers, dispatch_size, machine_means
-from ps_cluster.launch.local_cluster import own_cores
+from ps_cluster.launch.topology import own_cores
 from ps_cluster.tools.simulate.costs import Costs, SimulatedCluster
 
 # The clock of the simulation, and its queues.
