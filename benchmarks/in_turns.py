@@ -46,7 +46,8 @@ class ShownFigure:
 
     def value(self, figures: Figures) -> float:
         section, _, key = self.name.rpartition(".")
-        return self.factor * (figures[section] if section else figures)[key]
+        measured: float = (figures[section] if section else figures)[key]
+        return self.factor * measured
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -289,7 +289,8 @@ def run(program: Program, seed: int, settings: Mapping[str, Any]) -> float:
             seed=seed, settings={**weights, "evaluation.draw_results": False, **settings},
         )  # fmt: skip
         last = result.history[-1]
-    return 100 * (last["test_accuracy"] if last["test_error"] is None else last["test_error"])
+    score: float = last["test_accuracy"] if last["test_error"] is None else last["test_error"]
+    return 100 * score
 
 
 @click.command()

@@ -29,8 +29,8 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.tools.bench.throughput import scratch
+from ps_cluster.tools.chaos.disturbed_runs import HostedRun
 from ps_cluster.tools.chaos.hosts import hosts
-from ps_cluster.tools.chaos.runs import HostedRun
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, calibrate, costs_of, read_run
 from ps_cluster.tools.simulate.prediction import Prediction, predict
 

@@ -38,7 +38,7 @@ def test_the_objects_of_every_kind_are_read_without_tensorflow():
         "from ps_cluster.config.sections import CHOSEN; from ps_cluster.tools.chaos.kinds import FAULTS; "
         "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOSEN.values()))]"
     )
-    homes = ("models.networks", "training.modes.waiting", "server.staleness", "server.rules", "training.step")
+    homes = ("models.networks", "training.modes.waiting", "server.staleness", "server.update_rules", "training.step")
     assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.surroundings")} <= loaded
     assert not loaded & {"tensorflow", "keras"}
 

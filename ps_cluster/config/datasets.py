@@ -219,7 +219,7 @@ class Form:
 FORMS: Registry[Form] = Registry("form of data", Form, "ps_cluster.data.forms", "ps_cluster.forms")
 
 
-class Place(NamedTuple):
+class FormPath(NamedTuple):
     """A path in a form of data."""
 
     form: Form
@@ -229,10 +229,10 @@ class Place(NamedTuple):
         return f"{self.form.name}:{self.path}"
 
 
-def parse(text: str) -> Place | None:
+def parse(text: str) -> FormPath | None:
     """Return the place that `FORM:PATH` names, None for any other text."""
     form, _, path = text.partition(":")
-    return Place(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
+    return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
 
 
 def named_by_user(text: str, folder: Path) -> str:
@@ -262,13 +262,13 @@ def _absolute(path: Path, folder: Path) -> Path:
     return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
 
 
-def _recognised(path: Path) -> Place:
+def _recognised(path: Path) -> FormPath:
     if not os.path.exists(path):
         leads = "docs/extending.md#your-own-data shows what it may lead to"
         raise UserError(f"dataset: there is no '{path}': correct the path; {leads}")
     for form in _all_forms():
         if form.recognises(path):
-            return Place(form, path)
+            return FormPath(form, path)
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
     shown = "docs/extending.md#your-own-data shows each"

@@ -218,7 +218,7 @@ MODES: Registry[Mode] = Registry("mode", Mode, "ps_cluster.training.modes", "ps_
 
 # The base class of optimizer rules: how a parameter server changes its weights with one gradient.
 #
-# The package's own are in ps_cluster/server/rules.py.
+# The package's own are in ps_cluster/server/update_rules.py.
 
 MOST_FACTORS = 100
 CLIPPING = ("clip_norm", "global_clip_norm", "clip_value")
@@ -278,7 +278,7 @@ class OptimizerRule:
       name: the name by which users choose it.
       Settings: the class of the section `optimizer`, with this rule's own settings.
       usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the rule.
-      update: the `server.rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
+      update: the `server.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
     """
 
     name = ""
@@ -288,7 +288,7 @@ class OptimizerRule:
 
 
 RULES: Registry[OptimizerRule] = Registry(
-    "optimizer rule", OptimizerRule, "ps_cluster.server.rules", "ps_cluster.optimizer_rules"
+    "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
 )
 
 

@@ -247,10 +247,10 @@ def _inputs(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
     if dtype.name not in _DTYPES:
         raise Malformed(f"{name} is {rows.dtype}: give one of {', '.join(_DTYPES)}, e.g. {name}.astype('float32')")
     if is_image(dtype, shape):
-        return {"image": rows if len(shape) == 3 else Changed(rows, lambda piece: piece[..., None])}
+        return {"image": rows if len(shape) == 3 else ChangedRows(rows, lambda piece: piece[..., None])}
     if not shape:
-        return {"x": Changed(rows, lambda piece: piece[:, None].astype(dtype))}
-    return {"x": rows if rows.dtype.isnative else Changed(rows, lambda piece: piece.astype(dtype))}
+        return {"x": ChangedRows(rows, lambda piece: piece[:, None].astype(dtype))}
+    return {"x": rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))}
 
 
 def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
@@ -282,10 +282,11 @@ class Selected:
         return len(self._ids)
 
     def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        return self._rows[self._ids[part]]
+        rows: np.ndarray = self._rows[self._ids[part]]
+        return rows
 
 
-class Changed:
+class ChangedRows:
     """Rows of another dtype or shape: `change` makes them, piece by piece."""
 
     def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):

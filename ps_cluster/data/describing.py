@@ -175,7 +175,7 @@ Vary = Callable[[np.ndarray, int], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Sample:
+class VariedImage:
     """An image, uint8 [H, W, C], and variations of it."""
 
     image: np.ndarray
@@ -183,7 +183,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Group:
+class ExampleGroup:
     """A class, a label or a range of the target.
 
     Attributes:
@@ -194,23 +194,29 @@ class Group:
     name: str
     train_ids: np.ndarray
     test_examples: int
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[VariedImage, ...] = ()
 
     @property
     def train_examples(self) -> int:
         return len(self.train_ids)
 
 
-def groups_of(dataset: PackedDataset) -> list[Group]:
+def groups_of(dataset: PackedDataset) -> list[ExampleGroup]:
     """Return the classes, labels or ranges of the target, without samples."""
     objective, spec = OBJECTIVES[dataset.spec.objective], dataset.spec
     train, test = (objective.groups(dataset.target(split), spec) for split in ("train", "test"))
-    return [Group(name, ids, len(of_test)) for (name, ids), (_, of_test) in zip(train, test)]
+    return [ExampleGroup(name, ids, len(of_test)) for (name, ids), (_, of_test) in zip(train, test)]
 
 
 def with_samples(
-    dataset: PackedDataset, groups: Sequence[Group], vary: Vary | None, *, samples: int, variations: int, seed: int
-) -> list[Group]:
+    dataset: PackedDataset,
+    groups: Sequence[ExampleGroup],
+    vary: Vary | None,
+    *,
+    samples: int,
+    variations: int,
+    seed: int,
+) -> list[ExampleGroup]:
     """Return groups of a data set of images with random samples of each.
 
     Args:
@@ -222,7 +228,7 @@ def with_samples(
     ids = np.concatenate(chosen)
     epochs = [np.clip(np.rint(vary(ids, epoch)), 0, 255).astype(np.uint8) for epoch in range(variations) if vary]
     drawn = (
-        Sample(image, tuple(of_epoch[place] for of_epoch in epochs))
+        VariedImage(image, tuple(of_epoch[place] for of_epoch in epochs))
         for place, image in enumerate(_images(dataset, ids))
     )
     return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
@@ -261,4 +267,5 @@ def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset) -> 
 
 def _images(dataset: PackedDataset, ids: np.ndarray) -> np.ndarray:
     (images,) = dataset.inputs("train").values()
-    return images[ids]
+    chosen: np.ndarray = images[ids]
+    return chosen

@@ -200,7 +200,8 @@ def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: 
         raise TimeoutError(f"no answer within {connect_timeout_s:g} s") from None
     if isinstance(result, Exception):
         raise result
-    return result
+    response: HTTPResponse = result
+    return response
 
 
 def _whole_size(headers: Message) -> int | None:

@@ -342,7 +342,8 @@ _CHUNK = 500  # images rendered at once, few enough for the float arrays to stay
 
 def _cross(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     across, along = np.abs(u), np.abs(v)
-    return np.maximum(np.maximum(across, along) - 1, np.minimum(across, along) - 0.28)
+    distance: np.ndarray = np.maximum(np.maximum(across, along) - 1, np.minimum(across, along) - 0.28)
+    return distance
 
 
 # Distance of a point from the shape (negative: inside), in units of the shape's radius. (u, v) is the point's place
@@ -411,12 +412,14 @@ def _coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     v = x * np.sin(angle) + y * np.cos(angle)
     others = (labels + rng.integers(1, len(SYNTHETIC_CLASSES), len(labels))) % len(SYNTHETIC_CLASSES)
     part = _uniform(rng, LEAST_OF_ANOTHER, 0.5, one_each)
-    return np.clip(0.5 - _blend(labels, others, part, u, v) * radius, 0, 1)
+    inside: np.ndarray = np.clip(0.5 - _blend(labels, others, part, u, v) * radius, 0, 1)
+    return inside
 
 
 def _blend(labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Return the distance to an outline between those of two classes. `part`: float32 [B, 1, 1], weight of `others`."""
-    return (1 - part) * _outside(labels, u, v) + part * _outside(others, u, v)
+    distance: np.ndarray = (1 - part) * _outside(labels, u, v) + part * _outside(others, u, v)
+    return distance
 
 
 def _outside(labels: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -440,7 +443,8 @@ def _patch(count: int, rng: np.random.Generator) -> np.ndarray:
     line = np.arange(_SIDE)
     rows = (line >= top) & (line < top + height)
     columns = (line >= left) & (line < left + width)
-    return rows[:, :, None] & columns[:, None, :]
+    hidden: np.ndarray = rows[:, :, None] & columns[:, None, :]
+    return hidden
 
 
 def _uniform(rng: np.random.Generator, low: float, high: float, shape: tuple[int, ...]) -> np.ndarray:

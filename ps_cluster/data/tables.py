@@ -94,7 +94,7 @@ _BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken fr
 BATCH_ROWS = 2**16
 
 
-class Table(Protocol):
+class PiecewiseTable(Protocol):
     """A table that is read in pieces. `columns`: name → type of pyarrow."""
 
     columns: dict[str, Any]
@@ -178,11 +178,11 @@ class ParquetTable:
             yield ParquetFile(file)
 
 
-TABLES: dict[str, Callable[[Path, Mapping[str, Any]], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
+TABLES: dict[str, Callable[[Path, Mapping[str, Any]], PiecewiseTable]] = {".csv": CsvTable, ".parquet": ParquetTable}
 """Ending of a file's name → how it is read."""
 
 
-def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, Table]:
+def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, PiecewiseTable]:
     """Return split → table. All have the types of the first.
 
     Args:
@@ -230,10 +230,10 @@ def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
 MOST_CATEGORIES = 100_000  # of a column
 
 
-class Part(NamedTuple):
+class TablePart(NamedTuple):
     """Some rows of a table. `mask`: bool [rows of the table]; None for all."""
 
-    table: Table
+    table: PiecewiseTable
     rows: int
     mask: np.ndarray | None = None
 
@@ -255,7 +255,7 @@ class Encoding:
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
-    def arrays(self, part: Part) -> dict[str, Streamed]:
+    def arrays(self, part: TablePart) -> dict[str, Streamed]:
         """Return the inputs of some rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
         found = {}
         if self.numbers:
@@ -266,7 +266,7 @@ class Encoding:
             found["categories"] = Streamed("int32", (part.rows, len(self.categories)), read)
         return found
 
-    def encoded(self, table: Table) -> Iterator[dict[str, np.ndarray]]:
+    def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of all rows of another table, a piece at a time. Raises Malformed where a column is missing."""
         columns = [*self.numbers, *self.categories]
         if missing := [name for name in columns if name not in table.columns]:
@@ -280,7 +280,8 @@ class Encoding:
         with np.errstate(over="ignore"):  # told below
             values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
         _check_finite(self.numbers, ~np.isinf(values).any(0))
-        return np.nan_to_num(values, nan=0.0)
+        without_gaps: np.ndarray = np.nan_to_num(values, nan=0.0)
+        return without_gaps
 
     def _as_codes(self, batch: Any) -> np.ndarray:
         """Return the columns of categories as codes: int32 [B, m]."""
@@ -294,13 +295,13 @@ class Encoding:
         return (np.stack(codes, 1) + 1).astype(np.int32)
 
 
-def _read(part: Part, columns: Sequence[str], encoded: Callable[[Any], np.ndarray]) -> Iterator[np.ndarray]:
+def _read(part: TablePart, columns: Sequence[str], encoded: Callable[[Any], np.ndarray]) -> Iterator[np.ndarray]:
     """Yield the rows of a part, encoded."""
     for batch, kept in _pieces(part, columns):
         yield encoded(batch)[kept]
 
 
-def learned(part: Part, target: str, numbers: Sequence[str], categories: Sequence[str]) -> Encoding:
+def learned(part: TablePart, target: str, numbers: Sequence[str], categories: Sequence[str]) -> Encoding:
     """Read the rows to train on once, for the statistics of columns of numbers and the values of those of categories.
 
     Raises:
@@ -336,7 +337,7 @@ def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
 
 
-def _pieces(part: Part, columns: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+def _pieces(part: TablePart, columns: Sequence[str]) -> Iterator[tuple[Any, Any]]:
     """Yield record batches, and which of their rows belong to the part."""
     at = 0
     for batch in part.table.batches(columns):
@@ -358,7 +359,8 @@ def as_floats(column: Any) -> np.ndarray:
 
     if pyarrow.types.is_temporal(column.type):
         column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
-    return column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+    numbers: np.ndarray = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _texts_of(batch: Any, name: str, kept: Any) -> list[str]:
@@ -367,7 +369,8 @@ def _texts_of(batch: Any, name: str, kept: Any) -> list[str]:
 
     column = batch.column(name).cast(pyarrow.string())
     chosen = column if isinstance(kept, slice) else column.filter(pyarrow.array(kept))
-    return chosen.unique().drop_null().to_pylist()
+    texts: list[str] = chosen.unique().drop_null().to_pylist()
+    return texts
 
 
 class Streamed:
@@ -436,7 +439,7 @@ class Roles(NamedTuple):
     categories: list[str]
 
 
-def contents_of_tables(tables: Mapping[str, Table], settings: TableSettings) -> Contents:
+def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSettings) -> Contents:
     """Return the contents of a data set of tables, "train" and perhaps "test".
 
     Raises:
@@ -449,14 +452,14 @@ def contents_of_tables(tables: Mapping[str, Table], settings: TableSettings) -> 
     if "test" in tables:
         assert targets.test is not None  # it was read above
         arrays = {"train": {TARGET: targets.train}, "test": {TARGET: targets.test}}
-        parts = {split: Part(table, len(arrays[split][TARGET])) for split, table in tables.items()}
+        parts = {split: TablePart(table, len(arrays[split][TARGET])) for split, table in tables.items()}
         notes: tuple[str, ...] = ()
     else:
         labels = targets.train if targets.objective == "classification" else None
         split = hold_out(settings.held_out, len(targets.train), labels)
         ids = {"train": split.train, "test": split.test}
         every = np.arange(len(targets.train))
-        parts = {name: Part(tables["train"], len(chosen), np.isin(every, chosen)) for name, chosen in ids.items()}
+        parts = {name: TablePart(tables["train"], len(chosen), np.isin(every, chosen)) for name, chosen in ids.items()}
         arrays = {name: {TARGET: targets.train[chosen]} for name, chosen in ids.items()}
         weights = {name: weights["train"][chosen] for name, chosen in ids.items() if weights}
         notes = (split.note,)
@@ -522,20 +525,20 @@ def _is_category(name: str, kind: Any) -> bool:
     return False
 
 
-def _check_same(tables: Mapping[str, Table], roles: Roles) -> None:
+def _check_same(tables: Mapping[str, PiecewiseTable], roles: Roles) -> None:
     used = [roles.target, *roles.numbers, *roles.categories, *([roles.weight] if roles.weight else [])]
     for split, table in tables.items():
         if missing := [name for name in used if name not in table.columns]:
             raise Malformed(f"the {split} table has no column '{missing[0]}', which the training table has")
 
 
-def _column(table: Table, name: str) -> np.ndarray:
+def _column(table: PiecewiseTable, name: str) -> np.ndarray:
     """Return a whole column as float64."""
     parts = [as_floats(batch.column(name)) for batch in table.batches([name])]
     return np.concatenate([*parts, np.empty(0)])
 
 
-def _targets(tables: Mapping[str, Table], name: str, objective: str) -> Targets:
+def _targets(tables: Mapping[str, PiecewiseTable], name: str, objective: str) -> Targets:
     """Return the targets: text, and few different whole numbers, are classes; other numbers are to be predicted."""
     import pyarrow
 
@@ -561,7 +564,7 @@ def _targets(tables: Mapping[str, Table], name: str, objective: str) -> Targets:
     return targets_of(found["train"], found.get("test"), objective)
 
 
-def _texts(table: Table, name: str) -> np.ndarray:
+def _texts(table: PiecewiseTable, name: str) -> np.ndarray:
     """Return a whole column as text; "" where it is missing."""
     import pyarrow
 

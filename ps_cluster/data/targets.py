@@ -100,7 +100,8 @@ def _whole(targets: np.ndarray, split: str) -> np.ndarray:
     if targets.dtype.kind not in "iubf":
         raise Malformed(f"the {split} targets are {targets.dtype}: classes are whole numbers from 0, or text")
     if _is_one_hot(targets):
-        return targets.argmax(1)
+        classes: np.ndarray = targets.argmax(1)
+        return classes
     if targets.ndim != 1:
         raise Malformed(f"the {split} targets have shape {list(targets.shape[1:])}: a class is one whole number")
     if targets.dtype.kind == "f" and not (wrong := np.isfinite(targets) & (targets % 1 == 0)).all():
@@ -206,7 +207,7 @@ def _of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.nd
 def _wanted(share: float, counts: np.ndarray) -> np.ndarray:
     """Return how many of each class to hold out: its share rounded down, and one more where the most is cut off."""
     most, exact = np.maximum(counts - 1, 0), share * counts
-    wanted = np.minimum(most, exact.astype(int))
+    wanted: np.ndarray = np.minimum(most, exact.astype(int))
     missing = max(1, round(share * int(counts.sum()))) - int(wanted.sum())
     first = np.argsort(np.where(most > wanted, wanted - exact, np.inf), kind="stable")
     more = first[: max(0, min(missing, int((most > wanted).sum())))]

@@ -236,7 +236,8 @@ def _summing(
         metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))
         return metric, loss, judge.kept(targets, found)
 
-    return sums
+    graph: Callable[..., Any] = sums
+    return graph
 
 
 # Compute the gradient of the training's loss on a few fixed training examples, to see how it changes over a run.
@@ -271,7 +272,8 @@ class GradientProbe:
 
     def __call__(self) -> np.ndarray:
         """Return the gradient at the model's weights of now: float32 [n], in the order of its trainable variables."""
-        return self._graph().numpy()
+        gradient: np.ndarray = self._graph().numpy()
+        return gradient
 
     def _gradient(self) -> tf.Tensor:
         targets = self._judge.targets(tf.constant(self._target))

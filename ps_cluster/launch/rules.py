@@ -368,7 +368,7 @@ _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 class RestartPolicy:
     """Counts deaths in a row, and tells when to start again and when to give up. It knows nothing of what died.
 
-    Here it counts the tasks of a run; in tools/fleet.py whole runs; in tools/chaos/runs.py tasks that no launcher starts.
+    Here it counts the tasks of a run; in tools/fleet.py whole runs; in tools/chaos/ tasks that no launcher starts.
     """
 
     def __init__(self, delays_s: Sequence[float]):

@@ -183,4 +183,4 @@ class SilenceDetector:
         if step_s is None:
             return limits.first_update_s
         longest_s = max(limits.standstill_s, STEPS_IN_TIME * step_s)
-        return min(max(limits.silent_s, STEPS * step_s) * 2 ** self._ended[index], longest_s)
+        return min(max(limits.silent_s, STEPS * step_s) * 2.0 ** self._ended[index], longest_s)

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
-from ps_cluster.data.describing import Group, groups_of, variation, with_samples
+from ps_cluster.data.describing import ExampleGroup, groups_of, variation, with_samples
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
@@ -52,7 +52,7 @@ class _Sizes(NamedTuple):
     bars: int
 
 
-def draw_sheet(title: str, lines: Sequence[str], groups: Sequence[Group], shape: Shape) -> Image.Image:
+def draw_sheet(title: str, lines: Sequence[str], groups: Sequence[ExampleGroup], shape: Shape) -> Image.Image:
     """Return the sheet.
 
     Args:
@@ -95,7 +95,7 @@ def _draw_heads(pen: ImageDraw.ImageDraw, shape: Shape, sizes: _Sizes, place: tu
 
 
 def _draw_group(
-    sheet: Image.Image, pen: ImageDraw.ImageDraw, group: Group, sizes: _Sizes, place: tuple[int, int], most: int
+    sheet: Image.Image, pen: ImageDraw.ImageDraw, group: ExampleGroup, sizes: _Sizes, place: tuple[int, int], most: int
 ) -> None:
     (left, top), middle = place, place[1] + sizes.height // 2
     _write(pen, (left, middle), group.name, _INK, _LABEL - 12, _font(_TEXT), anchor="lm")

@@ -28,8 +28,8 @@ from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
-from ps_cluster.server.rules import Lookahead, make_rule
 from ps_cluster.server.staleness import Correction, VersionHistory
+from ps_cluster.server.update_rules import Lookahead, make_rule
 
 # The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3

@@ -66,7 +66,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedJob:
     """A run that is over. `why`: of a failure, in one line."""
 
     job: Job
@@ -113,7 +113,7 @@ class Fleet:
         self._jobs[job.task] = job
         self._restarts.end_row(job.task)
 
-    def poll(self) -> list[Ended]:
+    def poll(self) -> list[EndedJob]:
         """Return the runs that have ended since the last call. Those that died go on in new processes."""
         self._end_frozen()
         return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
@@ -145,7 +145,7 @@ class Fleet:
         threads = max(1, len(os.sched_getaffinity(0)) // self._at_once)  # else each run takes all processors
         return {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
 
-    def _judged(self, task_exit: TaskExit) -> Ended | None:
+    def _judged(self, task_exit: TaskExit) -> EndedJob | None:
         """Return how a run ended; None if it goes on."""
         job = self._jobs[task_exit.task]
         if has_completed(job.root):
@@ -164,11 +164,11 @@ class Fleet:
             return self._over(job, "failed", str(error))
         return None
 
-    def _over(self, job: Job, outcome: Outcome, why: str = "") -> Ended:
+    def _over(self, job: Job, outcome: Outcome, why: str = "") -> EndedJob:
         del self._jobs[job.task]
         self._supervisor.forget(job.task)
         self._told_to_stop.discard(job.task)
-        return Ended(job, outcome, why)
+        return EndedJob(job, outcome, why)
 
     def _end_frozen(self) -> None:
         frozen, now = self._supervisor.frozen(), self._clock()
@@ -265,7 +265,7 @@ def config_at_once(values: Mapping[str, Any]) -> RunConfig:
 def train_at_once(
     fleet: Fleet, requests: StopRequests, notify: Notify, *,
     start_next: Callable[[], bool],
-    ended: Callable[[Ended], None],
+    ended: Callable[[EndedJob], None],
     look: Callable[[], None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:  # fmt: skip

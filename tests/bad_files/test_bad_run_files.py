@@ -11,7 +11,7 @@ from ps_cluster.launch.launcher import training_outcome
 from ps_cluster.report.summary import write_summary
 from ps_cluster.runs.proof import APPLY_ROW
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.chaos.runs import TrainingRun
+from ps_cluster.tools.chaos.disturbed_runs import TrainingRun
 from ps_cluster.tools.compare.records import read_record
 from tests.bad_files.damage import (
     CALIBRATE,

@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.config import registry
 from ps_cluster.config.modes import ON_DEATH
 from ps_cluster.runs import checkpoints
-from ps_cluster.tools.chaos.chaos_run import Bounds, run_chaos
+from ps_cluster.tools.chaos.chaos_run import ChaosBounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings, make_fault
 from tests.helpers.processes import assert_none_left, wait_until
@@ -45,7 +45,7 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     )
     lines = []
     code = run_chaos(
-        settings, tmp_path / "chaos", faults=faults, bounds=Bounds(whole_cluster_spacing_s=0), notify=lines.append
+        settings, tmp_path / "chaos", faults=faults, bounds=ChaosBounds(whole_cluster_spacing_s=0), notify=lines.append
     )
     assert_none_left(tmp_path)
     report = json.loads((tmp_path / "chaos" / "chaos.json").read_text())

@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config.modes import ON_DEATH
 from ps_cluster.launch.rules import LauncherLimits
-from ps_cluster.tools.chaos.chaos_run import Bounds, run_chaos
+from ps_cluster.tools.chaos.chaos_run import ChaosBounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.between_hosts import CutOff, HostVanishes
 from ps_cluster.tools.chaos.settings import SHORTEST_PAUSE_S, ChaosSettings, make_fault
@@ -36,7 +36,7 @@ def disturbed(tmp_path_factory):
     lines = []
     # On a busy machine a worker that falls silent may do so while another one is taken in. Then training stands still until
     # the leader's task ends it, and begins again.
-    bounds = Bounds(whole_cluster_spacing_s=0, recovery_s=LauncherLimits.standstill_s + Bounds.recovery_s)
+    bounds = ChaosBounds(whole_cluster_spacing_s=0, recovery_s=LauncherLimits.standstill_s + ChaosBounds.recovery_s)
     code = run_chaos(settings, folder, faults=faults, bounds=bounds, notify=lines.append)
     return code, json.loads((folder / "chaos.json").read_text()), lines, folder
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from ps_cluster.config.modes import ON_DEATH, Task
-from ps_cluster.tools.chaos.chaos_run import Bounds, Interrupted, Runner
+from ps_cluster.tools.chaos.chaos_run import ChaosBounds, Interrupted, Runner
 from ps_cluster.tools.chaos.hosts import NotAllowed
 from ps_cluster.tools.chaos.kind import (
     ChaosFailed,
@@ -154,7 +154,7 @@ def test_faults_that_take_the_cluster_along_are_further_apart_than_what_the_laun
     run = FakeRun()
     run.reaction = lambda: [(0, run.stop_training), (1, run.new_chief), (2, run.trains_again)]
     run.runner().disturb([fault("kill ps"), fault("kill chief")])
-    assert run.fault_times[1] - run.fault_times[0] >= Bounds.whole_cluster_spacing_s
+    assert run.fault_times[1] - run.fault_times[0] >= ChaosBounds.whole_cluster_spacing_s
 
 
 def test_no_recovery_in_time_fails_and_says_what_is_missing():

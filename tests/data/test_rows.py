@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.array_files import Changed, Selected
+from ps_cluster.data.array_files import ChangedRows, Selected
 from ps_cluster.data.tables import Streamed
 
 WHOLE = np.arange(30).reshape(10, 3)
@@ -36,6 +36,6 @@ def test_a_stream_skips_what_is_not_wanted_and_begins_again_for_what_has_passed(
 def test_selected_and_changed_rows_are_those_of_the_array():
     ids = np.array([1, 4, 9])
     assert (Selected(WHOLE, ids)[1:] == WHOLE[[4, 9]]).all() and Selected(WHOLE, ids).shape == (3, 3)
-    halves = Changed(WHOLE, lambda rows: rows[:, :1] / 2)
+    halves = ChangedRows(WHOLE, lambda rows: rows[:, :1] / 2)
     assert (halves.shape, halves.dtype) == ((10, 1), np.float64)
     assert Selected(halves, ids)[:].tolist() == [[1.5], [6.0], [13.5]]

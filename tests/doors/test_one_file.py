@@ -20,7 +20,7 @@ TOYS = {
     "ps_cluster/models/networks.py": "toy_recipe.py",
     "ps_cluster/training/modes/toy.py": "toy_mode.py",
     "ps_cluster/server/staleness.py": "toy_method.py",
-    "ps_cluster/server/rules.py": "toy_rule.py",
+    "ps_cluster/server/update_rules.py": "toy_rule.py",
     "ps_cluster/training/step.py": "toy_schedule.py",
     "ps_cluster/tools/chaos/kinds/toy.py": "toy_fault.py",
 }

@@ -1,7 +1,7 @@
 """An optimizer rule that the package knows nothing of: it sets every weight to one value."""
 
 from ps_cluster.config.modes import OptimizerRule, RuleSettings
-from ps_cluster.server.rules import UpdateRule
+from ps_cluster.server.update_rules import UpdateRule
 
 
 class Settings(RuleSettings):

@@ -12,7 +12,7 @@ from pathlib import Path
 import portpicker
 
 from ps_cluster.config.modes import Task
-from ps_cluster.tools.chaos.runs import Restarter
+from ps_cluster.tools.chaos.disturbed_runs import Restarter
 from tests.helpers.manifests import pods_of
 from tests.helpers.processes import wait_until
 

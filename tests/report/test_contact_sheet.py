@@ -6,7 +6,7 @@ from PIL import Image
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Augmentation
-from ps_cluster.data.describing import Group, Sample
+from ps_cluster.data.describing import ExampleGroup, VariedImage
 from ps_cluster.errors import UserError
 from ps_cluster.report.sheets import CELL, Shape, draw_sheet, shape_for, write_sheet
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -20,8 +20,8 @@ def filled(colour, height=28, width=28):
 
 
 def group(name="cat", train=5, test=1, samples=1, variations=2, size=(28, 28)):
-    one = Sample(filled(GREEN, *size), tuple([filled(RED, *size)] * variations))
-    return Group(name, np.arange(train), test, (one,) * samples)
+    one = VariedImage(filled(GREEN, *size), tuple([filled(RED, *size)] * variations))
+    return ExampleGroup(name, np.arange(train), test, (one,) * samples)
 
 
 def drawn(groups, shape=Shape(1, 1, 2), title="Animals"):
@@ -42,8 +42,8 @@ def test_every_image_is_whole_on_the_sheet_at_most_as_large_as_a_cell(size):
 
 
 def test_grey_images_stay_grey():
-    one = Sample(filled((77,)), ())
-    assert area(drawn([Group("cat", np.arange(1), 0, (one,))], Shape(1, 1, 0)), (77, 77, 77)) == 84 * 84
+    one = VariedImage(filled((77,)), ())
+    assert area(drawn([ExampleGroup("cat", np.arange(1), 0, (one,))], Shape(1, 1, 0)), (77, 77, 77)) == 84 * 84
 
 
 def test_bars_are_as_long_as_the_counts():
@@ -60,7 +60,7 @@ def test_a_long_name_and_a_long_title_do_not_reach_the_images_or_the_border():
 
 
 def test_a_class_without_training_examples_has_a_row():
-    without = Group("bird", np.arange(0), 3)
+    without = ExampleGroup("bird", np.arange(0), 3)
     assert drawn([group(), without]).shape[0] == drawn([group(), group()]).shape[0]
 
 

@@ -8,7 +8,7 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.report.terminal import make_console
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.fleet import Ended, Job
+from ps_cluster.tools.fleet import EndedJob, Job
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan, Trial, TrialBook, checked_space, read_sweep
 from ps_cluster.tools.sweep.sweep_report import BEST, PAGE, RESULTS, SweepView, write_sweep_report
 from ps_cluster.tools.sweep.sweep_run import Running, SweepRun
@@ -25,7 +25,7 @@ TEST_SCORE = 0.987654
 
 
 class FakeFleet:
-    """Runs that write a score at each look and end after the last: trial → its scores after each ninth, or an `Ended`."""
+    """Runs that write a score at each look and end after the last: trial → its scores after each ninth, or an `EndedJob`."""
 
     def __init__(self, scores, burst):
         self.burst = burst  # scores between two looks
@@ -49,7 +49,7 @@ class FakeFleet:
         if job in self.asked or isinstance(scores, str) or place == len(scores):
             self.jobs = tuple(one for one in self.jobs if one != job)
             outcome = "stopped" if job in self.asked else "failed" if isinstance(scores, str) else "completed"
-            return Ended(job, outcome, scores if isinstance(scores, str) else "")
+            return EndedJob(job, outcome, scores if isinstance(scores, str) else "")
         self.seen[job.index] += 1
         done = 900 * (place + 1) * 9 // len(scores)
         row = EvaluationRow(step=place, test_accuracy=TEST_SCORE, validation_accuracy=scores[place], examples=done)

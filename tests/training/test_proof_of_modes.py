@@ -279,3 +279,6 @@ def test_the_digest_of_weights_tells_another_value_and_another_order():
     assert len(digests) == 4 and all(digest == int(digest) for digest in digests)
     part._weights.assign(weights)
     assert float(part.digest()) in digests
+    for place in (0, len(weights) - 1):
+        part._weights.assign(np.where(np.arange(len(weights)) == place, weights + 1, weights))
+        assert float(part.digest()) not in digests, "a single weight counts, wherever it is"

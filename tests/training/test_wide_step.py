@@ -132,6 +132,16 @@ def test_a_network_that_has_nothing_to_cut_is_refused(layers, says):
         cut(stack(*layers), 4)
 
 
+def test_a_start_is_cut_by_positions_and_its_statistics_by_their_numbers():
+    weights, statistics = np.arange(4, dtype=np.float32), np.arange(6, dtype=np.float32)
+    positions = [np.array([3]), np.array([0, 2]), np.array([1])]
+    parts = InitialState(weights, weights * 10, statistics, statistics * 10).cut(positions, [1, 2, 3])
+    assert [part.weights.tolist() for part in parts] == [[3], [0, 2], [1]]
+    assert [part.factors.tolist() for part in parts] == [[30], [0, 20], [10]]
+    assert [part.statistics.tolist() for part in parts] == [[0], [1, 2], [3, 4, 5]]
+    assert [part.keep.tolist() for part in parts] == [[0], [10, 20], [30, 40, 50]]
+
+
 def test_a_store_in_parts_saves_its_vectors_in_the_order_of_the_network_and_takes_them_back():
     weights = np.arange(5, dtype=np.float32)
     positions = [np.array([0, 3]), np.array([4, 1, 2])]

@@ -85,7 +85,8 @@ def measure(network: nn.Module, stream: Iterator[Batch], config: dict[str, Any],
     started = time.perf_counter()
     run(network, optimizer, islice(stream, training["steps"]), training["label_smoothing"], bfloat16)
     dist.barrier()
-    return training["steps"] * training["batch_size_per_worker"] / (time.perf_counter() - started)
+    examples: int = training["steps"] * training["batch_size_per_worker"]
+    return examples / (time.perf_counter() - started)
 
 
 def run(
@@ -140,7 +141,8 @@ def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.nda
     line = np.arange(SIDE)
     across = np.where(mirrored[:, None], SIDE - 1 - line, line)
     rows, columns = (_reflected(axis + shift[:, None]) for axis, shift in zip((line, across), shifts))
-    return (SIDE * (SIDE * ids[:, None] + rows))[:, :, None] + columns[:, None, :]
+    pixels: np.ndarray = (SIDE * (SIDE * ids[:, None] + rows))[:, :, None] + columns[:, None, :]
+    return pixels
 
 
 def normalised(images: np.ndarray) -> torch.Tensor:
@@ -151,7 +153,8 @@ def normalised(images: np.ndarray) -> torch.Tensor:
 
 def _reflected(positions: np.ndarray) -> np.ndarray:
     positions = np.abs(positions)
-    return np.minimum(positions, 2 * (SIDE - 1) - positions)
+    reflected: np.ndarray = np.minimum(positions, 2 * (SIDE - 1) - positions)
+    return reflected
 
 
 # The networks of `ps_cluster/models/networks.py` in PyTorch: same layers, shapes, padding and trainable parameters.

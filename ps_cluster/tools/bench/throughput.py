@@ -202,7 +202,8 @@ def run_arm(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> dict[str
             imports.mkdir()
             (imports / "ps_cluster").symlink_to(arm.project / "ps_cluster")
         command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
-        return json.loads(_output_of(arm, command, imports, folder).splitlines()[-1])
+        last: dict[str, Any] = json.loads(_output_of(arm, command, imports, folder).splitlines()[-1])
+        return last
 
 
 def _output_of(arm: BenchArm, command: Sequence[str], imports: Path, folder: Path) -> str:

@@ -31,9 +31,9 @@ from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import StopRequests
+from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run, TrainingRun, placed
 from ps_cluster.tools.chaos.hosts import NotAllowed, hosts
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, Row, Scene
-from ps_cluster.tools.chaos.runs import HostedRun, Run, TrainingRun, placed
 from ps_cluster.tools.chaos.settings import ChaosSettings, Fault, allowed_here, constant_rate, with_cool_down
 from ps_cluster.tools.chaos.verdict import (
     Evidence,
@@ -54,7 +54,7 @@ def run_chaos(
     root: Path | None,
     *,
     faults: Sequence[Fault] | None = None,
-    bounds: Bounds | None = None,
+    bounds: ChaosBounds | None = None,
     notify: Callable[[str], None] = print_line,
     console: Console | None = None,
 ) -> int:
@@ -71,7 +71,7 @@ def run_chaos(
             raise UserError(f"--run-dir: '{root}' is not empty: choose another")
         kind = OnHosts if settings.hosts else BesideUndisturbed
         experiment = kind(
-            settings, Path(os.path.realpath(root)), bounds or Bounds(), notify, lambda: requests.count > 0
+            settings, Path(os.path.realpath(root)), bounds or ChaosBounds(), notify, lambda: requests.count > 0
         )
         try:
             problems = experiment.carry_out(faults)
@@ -94,7 +94,7 @@ class Experiment(ABC):
         self,
         settings: ChaosSettings,
         root: Path,
-        bounds: Bounds,
+        bounds: ChaosBounds,
         notify: Callable[[str], None],
         stop_requested: Callable[[], bool],
     ):
@@ -238,7 +238,7 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ChaosBounds:
     """Time limits, and the least time between faults (s)."""
 
     look_every_s: float = 0.1
@@ -256,7 +256,7 @@ class Runner:
         self,
         run: Run,
         *,
-        bounds: Bounds = Bounds(),
+        bounds: ChaosBounds = ChaosBounds(),
         stop_requested: Callable[[], bool] = lambda: False,
         notify: Callable[[str], None] = print,
         kill: Callable[[int, int], None] = os.kill,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ps_cluster.config.modes import EVALUATOR, WORKER, OnDeaths, Task
 
 if TYPE_CHECKING:
-    from ps_cluster.tools.chaos.runs import HostedRun, Run, TrainingRun
+    from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run, TrainingRun
 
 Row = Mapping[str, Any]  # of progress
 Pids = Mapping[Task, int]  # of the tasks whose process runs

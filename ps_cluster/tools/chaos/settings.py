@@ -12,10 +12,10 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES, WORKER, OnDeaths, Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.tools.chaos.disturbed_runs import Run
 from ps_cluster.tools.chaos.hosts import why_not
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.runs import Run
 
 # More steps than fit between two faults. Each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000

@@ -31,7 +31,7 @@ from ps_cluster.report.progress import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.system import environment, network
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.tools.fleet import Ended, Fleet, Job, config_at_once, has_completed, train_at_once
+from ps_cluster.tools.fleet import EndedJob, Fleet, Job, config_at_once, has_completed, train_at_once
 
 if TYPE_CHECKING:
     from ps_cluster.tools.sweep.joining import ScoreTable
@@ -177,7 +177,7 @@ def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet,
         print_line(f"member {member.name} begins ({member.config.training.sample} of the training examples)")
         return True
 
-    def ended(one: Ended) -> None:
+    def ended(one: EndedJob) -> None:
         print_line(f"{one.job.name} is {one.outcome}{f': {one.why}' if one.why else ''}")
         if one.outcome == "failed":
             raise RunFailed(f"{one.job.name} could not be trained: {one.why}")

@@ -23,7 +23,7 @@ from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import TEMPORARY, RunDir
 from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.tools.fleet import Ended, Fleet, Job, train_at_once
+from ps_cluster.tools.fleet import EndedJob, Fleet, Job, train_at_once
 from ps_cluster.tools.sweep.space import SEARCH_METHODS, STAGES
 from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
 from ps_cluster.tools.sweep.sweep_report import TRIALS_FOLDER, SweepView, listed, print_sweep_result, write_sweep_report
@@ -129,7 +129,7 @@ class SweepRun:
                 self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
                 self._fleet.ask_to_stop(running.job)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: EndedJob) -> None:
         running = self._running.pop(ended.job.index)
         self._look(running)  # scores of its last moments
         trial, score = running.trial, running.score

@@ -27,8 +27,8 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode, ModeSettings
 from ps_cluster.config.registry import tf
-from ps_cluster.server.rules import decay_rates
 from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard, Push, after
+from ps_cluster.server.update_rules import decay_rates
 from ps_cluster.training.step import StepResult, TrainStep
 
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import psutil
 
 from ps_cluster.config.modes import CHIEF, WORKER, Task
+from ps_cluster.tools.chaos.disturbed_runs import Run
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Scene, TrainingGoesOn
-from ps_cluster.tools.chaos.runs import Run
 
 CUT_S, GONE_S, BAD_S = 30.0, 15.0, 10.0
 # A step of the default network moves a megabyte each way.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ps_cluster.config.modes import OnDeaths
 from ps_cluster.system.network import NAMESPACE_ARGV
+from ps_cluster.tools.chaos.disturbed_runs import Run
 from ps_cluster.tools.chaos.hosts import MOUNTS, NETWORK, NotAllowed, inside, program
 from ps_cluster.tools.chaos.kind import (
     ChaosFailed,
@@ -24,7 +25,6 @@ from ps_cluster.tools.chaos.kind import (
     TrainingGoesOn,
     new_file,
 )
-from ps_cluster.tools.chaos.runs import Run
 
 # Mount a disk without room, or without inodes, over folders of the run: a tiny file system only its processes see.
 

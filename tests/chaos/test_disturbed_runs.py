@@ -14,8 +14,8 @@ from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.tools.chaos.disturbed_runs import Restarter, TrainingRun, placed, unsaved_seconds
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.runs import Restarter, TrainingRun, placed, unsaved_seconds
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.verdict import Evidence, complaints_of_hosted, make_report, print_report
 
