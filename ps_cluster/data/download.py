@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.locks import InUse, Lock
@@ -185,7 +185,7 @@ def _reason(error: Exception) -> str:
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
     """Call urlopen within a total time: its own timeout covers neither name resolution nor a list of addresses."""
-    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    answer: queue.SimpleQueue[http.client.HTTPResponse | Exception] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
@@ -200,8 +200,7 @@ def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: 
         raise TimeoutError(f"no answer within {connect_timeout_s:g} s") from None
     if isinstance(result, Exception):
         raise result
-    response: HTTPResponse = result
-    return response
+    return result
 
 
 def _whole_size(headers: Message) -> int | None:
