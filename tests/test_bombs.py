@@ -150,7 +150,7 @@ from ps_cluster.files.untrusted import bounded_memory
 pool = pyarrow.default_memory_pool().backend_name
 with bounded_memory(10_000_000):
     before = psutil.Process().memory_info().data
-    assert pyarrow.csv.read_csv(open(sys.argv[1], "rb")).num_rows == 1
+    assert pyarrow.csv.read_csv(sys.argv[1]).num_rows == 1
     assert psutil.Process().memory_info().data - before < 2**29
 assert pyarrow.default_memory_pool().backend_name == pool
 """

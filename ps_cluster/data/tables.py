@@ -138,7 +138,7 @@ class CsvTable:
 
         with (
             arrow_errors(f"'{self._path.name}'", self._names),
-            open_regular(self._path) as file,
+            _arrow_file(self._path) as file,
             arrow.open_csv(
                 file,
                 arrow.ReadOptions(block_size=_BLOCK_BYTES),
@@ -174,8 +174,21 @@ class ParquetTable:
     def _open(self) -> Iterator[Any]:
         from pyarrow.parquet import ParquetFile
 
-        with arrow_errors(self._told), open_regular(self._path) as file:
+        with arrow_errors(self._told), _arrow_file(self._path) as file:
             yield ParquetFile(file)
+
+
+@contextmanager
+def _arrow_file(path: Path) -> Iterator[Any]:
+    """Open a file as Arrow's own.
+
+    Arrow's threads may still read when Python ends. One of Python's would abort the process then, or never let it end
+    (apache/arrow#34314, #50482).
+    """
+    from pyarrow import OSFile
+
+    with open_regular(path) as file, OSFile(f"/proc/self/fd/{file.fileno()}") as own:
+        yield own
 
 
 TABLES: dict[str, Callable[[Path, Mapping[str, Any]], PiecewiseTable]] = {".csv": CsvTable, ".parquet": ParquetTable}
