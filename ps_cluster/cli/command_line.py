@@ -1,4 +1,4 @@
-"""What every command is made of: errors on one line, help by groups, strict types of values. Light to import: for help."""
+"""Give every command errors on one line, help by groups and strict types of values. Light to import, so help is quick."""
 
 from __future__ import annotations
 

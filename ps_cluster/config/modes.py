@@ -1,4 +1,4 @@
-"""How gradients become updates: the base classes of modes, optimizer rules, staleness methods and schedules.
+"""Define the base classes of modes, optimizer rules, staleness methods and schedules.
 
 Also the types of tasks in a cluster, and the table of what happens when one dies.
 """

@@ -42,7 +42,7 @@ class JournalNotWritten(RunFailed):
 
 
 class LeaderStretch(Row):
-    """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
+    """Hold what one leader did up to a state: its newest, or the one from which the next leader went on.
 
     Attributes:
       epoch: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.

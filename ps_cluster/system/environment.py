@@ -1,4 +1,4 @@
-"""What a process of a run shares with the one that started it: its end, environment variables, stop signals."""
+"""Pass on from a process to those that it starts: its end, environment variables and stop signals."""
 
 from __future__ import annotations
 
