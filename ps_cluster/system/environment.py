@@ -52,7 +52,12 @@ def die_with_parent() -> None:
 
 # Environment variables for processes that import TensorFlow. They must be set before the import.
 
-_DEFAULTS = {LEVEL: ERRORS_ONLY}  # unless the user wants to see more
+_DEFAULTS = {  # unless the user has set them
+    LEVEL: ERRORS_ONLY,
+    # TensorFlow takes oneDNN by itself only on processors with instructions for networks, such as AVX-512 VNNI (release
+    # notes of 2.9). It is faster with AVX2 alone too (docs/results.md).
+    "TF_ENABLE_ONEDNN_OPTS": "1",
+}
 _TEMPORARY = "TMPDIR"
 _FIXED = {
     "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log

@@ -118,6 +118,11 @@ def test_threads_that_the_user_asks_for_stay():
     assert environment.for_tensorflow(given, Allowance(64, 1.5))["TF_NUM_INTRAOP_THREADS"] == "7"
 
 
+@pytest.mark.parametrize(("given", "used"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")])
+def test_onednn_is_used_unless_the_user_says_no(given, used):
+    assert environment.for_tensorflow(given, Allowance(64, None))["TF_ENABLE_ONEDNN_OPTS"] == used
+
+
 def test_the_summary_calls_the_machine_what_may_be_used_of_it(tmp_path):
     machine = describe(tmp_path / "absent", Allowance(64, 0.5, GIB // 2))
     assert (machine["cores"], machine["cpu_limit"]) == (1, 0.5)

@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, MOST_OPEN, StepsState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
@@ -252,3 +252,59 @@ def test_a_state_that_names_other_rows_than_its_slices_have_accepted_does_not_ad
         checkpoints.save(run_dir.checkpoints, told, keep=1)
         with pytest.raises(UserError, match="does not add up"):
             newest_checkpoint(build_config(None, WORK), run_dir, DATA, notify=pytest.fail)
+
+
+def _array(name, value):
+    """Damage: another array of this name."""
+    return lambda arrays, progress: arrays.update({name: value})
+
+
+def _progress(part, **values):
+    """Damage: other numbers of this part of the progress."""
+    return lambda arrays, progress: progress.update({part: progress[part].model_copy(update=values)})
+
+
+FAR = MOST_OPEN + 1
+# One row that waits, of a slice: the step is 7 of a worker 0, and all else is 0.
+ROW = [0.0] * len(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _array("accepted_steps", np.array([[6], [0]])),
+        _array("accepted_steps", np.zeros([2, 0], np.int64)),
+        _array("accepted_steps", np.zeros([1, 1], np.int64)),
+        _array("waiting", np.array([[2.0, *ROW]])),
+        _array("waiting", np.array([[-1.0, *ROW]])),
+        _array("waiting", np.array([[0.5, *ROW]])),
+        _array("waiting", np.array([[0.0, *ROW]] * FAR)),
+        _array("waiting", np.array([[0.0, *ROW[:-1], np.nan]])),
+        _progress("applied", count=6),
+        _progress("tally", staleness={"0": 5 + FAR}),
+        _progress("scheduled", below=5 + FAR, count=5 + FAR),
+    ],
+)
+def test_a_state_in_which_one_number_contradicts_the_others_does_not_add_up(resumed, damage):
+    arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
+    progress = {name: getattr(meta.progress, name) for name in ("scheduled", "applied", "tally")}
+    damage(arrays, progress)
+    meta = meta.model_copy(update={"progress": meta.progress.model_copy(update=progress)})
+    with pytest.raises(UserError, match="does not add up"):
+        resumed(arrays=arrays, meta=meta)
+
+
+@pytest.mark.parametrize(
+    "near",
+    [
+        _array("accepted_steps", np.array([[5], [5]])),
+        _array("waiting", np.array([[1.0, *ROW]] * MOST_OPEN)),
+        _progress("tally", staleness={"0": 5 + MOST_OPEN}),
+    ],
+)
+def test_what_lies_just_within_the_bounds_goes_on(resumed, near):
+    arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
+    progress = {name: getattr(meta.progress, name) for name in ("scheduled", "applied", "tally")}
+    near(arrays, progress)
+    meta = meta.model_copy(update={"progress": meta.progress.model_copy(update=progress)})
+    assert resumed(arrays=arrays, meta=meta).step == 5
