@@ -265,7 +265,6 @@ def _progress(part, **values):
 
 
 FAR = MOST_OPEN + 1
-# One row that waits, of a slice: the step is 7 of a worker 0, and all else is 0.
 ROW = [0.0] * len(COLUMNS)
 
 
@@ -278,7 +277,6 @@ ROW = [0.0] * len(COLUMNS)
         _array("waiting", np.array([[2.0, *ROW]])),
         _array("waiting", np.array([[-1.0, *ROW]])),
         _array("waiting", np.array([[0.5, *ROW]])),
-        _array("waiting", np.array([[0.0, *ROW]] * FAR)),
         _array("waiting", np.array([[0.0, *ROW[:-1], np.nan]])),
         _progress("applied", count=6),
         _progress("tally", staleness={"0": 5 + FAR}),
@@ -298,7 +296,7 @@ def test_a_state_in_which_one_number_contradicts_the_others_does_not_add_up(resu
     "near",
     [
         _array("accepted_steps", np.array([[5], [5]])),
-        _array("waiting", np.array([[1.0, *ROW]] * MOST_OPEN)),
+        _array("waiting", np.array([[1.0, *ROW]])),
         _progress("tally", staleness={"0": 5 + MOST_OPEN}),
     ],
 )
