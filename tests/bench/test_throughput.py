@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -7,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config, load_config, registry
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packed import write_packed, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.bench import arms, throughput
 from tests.doors import toy_data
 from tests.helpers.data import only_named
@@ -34,6 +37,7 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
         ("cluster", "async", 60),
         ("sync", "sync", 20),
         ("per_variable", "async", 60),
+        ("limit", "async", 60),
         ("ddp", "sync", 20),
         ("torch_single", "single", 60),
     ],
@@ -202,6 +206,41 @@ def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch
     first, *_, last = [float(step(tf.constant(number, tf.int64))) for number in range(9)]
     assert 0.7 < first < 1.4, "of an output of 0, the mean: about one squared standard deviation"
     assert last < first
+
+
+def test_the_limit_needs_all_of_every_gradient(regression, monkeypatch):
+    import tensorflow as tf
+
+    from ps_cluster.tools.bench import limit
+    from ps_cluster.training.session import make_network
+    from ps_cluster.training.step import TrainStep
+
+    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 32})
+    monkeypatch.chdir(regression.directory)
+    network, start = make_network(case, regression, "/device:CPU:0")
+    step = TrainStep(case, network, regression.spec, train_examples=regression.train_examples)
+    vectors = tf.cast(start.weights, case.wire), tf.constant(start.statistics)
+    results = [step(tf.constant(number, tf.int64), *vectors) for number in range(8, 8 + limit.STEPS_PER_CALL)]
+    sums = [np.sum(np.asarray(one.gradient, np.float64)) + np.sum(one.fresh) + float(one.metric) for one in results]
+    assert float(limit.several(step)(tf.constant(8, tf.int64), *vectors)) == pytest.approx(sum(sums), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_the_limit_is_computed_on_each_core_by_a_process_of_its_own_and_each_says_what_it_did(regression, tmp_path):
+    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 32})
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(json.dumps(arms.LIMIT.settings(case)))
+    write_pointer(run_dir.dataset, regression)
+    environment = os.environ | {"PYTHONPATH": str(arms.IMPORT_FOLDER)}
+    core = min(os.sched_getaffinity(0))
+    told = subprocess.run(
+        [sys.executable, "-m", arms.LIMIT.module, str(run_dir.root), str(core), "1"],
+        input="ready\n", capture_output=True, text=True, env=environment, timeout=120,
+    )  # fmt: skip
+    ready, rate = told.stdout.split()
+    assert ready == "ready" and float(rate) > 0, told.stderr
+    both = throughput.measure_once(arms.LIMIT, case, regression)
+    assert both > 0 and not [child for child in psutil.Process().children(recursive=True) if child.name() == "python"]
 
 
 @pytest.fixture

@@ -89,7 +89,9 @@ DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}
 ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
 TORCH_SINGLE = replace(DDP, name="torch_single", values=ALONE)
 
-DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE)
+LIMIT = BenchArm("limit", "ps_cluster.tools.bench.limit")
+
+DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE, LIMIT)
 ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
 
 

@@ -54,7 +54,7 @@ def bench(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable parameter servers and PyTorch."""
+    """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system import environment
     from ps_cluster.tools.bench import throughput

@@ -1,0 +1,108 @@
+"""Measure the physical limit of a machine: one process on each core, which computes gradients and sends nothing.
+
+    python -m ps_cluster.tools.bench.limit RUN_DIR
+
+The batches and gradients are those of a worker; no update follows them. All processes begin
+together, and each takes its part of the run's steps. Prints {"examples_per_second": …} as its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from ps_cluster.config import load_config
+from ps_cluster.config.registry import tf
+from ps_cluster.data.packed import load_pointed
+from ps_cluster.errors import RunFailed
+from ps_cluster.quiet_import import import_tensorflow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import die_with_parent
+from ps_cluster.training.step import TrainStep
+
+STEPS_PER_CALL = 4
+READY = b"ready\n"
+
+
+def measure(root: Path) -> float:
+    """Return the examples per second of all cores together. Raises RunFailed if a process fails."""
+    cores = sorted(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    (sys.executable, "-m", __spec__.name, str(root), str(core), str(len(cores))),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    preexec_fn=die_with_parent,
+                )  # fmt: skip
+            )
+            for core in cores
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != READY:
+                raise RunFailed(f"a process on one core ended with exit code {process.wait()}")
+        for process in processes:  # only now, so that none trains while another still builds its graph
+            assert process.stdin is not None
+            process.stdin.write(READY)
+            process.stdin.flush()
+        return sum(float(process.communicate()[0]) for process in processes)
+
+
+def compute_on(root: Path, core: int, of: int) -> None:
+    """Compute one of `of` parts of a run's steps on a core; print READY, wait for a line, and print examples/s."""
+    os.sched_setaffinity(0, [core])
+    import_tensorflow()
+    from ps_cluster.training.session import make_network
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    config, dataset = load_config(RunDir.open(root).config), load_pointed(RunDir.open(root).dataset)
+    os.chdir(dataset.directory)
+    network, start = make_network(config, dataset, "/device:CPU:0")
+    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
+    weights, statistics = tf.cast(tf.constant(start.weights), config.wire), tf.constant(start.statistics)
+
+    steps = several(step)
+    steps(tf.constant(core, tf.int64), weights, statistics).numpy()
+    calls = max(1, config.total_steps(dataset.train_examples) // of // STEPS_PER_CALL)
+    sys.stdout.buffer.write(READY)
+    sys.stdout.flush()
+    sys.stdin.readline()
+    began = time.perf_counter()
+    for call in range(calls):
+        steps(tf.constant(core + call * STEPS_PER_CALL, tf.int64), weights, statistics).numpy()
+    print(calls * STEPS_PER_CALL * config.training.batch_size_per_worker / (time.perf_counter() - began))
+
+
+def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return a graph of (first step id, weights, statistics) that computes `STEPS_PER_CALL` steps from there on.
+
+    It returns a float32 [] that needs all of every result, the sum: TensorFlow leaves out what nobody needs.
+    """
+
+    @tf.function(autograph=False)
+    def steps(first: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
+        def one(position: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            result = step(position, weights, statistics)
+            vectors = [tf.cast(vector, tf.float32) for vector in (result.gradient, result.fresh)]
+            return position + 1, total + result.metric + tf.add_n([tf.reduce_sum(vector) for vector in vectors])
+
+        start, end = (first, tf.constant(0.0)), first + STEPS_PER_CALL
+        return tf.while_loop(lambda position, _: position < end, one, start, parallel_iterations=1)[1]
+
+    graph: Callable[..., tf.Tensor] = steps
+    return graph
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        compute_on(Path(sys.argv[1]), int(sys.argv[2]), of=int(sys.argv[3]))
+    else:
+        print(json.dumps({"examples_per_second": measure(Path(sys.argv[1]))}))
