@@ -1,4 +1,3 @@
-import json
 import os
 import re
 import subprocess
@@ -15,11 +14,10 @@ from rich.console import Console
 from ps_cluster.config import build_config, load_config, registry
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.data.packed import write_packed, write_pointer
+from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
-from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.bench import arms, throughput
 from tests.doors import toy_data
 from tests.helpers.data import only_named
@@ -226,21 +224,10 @@ def test_the_limit_needs_all_of_every_gradient(regression, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_limit_is_computed_on_each_core_by_a_process_of_its_own_and_each_says_what_it_did(regression, tmp_path):
+def test_the_limit_is_computed_by_processes_that_end_with_it(regression):
     (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 32})
-    run_dir = RunDir.create(tmp_path / "run")
-    run_dir.config.write_text(json.dumps(arms.LIMIT.settings(case)))
-    write_pointer(run_dir.dataset, regression)
-    environment = os.environ | {"PYTHONPATH": str(arms.IMPORT_FOLDER)}
-    core = min(os.sched_getaffinity(0))
-    told = subprocess.run(
-        [sys.executable, "-m", arms.LIMIT.module, str(run_dir.root), str(core), "1"],
-        input="ready\n", capture_output=True, text=True, env=environment, timeout=120,
-    )  # fmt: skip
-    ready, rate = told.stdout.split()
-    assert ready == "ready" and float(rate) > 0, told.stderr
-    both = throughput.measure_once(arms.LIMIT, case, regression)
-    assert both > 0 and not [child for child in psutil.Process().children(recursive=True) if child.name() == "python"]
+    assert throughput.measure_once(arms.LIMIT, case, regression) > 0
+    assert not [one for one in psutil.process_iter(["cmdline"]) if arms.LIMIT.module in (one.info["cmdline"] or ())]
 
 
 @pytest.fixture

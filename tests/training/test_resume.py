@@ -254,13 +254,21 @@ def test_a_state_that_names_other_rows_than_its_slices_have_accepted_does_not_ad
             newest_checkpoint(build_config(None, WORK), run_dir, DATA, notify=pytest.fail)
 
 
+def changed(change):
+    """Return the arrays and meta of a sound state, after a change to them."""
+    arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
+    progress = dict(meta.progress)
+    change(arrays, progress)
+    return {"arrays": arrays, "meta": meta.model_copy(update={"progress": meta.progress.model_copy(update=progress)})}
+
+
 def _array(name, value):
-    """Damage: another array of this name."""
+    """Change: another array of this name."""
     return lambda arrays, progress: arrays.update({name: value})
 
 
 def _progress(part, **values):
-    """Damage: other numbers of this part of the progress."""
+    """Change: other numbers of this part of the progress."""
     return lambda arrays, progress: progress.update({part: progress[part].model_copy(update=values)})
 
 
@@ -284,12 +292,8 @@ ROW = [0.0] * len(COLUMNS)
     ],
 )
 def test_a_state_in_which_one_number_contradicts_the_others_does_not_add_up(resumed, damage):
-    arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
-    progress = {name: getattr(meta.progress, name) for name in ("scheduled", "applied", "tally")}
-    damage(arrays, progress)
-    meta = meta.model_copy(update={"progress": meta.progress.model_copy(update=progress)})
     with pytest.raises(UserError, match="does not add up"):
-        resumed(arrays=arrays, meta=meta)
+        resumed(**changed(damage))
 
 
 @pytest.mark.parametrize(
@@ -301,8 +305,4 @@ def test_a_state_in_which_one_number_contradicts_the_others_does_not_add_up(resu
     ],
 )
 def test_what_lies_just_within_the_bounds_goes_on(resumed, near):
-    arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
-    progress = {name: getattr(meta.progress, name) for name in ("scheduled", "applied", "tally")}
-    near(arrays, progress)
-    meta = meta.model_copy(update={"progress": meta.progress.model_copy(update=progress)})
-    assert resumed(arrays=arrays, meta=meta).step == 5
+    assert resumed(**changed(near)).step == 5

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ps_cluster.report.progress import ProgressView
 
 ARM_TIMEOUT_S = 600
+STEPS_PER_CALL = 4  # of TensorFlow, in arms of one process: so Python costs nothing
 TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")  # as in ddp.py
 TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
@@ -88,7 +89,6 @@ PER_VARIABLE = replace(CLUSTER, name="per_variable", arguments=(SINGLE.module, "
 DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}, torch=True)
 ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
 TORCH_SINGLE = replace(DDP, name="torch_single", values=ALONE)
-
 LIMIT = BenchArm("limit", "ps_cluster.tools.bench.limit")
 
 DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE, LIMIT)

@@ -43,11 +43,10 @@ from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain
+from ps_cluster.tools.bench.arms import STEPS_PER_CALL
 from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep
-
-STEPS_PER_CALL = 4
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:

@@ -2,8 +2,8 @@
 
     python -m ps_cluster.tools.bench.limit RUN_DIR
 
-The batches and gradients are those of a worker; no update follows them. All processes begin
-together, and each takes its part of the run's steps. Prints {"examples_per_second": …} as its last line.
+The batches and gradients are those of a worker; no update follows them. All processes begin together, and each takes its
+part of the run's steps. Prints {"examples_per_second": …} as its last line.
 """
 
 from __future__ import annotations
@@ -24,61 +24,61 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import die_with_parent
+from ps_cluster.tools.bench.arms import STEPS_PER_CALL
 from ps_cluster.training.step import TrainStep
 
-STEPS_PER_CALL = 4
 READY = b"ready\n"
 
 
 def measure(root: Path) -> float:
     """Return the examples per second of all cores together. Raises RunFailed if a process fails."""
-    cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
                 subprocess.Popen(
-                    (sys.executable, "-m", __spec__.name, str(root), str(core), str(len(cores))),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    preexec_fn=die_with_parent,
-                )  # fmt: skip
+                    (sys.executable, "-m", __spec__.name, str(root), str(part)),
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with_parent,
+                )
             )
-            for core in cores
-        ]
+            for part in range(len(os.sched_getaffinity(0)))
+        ]  # fmt: skip
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != READY:
                 raise RunFailed(f"a process on one core ended with exit code {process.wait()}")
-        for process in processes:  # only now, so that none trains while another still builds its graph
+        for process in processes:  # only now, so that none computes while another still builds its graph
             assert process.stdin is not None
             process.stdin.write(READY)
             process.stdin.flush()
         return sum(float(process.communicate()[0]) for process in processes)
 
 
-def compute_on(root: Path, core: int, of: int) -> None:
-    """Compute one of `of` parts of a run's steps on a core; print READY, wait for a line, and print examples/s."""
-    os.sched_setaffinity(0, [core])
+def compute_on_a_core(root: Path, part: int) -> None:
+    """Compute one part of a run's steps on the core of this number; print READY, wait for a line, print examples/s."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, [cores[part]])
     import_tensorflow()
     from ps_cluster.training.session import make_network
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    config, dataset = load_config(RunDir.open(root).config), load_pointed(RunDir.open(root).dataset)
+    run_dir = RunDir.open(root)
+    config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)
     network, start = make_network(config, dataset, "/device:CPU:0")
-    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
+    steps = several(TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples))
     weights, statistics = tf.cast(tf.constant(start.weights), config.wire), tf.constant(start.statistics)
 
-    steps = several(step)
-    steps(tf.constant(core, tf.int64), weights, statistics).numpy()
-    calls = max(1, config.total_steps(dataset.train_examples) // of // STEPS_PER_CALL)
+    count = max(STEPS_PER_CALL, config.total_steps(dataset.train_examples) // len(cores))
+    firsts = range(part * count, (part + 1) * count - STEPS_PER_CALL + 1, STEPS_PER_CALL)
+    steps(tf.constant(firsts[0], tf.int64), weights, statistics).numpy()
     sys.stdout.buffer.write(READY)
     sys.stdout.flush()
     sys.stdin.readline()
     began = time.perf_counter()
-    for call in range(calls):
-        steps(tf.constant(core + call * STEPS_PER_CALL, tf.int64), weights, statistics).numpy()
-    print(calls * STEPS_PER_CALL * config.training.batch_size_per_worker / (time.perf_counter() - began))
+    for first in firsts:
+        steps(tf.constant(first, tf.int64), weights, statistics).numpy()
+    seconds = time.perf_counter() - began
+    print(len(firsts) * STEPS_PER_CALL * config.training.batch_size_per_worker / seconds)
 
 
 def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
@@ -103,6 +103,6 @@ def several(step: TrainStep) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.T
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        compute_on(Path(sys.argv[1]), int(sys.argv[2]), of=int(sys.argv[3]))
+        compute_on_a_core(Path(sys.argv[1]), int(sys.argv[2]))
     else:
         print(json.dumps({"examples_per_second": measure(Path(sys.argv[1]))}))
