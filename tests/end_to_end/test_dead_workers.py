@@ -41,7 +41,8 @@ def test_workers_killed_or_silent_at_a_point_of_a_step_go_on_with_their_parts_an
     held = held_modes.held({"before_pull": 20, "applied": 60, "computed": 100}, marks)
     one_at_once = ("--set", "cluster.steps_per_dispatch=1")
     mode = ("--mode", held_modes.mode("asynchronous"))
-    options = (*unhurried(seconds=0.1)[-2:], *one_at_once, *mode, *own_parts(tmp_path))
+    # Slow enough that the silent worker is found and started again before the others have taken the last step.
+    options = (*unhurried(seconds=0.2)[-2:], *one_at_once, *mode, *own_parts(tmp_path))
     process = start_run(run_dir, "--steps", 360, "--no-evaluator", *options, env=held)
     killed = {0: 0, 1: 0, 2: 0}
     for point in ("before_pull", "applied", "computed"):
