@@ -5,6 +5,8 @@
                               ◄──    weights, statistics, version                      (one message, see `MessageLayout`)
     push(step, version, …)    ──►    in the ledger already? refuse : apply, count the version, write the ledger's row
                               ◄──    REFUSED, APPLIED or DROPPED
+    exchange(step, …, next)   ──►    push, then pull for the step that follows
+                              ◄──    weights, statistics, version
 
 So the staleness of an update is exact, and a step that arrives a second time is refused. A critical section takes only
 inputs that have already arrived on the parameter server, so a worker that dies can't leave one half done: TensorFlow
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from ps_cluster.server.update_rules import Lookahead, make_rule
 # The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
+NO_STEP = -1  # in place of a step id
 _WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number that float64 keeps
 
 
@@ -98,12 +101,10 @@ class ParameterShard:
     """A parameter server's contiguous slice of weights and statistics, with its slots, version and ledger.
 
     Attributes:
-      repeats_dropped: whether a worker computes a step again after its push was DROPPED.
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
       worker_vectors, worker_slots: as of `Correction`.
     """
 
-    repeats_dropped = False
     vectors_given = 1
     worker_vectors = worker_slots = 0
 
@@ -129,20 +130,10 @@ class ParameterShard:
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
         self.length = len(start.weights)
         statistics = (tf.float32, len(start.statistics))
-        self._pull_message = MessageLayout(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 2)))
-        columns = (tf.float64, len(WORKER_COLUMNS))
-        self._push_message = MessageLayout(((self._wire, self.length), statistics, (tf.int64, 2), columns))
-        self._local = not device.startswith("/job:ps")  # in this process: nothing to send, so nothing to pack
-
-    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> list[tf.Tensor]:
-        """Return a tensor to wait for before `worker` (int64 []) pulls: its admission, float64 [], unix s of the ps.
-
-        The list is empty where no worker has to wait.
-
-        Args:
-          left: int64 [], how many steps of its dispatch have not ended, with the one that it wants to begin.
-        """
-        return []
+        weights, columns = (self._wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
+        is_sent = device.startswith("/job:ps")  # else it is in this process
+        self._pull_message = MessageLayout((weights, statistics, (tf.int64, 2)), is_sent)
+        self._push_message = MessageLayout(((self._wire, self.length), statistics, (tf.int64, 3), columns), is_sent)
 
     def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> None:
         """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.
@@ -152,27 +143,32 @@ class ParameterShard:
           last_step: int64 [], the last step id that is handed out; NO_END while more may come.
         """
 
-    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
-        """Return [weights in wire dtype, statistics, int64 [2]], read together on the ps after `needed`.
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | int = NO_STEP) -> list[tf.Tensor]:
+        """Return the answer to a pull for `step` (int64 []), read on the ps after `needed`: see `read_message`."""
+        asks = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
 
-        The last are the version, and 1 if the ledger has `step` (int64 []) already, else 0; without a step 0.
-        """
-        # One message to the ps, not two.
-        asks = worker if step is None else tf.stack([worker, step])
-
-        def read() -> Any:
-            worker, *step = tf.unstack(tf.reshape(asks, [-1]))
-            (weights, statistics), version = self._given_to(worker)
-            with tf.control_dependencies(self._method.on_pull(worker, weights)):
-                weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
-            is_there = tf.cast(self._has(step[0]), tf.int64) if step else tf.zeros_like(version)
-            vectors = [weights, statistics, tf.stack([version, is_there])]
-            return vectors if self._local else self._pull_message.pack(vectors)
+        def read() -> list[tf.Tensor]:
+            return self._answer(*tf.unstack(asks))
 
         # The dependency is on the ps: if `needed` is there too, no message to the worker is necessary.
         with tf.device(self._device), tf.control_dependencies(needed):
-            message = self._section.execute(read)
-        return message if self._local else self._pull_message.unpack(message)
+            message: list[tf.Tensor] = self._section.execute(read)
+            return message
+
+    def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return what an answer holds: [weights in wire dtype, statistics, int64 [2]].
+
+        The last are the version, and 1 if the ledger has the step already that was asked for, else 0.
+        """
+        return self._pull_message.unpack(message)
+
+    def _answer(self, worker: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
+        """Return the answer to a pull. Call it in the critical section."""
+        (weights, statistics), version = self._given_to(worker)
+        with tf.control_dependencies(self._method.on_pull(worker, weights)):
+            weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
+        numbers = tf.stack([version, tf.cast(self._has(step), tf.int64)])
+        return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, numbers])
 
     def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
@@ -182,12 +178,49 @@ class ParameterShard:
         self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tf.Tensor:
         """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        vectors = [gradient, fresh, tf.stack([step, version]), row]
-        message = vectors if self._local else self._push_message.pack(vectors)
+        push, _ = self._arrived(step, version, gradient, fresh, row, tf.constant(NO_STEP, tf.int64))
         with tf.device(self._device):
-            gradient, fresh, ids, row = message if self._local else self._push_message.unpack(message)
-            push = Push(ids[0], ids[1], tf.cast(gradient, tf.float32), fresh, row)
             return self._take(push)
+
+    def exchange(
+        self,
+        step: tf.Tensor,
+        version: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        row: tf.Tensor,
+        following: tf.Tensor,
+    ) -> list[tf.Tensor]:
+        """Push, and return the answer to a pull for step `following` (int64 []), with nothing between the two.
+
+        If `following` is NO_STEP, the tensors of the answer are empty.
+        """
+        push, following = self._arrived(step, version, gradient, fresh, row, following)
+
+        def enter() -> list[tf.Tensor]:
+            with tf.control_dependencies([self._enter(push)]):
+                ends, empty = tf.equal(following, NO_STEP), self._pull_message.empty
+                message: list[tf.Tensor] = tf.cond(ends, empty, lambda: self._answer(push.worker, following))
+                return message
+
+        with tf.device(self._device):
+            message: list[tf.Tensor] = self._section.execute(enter)
+            return message
+
+    def _arrived(
+        self,
+        step: tf.Tensor,
+        version: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        row: tf.Tensor,
+        following: tf.Tensor,
+    ) -> tuple[Push, tf.Tensor]:
+        """Send one message to the ps; return, on the ps, the push that it holds, and `following`."""
+        message = self._push_message.pack([gradient, fresh, tf.stack([step, version, following]), row])
+        with tf.device(self._device):
+            gradient, fresh, ids, row = self._push_message.unpack(message)
+            return Push(ids[0], ids[1], tf.cast(gradient, tf.float32), fresh, row), ids[2]
 
     def _take(self, push: Push) -> tf.Tensor:
         return self._section.execute(lambda: self._enter(push))
@@ -409,24 +442,40 @@ LARGE_BYTES = 2**20
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned."""
+    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned.
+
+    A message that is not sent, but stays in its process, consists of the vectors as they are.
+    """
 
     fields: tuple[tuple[tf.DType, int], ...]
+    is_sent: bool = True
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
         for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
             if vector.dtype != dtype:
                 raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
+        if not self.is_sent:
+            return list(vectors)
         large = [vector for vector, is_large in zip(vectors, self._large) if is_large]
         small = [vector for vector, is_large in zip(vectors, self._large) if not is_large]
         return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
+        if not self.is_sent:
+            return [tf.ensure_shape(tensor, [length]) for tensor, (_, length) in zip(tensors, self.fields, strict=True)]
         *large, packed = tensors
         whole, parts = iter(large), self._parts(packed)
-        return [tf.identity(next(whole)) if is_large else next(parts) for is_large in self._large]
+        return [
+            tf.ensure_shape(next(whole), [length]) if is_large else next(parts)
+            for (_, length), is_large in zip(self.fields, self._large)
+        ]
+
+    def empty(self) -> list[tf.Tensor]:
+        """Return as many tensors as a message has, of the same dtypes, without elements."""
+        whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
+        return [tf.zeros([0], dtype) for dtype in [*whole, *([tf.uint8] if self.is_sent else [])]]
 
     def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
         small = [field for field, is_large in zip(self.fields, self._large) if not is_large]
@@ -440,6 +489,9 @@ class MessageLayout:
 
 
 # The parameter store: one flat vector, cut into slices over the parameter servers; its pulls and pushes.
+
+Messages: TypeAlias = "list[list[tf.Tensor]]"
+"""The answer of each slice to a pull."""
 
 _Answer = TypeVar("_Answer")
 MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
@@ -496,6 +548,9 @@ class ParameterStore:
         alone = len(parts) == 1
         self._pulls = [part.pull if alone else tf.function(part.pull, autograph=False) for part in self.slices]
         self._pushes = [part.push if alone else tf.function(part.push, autograph=False) for part in self.slices]
+        self._exchanges = [
+            part.exchange if alone else tf.function(part.exchange, autograph=False) for part in self.slices
+        ]
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
@@ -507,9 +562,19 @@ class ParameterStore:
         Args:
           step: the step id, int64 [], that they are for; None: `is_replay` is not asked.
         """
-        weights, statistics, numbers = zip(*(pull(worker, needed, step) for pull in self._pulls))
+        messages = self.messages(worker, needed, NO_STEP if step is None else step)
+        return self.pulled(messages, asks_for_step=step is not None)
+
+    def messages(self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int) -> Messages:
+        """Return every slice's answer to a pull as it was sent, to be read with `pulled`. Arguments: as for a slice."""
+        return [pull(worker, needed, step) for pull in self._pulls]
+
+    def pulled(self, messages: Messages, *, asks_for_step: bool) -> Pulled:
+        """Return the parameters that answers hold, and with `asks_for_step` whether all slices have their step."""
+        answers = [part.read_message(message) for part, message in zip(self.slices, messages, strict=True)]
+        weights, statistics, numbers = zip(*answers)
         versions, have_step = tf.unstack(tf.stack(numbers), axis=1)
-        is_replay = None if step is None else tf.reduce_all(have_step > 0)
+        is_replay = tf.reduce_all(have_step > 0) if asks_for_step else None
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay)
 
     def push(
@@ -524,13 +589,26 @@ class ParameterStore:
         Returns:
           int32 [ps]: APPLIED, REFUSED (the slice had this step already) or DROPPED (it came too late).
         """
-        gradients = tf.split(gradient, self._weight_lengths)
+        parts = zip(self._pushes, *self._cut(versions, gradient, fresh))
+        return tf.stack([push(step, *part, row) for push, *part in parts])
+
+    def exchange(
+        self,
+        step: tf.Tensor,
+        versions: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        row: tf.Tensor,
+        following: tf.Tensor,
+    ) -> Messages:
+        """Push, and return every slice's answer to a pull for step `following`. See `ParameterShard.exchange`."""
+        parts = zip(self._exchanges, *self._cut(versions, gradient, fresh))
+        return [exchange(step, *part, row, following) for exchange, *part in parts]
+
+    def _cut(self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
+        """Return the part of each slice."""
         fresh_parts = tf.split(fresh, self._statistic_lengths)
-        pushed = [
-            push(step, versions[index], gradients[index], fresh_parts[index], row)
-            for index, push in enumerate(self._pushes)
-        ]
-        return tf.stack(pushed)
+        return tf.unstack(versions), tf.split(gradient, self._weight_lengths), fresh_parts
 
     def tick(self, seconds: float, *, last_step: int, longest_update_s: float = 0.0) -> None:
         """Tell the slices that time has passed, and let waiting workers try again.

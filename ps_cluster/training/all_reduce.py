@@ -226,7 +226,7 @@ def all_reduce_function(
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
-            weights, statistics, numbers = replica.pull(identity.worker)
+            weights, statistics, numbers = replica.read_message(replica.pull(identity.worker))
         pulled = Pulled(weights, statistics, numbers[:1])
         step_id = pulled.versions[0] * workers + identity.worker
         result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)

@@ -146,7 +146,8 @@ class SplitFunction:
         for holder, identity, part in zip(self._holders, self._identities, self._store.slices, strict=True):
             with tf.device(holder):
                 asked.append(now_after(step_id))
-                pulled.append(part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]]))
+                message = part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]])
+                pulled.append(part.read_message(message))
         weights, statistics, versions = zip(*pulled)
         results = self._step.by_parts(step_id, weights, statistics)
         pushed = []

@@ -1,11 +1,11 @@
 """The work of a run: dispatches of steps, which the chief hands out, and their graph, which runs in a worker's process.
 
     chief     dispatches ──step ids──►  any free worker, which runs `steps_function` and for each step id:
-    worker    pull ──►   all slices           weights, statistics, versions
-              compute    the batch of the step id, forward, backward (training/step.py), with the times for its row
-              push ──►   all slices           gradient, statistics, row; a dropped one is pulled and computed again
+    worker    pull ──►       all slices       weights, statistics, versions; once a dispatch
+              compute        the batch of the step id, forward, backward (training/step.py), with the times for its row
+              exchange ──►   all slices       push gradient, statistics, row; pull for the next step id of the dispatch
 
-(Rounds are in modes/waiting.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
+(Workers that wait are in modes/waiting.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
 imports this module, to check modes: nothing here imports TensorFlow before a graph is built.
 """
 
@@ -29,7 +29,7 @@ from ps_cluster.config.schema import (
     parse_stragglers,
 )
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.server.shard import DROPPED, ParameterStore, Pulled, after, now_after
+from ps_cluster.server.shard import NO_STEP, Messages, ParameterStore, Pulled, after, now_after
 from ps_cluster.training.step import StepResult, WorkerIdentity
 
 if TYPE_CHECKING:  # imports what the launcher does not need
@@ -99,7 +99,7 @@ class TimedComputation:
 def steps_function(
     store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
 ) -> Callable[..., Any]:
-    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed.
+    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). k is 1 or more.
 
     Args:
       repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
@@ -107,32 +107,37 @@ def steps_function(
         some per cent.
     """
     computation = TimedComputation(compute, config)
-    first = store.slices[0]
-
-    def attempt(step_id: tf.Tensor, left: tf.Tensor, identity: WorkerIdentity, scheduled: tf.Tensor) -> tf.Tensor:
-        """Pull, compute and push one step; return whether its gradient was dropped."""
-        # The pull has no input from this iteration, so without the dependency it could run before the last push.
-        asked = now_after(step_id)
-        # Where no worker waits, both times are equal. After a wait the ps goes on to the pull by itself.
-        (admitted,) = first.admit(identity.worker, after([asked], left)) or [asked]
-        pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
-        result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
-        pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
-        return tf.reduce_any(tf.equal(pushed, DROPPED))
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
+        following = tf.concat([step_ids[1:], [NO_STEP]], 0)
 
-        def body(position: tf.Tensor) -> tf.Tensor:
-            left = tf.cast(tf.size(step_ids) - position, tf.int64)
-            dropped = attempt(step_ids[position], left, identity, scheduled)
-            if first.repeats_dropped:
-                return tf.where(dropped, position, position + 1)
-            with tf.control_dependencies([dropped]):
-                return position + 1
+        def body(position: tf.Tensor, asked: tf.Tensor, messages: Messages) -> tuple[tf.Tensor, tf.Tensor, Messages]:
+            pulled, step_id = store.pulled(messages, asks_for_step=repeats), step_ids[position]
+            result, row = computation(step_id, pulled, identity, scheduled, asked, asked)
+            answer = store.exchange(step_id, pulled.versions, result.gradient, result.fresh, row, following[position])
+            return position + 1, now_after(*tf.nest.flatten(answer)), answer
 
-        return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
+        asked = now_after(step_ids)
+        answer = store.messages(identity.worker, [asked], step_ids[0])
+        # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
+        start = (0, asked, tf.nest.map_structure(tf.identity, answer))
+        # The last answer is empty, so lengths are free. With two iterations at a time, the next batch is prepared while an
+        # answer is under way.
+        shapes = (
+            tf.TensorShape([]),
+            tf.TensorShape([]),
+            tf.nest.map_structure(lambda _: tf.TensorShape([None]), answer),
+        )
+        position, answered, _ = tf.while_loop(
+            lambda position, *_: position < tf.size(step_ids),
+            body,
+            start,
+            shape_invariants=shapes,
+            parallel_iterations=2,
+        )
+        return after([answered], position)
 
     dispatch: Callable[..., Any] = run_steps
     return dispatch
@@ -201,8 +206,11 @@ class AsynchronousSteps(StepSource):
     """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
-        self._make_of_repeats = partial(steps_function, store, compute, self._config, repeats=True)
-        return steps_function(store, compute, self._config)
+        self._make_of_repeats = partial(self._graph, store, compute, repeats=True)
+        return self._graph(store, compute, repeats=False)
+
+    def _graph(self, store: ParameterStore, compute: Compute, *, repeats: bool) -> Callable[..., Any]:
+        return steps_function(store, compute, self._config, repeats=repeats)
 
     @cached_property
     def _of_repeats(self) -> Callable[..., Any]:

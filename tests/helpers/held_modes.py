@@ -7,12 +7,13 @@ first step of a dispatch), `computed` and `applied`.
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ps_cluster.config.registry import tf
 from ps_cluster.server.shard import after
 from ps_cluster.training.modes import Async
-from ps_cluster.training.modes.waiting import Bounded
+from ps_cluster.training.modes.waiting import Bounded, BoundedSteps
 from ps_cluster.training.worker import AsynchronousSteps, WorkerIdentity, sleep
 
 LOOK_EVERY_S = 0.02
@@ -54,7 +55,7 @@ def hold(point, step):
 
 
 class HeldStore:
-    """A store whose pushes end only when their worker is let go."""
+    """A store whose pushes and exchanges end only when their worker is let go."""
 
     def __init__(self, store):
         self._store = store
@@ -66,6 +67,12 @@ class HeldStore:
         pushed = self._store.push(step, *rest)
         with tf.control_dependencies([pushed]):
             return after(hold("applied", step), pushed)
+
+    def exchange(self, step, *rest):
+        messages = self._store.exchange(step, *rest)
+        with tf.control_dependencies(tf.nest.flatten(messages)):
+            held_step = hold("applied", step)
+        return tf.nest.map_structure(partial(after, held_step), messages)
 
 
 class HeldSteps(AsynchronousSteps):
@@ -89,8 +96,12 @@ class HeldAsync(Async):
     work = HeldSteps
 
 
+class HeldBoundedSteps(HeldSteps, BoundedSteps):
+    """Its `function` is that of held steps, its graph that of bounded ones."""
+
+
 class HeldBounded(Bounded):
-    work = HeldSteps
+    work = HeldBoundedSteps
 
 
 asynchronous = HeldAsync()

@@ -44,7 +44,7 @@ def bounded_step(store, seconds):
     @tf.function(autograph=False)
     def run(step, info, wait):
         worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
-        pulled = store.pull(worker, first.admit(worker, identity(2)))
+        pulled = store.pull(worker, [first.admit(worker, identity(2))])
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
         gradient = after([slept], pulled.weights)

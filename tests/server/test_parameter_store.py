@@ -13,7 +13,7 @@ from ps_cluster.config.registry import import_object
 from ps_cluster.runs.checkpoints import Checkpoint, is_consistent_cut, resliced
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
-from ps_cluster.training.modes.waiting import BoundedShard
+from ps_cluster.training.modes.waiting import BoundedShard, bounded_function
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (
@@ -94,9 +94,12 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
     assert [own["step"].tolist() for own in rows] == [[0], [0]]
 
 
-@pytest.mark.parametrize(("mode", "kind", "slices"), [("async", ParameterShard, 2), ("bounded", BoundedShard, 1)])
+@pytest.mark.parametrize(
+    ("mode", "kind", "graph", "slices"),
+    [("async", ParameterShard, steps_function, 2), ("bounded", BoundedShard, bounded_function, 1)],
+)
 def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_lacks_is(
-    mode, kind, slices, tmp_path, monkeypatch
+    mode, kind, graph, slices, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
@@ -107,7 +110,7 @@ def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_
             return StepResult(weights - TARGET, tf.ones_like(statistics), *(tf.constant(0.1),) * 3)
 
     config = build_config(overrides={"mode.name": mode, "cluster.wire": "float32"})
-    run = steps_function(store, compute, config, repeats=True)
+    run = graph(store, compute, config, repeats=True)
     pulled, one = pull(store), store.slices[0]
     if slices > 1:  # a worker died between its pushes of step 0
         one.push(identity(0), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())

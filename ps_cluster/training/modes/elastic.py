@@ -19,7 +19,6 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -71,8 +70,8 @@ class ElasticShard(ParameterShard):
     def _slots(self) -> dict[str, tf.Variable]:
         return super()._slots | {"own": self._own, "before": self._before}
 
-    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
-        weights, *others = super().pull(worker, needed, step)
+    def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        weights, *others = super().read_message(message)
         return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
 
     def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -34,7 +34,7 @@ from ps_cluster.server.shard import (
     now_after,
 )
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Compute, StepSource, TimedComputation
+from ps_cluster.training.worker import AsynchronousSteps, Compute, StepSource, TimedComputation
 
 
 class WaitingShard(ParameterShard):
@@ -197,8 +197,6 @@ class BoundedShard(WaitingShard):
     like one that is staler than `max_staleness`. So both bounds hold for every update, whoever died.
     """
 
-    repeats_dropped = True
-
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         staleness, lag = BOUNDED.settings(config).bounds
@@ -228,10 +226,15 @@ class BoundedShard(WaitingShard):
             self._last_step.assign(last_step, read_value=False),
         ]
 
-    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> list[tf.Tensor]:
+    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+        """Return when `worker` (int64 []) may pull, once it may: float64 [], unix s of the ps.
+
+        Args:
+          left: int64 [], how many steps of its dispatch have not ended, with the one that it wants to begin.
+        """
         worker, left = request = self._sent(worker, left)
         with tf.device(self._device):
-            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, left), request))]
+            return now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, left), request))
 
     def _may_begin(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""
@@ -333,6 +336,41 @@ def _put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
     return table.scatter_update(tf.IndexedSlices(value[None], index[None]))
 
 
+class BoundedSteps(AsynchronousSteps):
+    """Steps that may have to wait before they pull; one whose push was dropped is pulled and computed again."""
+
+    def _graph(self, store: ParameterStore, compute: Compute, *, repeats: bool) -> Callable[..., Any]:
+        return bounded_function(store, compute, self._config, repeats=repeats)
+
+
+def bounded_function(
+    store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
+) -> Callable[..., Any]:
+    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). `repeats`: as for `steps_function`."""
+    computation = TimedComputation(compute, config)
+    (first,) = store.slices
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+    def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        identity = WorkerIdentity.read()
+
+        def body(position: tf.Tensor) -> tf.Tensor:
+            step_id, left = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
+            # The pull has no input from this iteration, so without the dependency it could run before the last push.
+            asked = now_after(step_id)
+            # After a wait the ps goes on to the pull by itself.
+            admitted = first.admit(identity.worker, after([asked], left))  # type: ignore[attr-defined]  # of this mode
+            pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
+            result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
+            (outcome,) = tf.unstack(store.push(step_id, pulled.versions, result.gradient, result.fresh, row))
+            return tf.where(tf.equal(outcome, DROPPED), position, position + 1)
+
+        return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
+
+    dispatch: Callable[..., Any] = run_steps
+    return dispatch
+
+
 class Bounded(Mode):
     name = "bounded"
     says = "asynchronous, with a bound on staleness or on how far a worker is ahead"
@@ -340,6 +378,7 @@ class Bounded(Mode):
     most_parameter_servers = 1  # a single place must decide which worker may go on
     waits = Waits.FOR_A_BOUND
     slice = BoundedShard
+    work = BoundedSteps
 
     def most_staleness(self, config: RunConfig) -> int | None:
         settings: BoundedSettings = self.settings(config)
