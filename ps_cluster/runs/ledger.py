@@ -15,9 +15,10 @@ from ps_cluster.runs.rows import MOST, MOST_INDEX, Count, Row
 
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
-# The times of a step, in order: the chief schedules its dispatch; the worker asks for parameters, is admitted (may have
-# to wait), has pulled them, has computed, and pushes (later than computed where the worker is slow on purpose); on the
-# parameter server the push enters the critical section, and there the update is applied.
+# The times of a step, in order: the chief schedules its dispatch; the worker asks for parameters (or has them already,
+# because the push of the step before has brought them), is admitted (may have to wait), has pulled them, has computed,
+# and pushes (later than computed where the worker is slow on purpose); on the parameter server the push enters the
+# critical section, and there the update is applied.
 WORKER_COLUMNS = (
     "worker", "pid", "examples", "metric", "loss", "learning_rate",
     "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",

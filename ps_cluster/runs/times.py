@@ -195,7 +195,8 @@ PHASE_COLUMNS = (
 # "pushes" includes the wait of a push for the critical section.
 PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
 # What a worker does between two steps. "idle": nothing; "dispatch": a scheduled dispatch is on its way to it;
-# "returns": within a dispatch, the parameter server's answer is on its way back.
+# "returns": within a dispatch, the parameter server's answer is on its way back, with the next parameters where the mode
+# is not one that waits.
 GAPS = ("idle", "dispatch", "returns")
 
 

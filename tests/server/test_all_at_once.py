@@ -47,15 +47,24 @@ def push_a_step(store):
     tf.function(step, autograph=False)()
 
 
+def exchange_a_step(store):
+    def step():
+        pulled, step = pull(store), tf.constant(1, tf.int64)
+        return store.exchange(step, pulled.versions, pulled.weights, pulled.statistics, row(), step + 1)
+
+    tf.function(step, autograph=False)()
+
+
 @pytest.mark.parametrize(
     "reach",
     [
         push_a_step,
+        exchange_a_step,
         lambda store: store.tick(1.0, last_step=NO_END),
         lambda store: store.read_ledgers([0, 0]),
         lambda store: store.snapshot([0, 0], closed=0),
     ],
-    ids=["pull and push", "tick", "look", "snapshot"],
+    ids=["pull and push", "exchange", "tick", "look", "snapshot"],
 )
 def test_all_slices_are_reached_at_once(store, reach):
     reach(store)

@@ -37,7 +37,7 @@ def test_a_step_of_one_worker_takes_the_sum_of_its_times(costs, cluster, servers
     between = 0.05 + (0.06 + 0.07) / 4
     sending = 2 * 0.01  # 4,000 bytes each way at 400,000 a second, over the worker's link whatever the servers are
     assert seconds_per_step(trained) == pytest.approx(
-        1 + processor + 0.03 + 0.04 + between + sending + 4 * 0.001, rel=1e-6
+        1 + processor + 0.03 + 0.04 + between + sending + (2 + 2 / 4) * 0.001, rel=1e-6
     )
     assert set(trained.staleness) == {0}
 
@@ -74,9 +74,12 @@ def test_equal_workers_and_a_free_server_make_updates_as_stale_as_there_are_othe
     assert trained.warm_staleness.mean() == pytest.approx(3, rel=0.01)
 
 
-def test_staleness_is_of_the_part_of_a_step_between_pull_and_push(costs, cluster):
-    trained = simulate(costs(compute_cv=0.5, step_gap_seconds=3.0), cluster(9))
-    assert trained.warm_staleness.mean() == pytest.approx(8 / 4, rel=0.03)
+@pytest.mark.parametrize(("steps_per_dispatch", "share"), [(1, 1 / 4), (1000, 1)])
+def test_staleness_is_of_the_time_between_a_pull_or_the_push_before_it_and_the_push(
+    costs, cluster, steps_per_dispatch, share
+):
+    times = {"compute_cv": 0.5, "step_gap_seconds": 3.0, "steps_per_dispatch": steps_per_dispatch}
+    assert simulate(costs(**times), cluster(9)).warm_staleness.mean() == pytest.approx(8 * share, rel=0.03)
 
 
 @pytest.mark.parametrize("cores", [None, 100])

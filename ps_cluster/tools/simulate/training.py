@@ -251,7 +251,10 @@ class Trained:
 
 
 class SimulatedTraining(ABC):
-    """Workers in a loop: dispatched → pull → compute → push → (in rounds: wait for the next round) → dispatched."""
+    """Workers in a loop: dispatched → pull → compute → push → (in rounds: wait for the next round) → dispatched.
+
+    A push is answered with the parameters for the worker's next step. Only the first step of a dispatch asks for them.
+    """
 
     def __init__(self, costs: Costs, cluster: SimulatedCluster):
         self.costs = costs
@@ -270,6 +273,7 @@ class SimulatedTraining(ABC):
         self._computing = 0.0
         self._ends: list[tuple[float, int]] = []
         self._waiting: list[int] = []  # workers that wait for the next round
+        self._asks: set[int] = set()  # workers that begin a dispatch
 
     def run(self, steps: int | None = None) -> Trained:
         """Simulate `steps` steps, by default as many as a steady mean needs."""
@@ -293,6 +297,7 @@ class SimulatedTraining(ABC):
             return
         self._dispatch_done[worker] -= 1
         self._dispatches += 1
+        self._asks.add(worker)
         self.ask_chief(lambda: self.events.after(self.costs.dispatch_delay_seconds + gap, self.pull, worker))
 
     @property
@@ -311,11 +316,13 @@ class SimulatedTraining(ABC):
         """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """Serve a pull: note the version of each slice that the worker gets."""
-        self._pulled[worker, server] = self._versions[server]
+        """Serve a pull: note the version of each slice that the worker gets, unless the last push has brought it."""
+        if self.in_rounds or worker in self._asks:
+            self._pulled[worker, server] = self._versions[server]
 
     def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
         """End a computation of `seconds`: call `then(worker)`, later if the worker is slow on purpose."""
+        self._asks.discard(worker)
         self._computing += seconds
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 
@@ -327,6 +334,7 @@ class SimulatedTraining(ABC):
             return
         self._versions[server] += 1
         self._stalest[worker] = max(self._stalest[worker], np.max(behind))
+        self._pulled[worker, server] = self._versions[server]
 
     def _take_in_round(self, worker: int, *, late: bool) -> None:
         self._stalest[worker] = -1 if late else 0
@@ -366,8 +374,6 @@ class SeparateMachines(SimulatedTraining):
         super().__init__(costs, cluster)
         servers, network = cluster.servers, cluster.network
         self._latency = network.latency_seconds
-        # In rounds a push is answered with the next parameters: the worker sends no request for them.
-        self._answer_latency = 0.0 if self.in_rounds else self._latency
         self._slice_seconds = network.seconds(costs.wire_bytes / servers)
         self._all_seconds = network.seconds(costs.wire_bytes)
         # Seconds that a worker's link still has to receive when the i-th slice begins to arrive, that slice included.
@@ -382,10 +388,11 @@ class SeparateMachines(SimulatedTraining):
 
     def ask_chief(self, then: Callable[[], None]) -> None:
         self._chief_free = max(self._chief_free, self.events.now) + self.costs.chief_seconds
-        self.events.at(self._chief_free, then)
+        # The answer to the last push goes to the worker, and its first pull to the servers.
+        self.events.at(self._chief_free + 2 * self._latency, then)
 
     def pull(self, worker: int) -> None:
-        self.events.after(self.costs.pull_delay_seconds + self._answer_latency, self._serve_pull, worker)
+        self.events.after(self.costs.pull_delay_seconds, self._serve_pull, worker)
 
     def _serve_pull(self, worker: int) -> None:
         self.read(worker, slice(None))
@@ -411,7 +418,7 @@ class SeparateMachines(SimulatedTraining):
         taken = float(np.max(self._serve(next(self._pushes))))
         self.take(worker, slice(None))
         self.ended(worker, taken)
-        self.events.at(taken + self._answer_latency, self.go_on, worker)
+        self.events.at(taken, self.go_on, worker)
 
 
 # Simulate all processes on one machine with shared cores, to check the simulation against a run on one machine.

@@ -1,0 +1,149 @@
+"""An exchange is a push and the pull that follows, in one critical section."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.shard import NO_STEP, MessageLayout, ParameterShard
+from ps_cluster.training.modes.elastic import ElasticShard
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import steps_function
+from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
+from tests.helpers.waiting import identity
+
+STEPS = 12
+
+
+def gradient_of(weights, step):
+    return weights[..., :7] * 0 + tf.cast(step % 5, weights.dtype) - 2
+
+
+def pushed_and_pulled(store):
+    """Take STEPS steps, each a pull and a push. Returns all that was pulled."""
+    seen = []
+    for step in range(STEPS):
+        pulled = store.pull(identity(0), step=identity(step))
+        seen.append(pulled)
+        moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
+        store.push(identity(step), pulled.versions, moved, tf.ones_like(pulled.statistics), row())
+    return seen
+
+
+def exchanged(store):
+    """Take the same steps, each an exchange but for one pull at the beginning. Returns all that was pulled."""
+    messages, seen = store.messages(identity(0), [], identity(0)), []
+    for step in range(STEPS):
+        pulled = store.pulled(messages, asks_for_step=True)
+        seen.append(pulled)
+        following = step + 1 if step + 1 < STEPS else NO_STEP
+        moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
+        fresh = tf.ones_like(pulled.statistics)
+        messages = store.exchange(identity(step), pulled.versions, moved, fresh, row(), identity(following))
+    assert {tensor.shape[0] for tensor in tf.nest.flatten(messages)} == {0}, "nothing follows"
+    return seen
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("slices", "kind", "values"),
+    [
+        (1, ParameterShard, {}),
+        (3, ParameterShard, {"staleness.method": "dc_adaptive"}),
+        (2, ParameterShard, {"mode.simulate_workers": 6}),
+        (1, ElasticShard, {"mode.name": "elastic", "optimizer.rule": "sgd"}),
+    ],
+    ids=["one slice", "a method that remembers pulls", "emulated workers", "elastic"],
+)
+def test_exchanges_pull_and_leave_the_same_bits_as_pulls_and_pushes(wire, slices, kind, values):
+    stores = [make_store(slices, wire=wire, kind=kind, values=values) for _ in range(2)]
+    for apart, together in zip(pushed_and_pulled(stores[0]), exchanged(stores[1]), strict=True):
+        for name, tensor in vars(apart).items():
+            assert vars(together)[name].numpy().tobytes() == tensor.numpy().tobytes(), name
+    one, other = map(state_of, stores)
+    assert {name: array.tobytes() for name, array in one.items()} == {
+        name: array.tobytes() for name, array in other.items()
+    }
+    (first, *_), (second, *_) = (ledger_of(store)[0] for store in stores)
+    for column in ("step", "version", "staleness"):
+        assert first[column].tolist() == second[column].tolist()
+
+
+def test_no_update_comes_between_a_push_and_the_answer_to_it():
+    store = make_store(1, rule="sgd")
+
+    @tf.function(autograph=False)
+    def exchange(step, versions, info):
+        answer = store.exchange(step, versions, tf.ones([7]), tf.zeros([3]), info, identity(0))
+        return store.pulled(answer, asks_for_step=True).versions
+
+    exchange.get_concrete_function(identity(0), tf.constant([0], tf.int64), row())
+    answered = {}
+
+    def work(worker):
+        for step in range(worker, 300, 3):
+            answered[step] = exchange(identity(step), pull(store).versions, row(worker=worker)).numpy().tolist()
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ((rows,), _) = ledger_of(store)
+    assert [answered[step] for step in range(300)] == [[int(version)] for version in rows["version"]]
+
+
+def test_the_answer_to_a_replay_is_not_applied_and_says_what_the_ledger_has():
+    store = make_store(2, rule="sgd")
+
+    def exchange(step, following):
+        pulled = pull(store)
+        arguments = tf.ones([7]), tf.zeros([3]), row(), identity(following)
+        return store.pulled(store.exchange(identity(step), pulled.versions, *arguments), asks_for_step=True)
+
+    assert not exchange(0, 1).is_replay and not exchange(1, 2).is_replay
+    weights = pull(store).weights.numpy()
+    assert exchange(0, 1).is_replay, "step 1 was accepted"
+    again = exchange(1, 2)
+    assert not again.is_replay and (again.weights.numpy() == weights).all()
+    assert [counts["refused"] for counts in ledger_of(store)[1]] == [2, 2]
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each_step(slices, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.array([0, 1], np.int64).tofile(IDENTITY)
+    config = build_config(overrides={"cluster.wire": "float32", "training.steps": 400})
+
+    def compute(step, weights, statistics):
+        gradient = weights * tf.cast(step + 1, tf.float32)
+        return StepResult(gradient, tf.ones_like(statistics), *(tf.constant(0.1),) * 3)
+
+    states = []
+    for dispatches in ([[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4], [5]]):
+        store = make_store(slices)
+        run = steps_function(store, compute, config)
+        for step_ids in dispatches:
+            assert run(tf.constant(step_ids, tf.int64), tf.constant(0.0, tf.float64)) == len(step_ids)
+        rows, counts = ledger_of(store)
+        assert all(
+            own["staleness"].tolist() == [0] * 6 and own["version"].tolist() == [1, 2, 3, 4, 5, 6] for own in rows
+        )
+        in_order = rows[0]
+        # Within a dispatch a step has its parameters before it begins, and they come after the update before it.
+        assert (in_order["asked_time"][1:] >= in_order["applied_time"][:-1]).all()
+        states.append(state_of(store)["weights"])
+    assert states[0].tobytes() == states[1].tobytes()
+
+
+def test_an_empty_answer_has_the_tensors_of_a_message(monkeypatch):
+    fields = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2))
+    vectors = [tf.zeros([length], dtype) for dtype, length in fields]
+    for is_sent in (True, False):
+        layout = MessageLayout(fields, is_sent)
+        told = [(tensor.dtype, len(tensor.shape)) for tensor in layout.pack(vectors)]
+        assert [(tensor.dtype, len(tensor.shape)) for tensor in layout.empty()] == told
+        assert [tensor.shape[0] for tensor in layout.empty()] == [0] * len(told)
