@@ -33,11 +33,11 @@ from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
 from ps_cluster.server.staleness import Correction, VersionHistory
 from ps_cluster.server.update_rules import Lookahead, make_rule
 
-# The outcomes of a push.
+# The outcomes of a push. WAIT stays within the slice: the push tries again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
 NO_STEP = -1  # in place of a step id
-_WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number that float64 keeps
+_WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number; float64 keeps these
 
 
 def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
@@ -614,7 +614,8 @@ class ParameterStore:
         """Tell the slices that time has passed, and let waiting workers try again.
 
         Args:
-          seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
+          seconds: that count. After a look that took long they are fewer than have passed: nobody saw the pushes meanwhile.
+          last_step: the last step id that is handed out; NO_END while more may come.
           longest_update_s: the longest that an update of a healthy worker takes.
         """
         times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]

@@ -94,9 +94,7 @@ class WithBackups(Correction):
             self._pulled.scatter_update(tf.IndexedSlices(tf.constant([True]), worker[None])),
         ]
 
-    def correct(
-        self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
         moved = self._weights.read_value() - self._backups.sparse_read(worker)
         moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
         return self._corrected(gradient, moved, worker)
@@ -126,9 +124,7 @@ class InverseStaleness(Correction):
     `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
     """
 
-    def correct(
-        self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
         return gradient, 1 / tf.cast(tf.maximum(staleness, 1), gradient.dtype)
 
 
@@ -173,7 +169,7 @@ class GapScaling(WithBackups):
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
 
-    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         square, updates, highest = (variable.read_value() for variable in self.slots.values())
         step = highest * tf.sqrt(tf.math.divide_no_nan(square, updates))
         share = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)

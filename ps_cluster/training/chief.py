@@ -84,15 +84,18 @@ class LocalDispatcher:
         self._under_way: list[Future[Any]] = []
 
     def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.done()
+        self._reap()
         self._under_way.append(self._pool.submit(function, *args))
 
     def done(self) -> bool:
         """Return whether nothing is under way. Raises the error of a function that failed."""
+        self._reap()
+        return not self._under_way
+
+    def _reap(self) -> None:
         for future in [future for future in self._under_way if future.done()]:
             self._under_way.remove(future)
             future.result()
-        return not self._under_way
 
 
 class Chief:
@@ -124,7 +127,7 @@ class Chief:
         self._silent_after_s = silent_after_s
         self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
-        self._over = False  # before the look under way: nothing was, and nothing more will be handed out
+        self._over = False  # whether no dispatch was under way before the look that is, and none will follow
         self._workers = workers
 
     def run(self, drain: Drain) -> None:

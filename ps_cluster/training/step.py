@@ -179,8 +179,8 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
         return tf.reduce_mean(tf.reshape(each, [-1, batches]), axis=1)
 
     def of(steps: np.ndarray) -> np.ndarray:
-        found: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()
-        return found
+        expected: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()
+        return expected
 
     return of
 
