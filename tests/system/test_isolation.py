@@ -87,7 +87,7 @@ def held_by(network: str) -> list[str]:
 
 def assert_gone(network: str) -> None:
     """A process that is killed has lost its name a moment before it leaves its namespace."""
-    wait_until(lambda: not held_by(network), within_s=5)
+    wait_until(lambda: not held_by(network), within_s=60)  # on a busy machine the moment is long
 
 
 def target(link: Path) -> str | None:
