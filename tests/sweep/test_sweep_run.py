@@ -5,13 +5,12 @@ import json
 import pytest
 
 from ps_cluster.files.json_files import append_row
-from ps_cluster.report.terminal import make_console
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.fleet import EndedJob, Job
-from ps_cluster.tools.sweep.sweep_plan import SweepPlan, Trial, TrialBook, checked_space, read_sweep
-from ps_cluster.tools.sweep.sweep_report import BEST, PAGE, RESULTS, SweepView, write_sweep_report
-from ps_cluster.tools.sweep.sweep_run import Running, SweepRun
+from ps_cluster.tools.fleet import EndedJob
+from ps_cluster.tools.sweep.sweep_plan import SweepPlan, TrialBook, checked_space, read_sweep
+from ps_cluster.tools.sweep.sweep_report import BEST, PAGE, RESULTS, write_sweep_report
+from ps_cluster.tools.sweep.sweep_run import SweepRun
 from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"
@@ -92,22 +91,11 @@ def sweep(dataset, tmp_path):
         plan = SweepPlan.on(dataset, found, checked_space(found))
         book = TrialBook(tmp_path / "journal", plan.method, plan.space, seed=0, smaller_is_better=False)
         fleet, requests = FakeFleet(scores, burst), Requests(stop_at)
-        view = SweepView(make_console(), [RATE], is_accuracy=True)
-        code = SweepRun(plan, book, fleet, tmp_path, view, sleep=requests.look).run(requests)
+        code = SweepRun(plan, book, fleet, tmp_path, sleep=requests.look).run(requests)
         write_sweep_report(plan, book, tmp_path)
         return code, book, fleet
 
     return run
-
-
-def test_a_trial_under_way_shows_the_share_of_its_updates_before_it_has_a_score(tmp_path):
-    files = RunDir(tmp_path)
-    files.metrics.mkdir()
-    running = Running(Trial(0, {RATE: 0.5}), Job(0, "trial 0", tmp_path, None))
-    append_row(files.progress, ProgressRow(phase="training", applied=30, total=120))
-    running.look()
-    table = SweepView(make_console(), [RATE], is_accuracy=True).table([], {0: running}, "")
-    assert [list(column.cells) for column in table.columns][2:4] == [["–"], ["25%"]]
 
 
 def states(book):

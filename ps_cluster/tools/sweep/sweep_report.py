@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import math
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import PALETTE, WIDTH_IN, Plot, plot_style, rendered
-from ps_cluster.report.progress import clock
-from ps_cluster.report.terminal import SafeConsole
 from ps_cluster.runs.result_rows import told
-from ps_cluster.tools.sweep.space import Axis, Space, Values
-from ps_cluster.tools.sweep.sweep_plan import State, SweepPlan, Trial, TrialBook
-
-if TYPE_CHECKING:
-    from ps_cluster.tools.sweep.sweep_run import Running
+from ps_cluster.tools.sweep.space import Axis, Values
+from ps_cluster.tools.sweep.sweep_plan import SweepPlan, Trial, TrialBook
 
 TRIALS_FOLDER = "trials"  # folder of their run directories
 RESULTS, BEST, PAGE = "results.json", "best.yaml", "sweep.html"
 _WORDS = {"completed": "completed", "pruned": "stopped early", "running": "not finished", "failed": "failed"}
-_COLOURS_OF_STATES = {"completed": "green", "pruned": "dim", "running": "cyan", "failed": "red"}
 
 
 def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
@@ -46,19 +36,20 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
     write_json(output / RESULTS, _results(plan, trials, importances))
     if best is not None:
         count = f"{plan.dataset.validation_examples:,} held-out training {plan.dataset.spec.unit}"
-        comment = f"# The best of a sweep: trial {best.number}, {_score(plan, best)} on {count}.\n"
+        comment = f"# The best of a sweep: trial {best.number}, {score_text(plan, best.score)} on {count}.\n"
         write_whole(output / BEST, comment + dump_yaml(plan.found(best.values)))
-    objective = OBJECTIVES[plan.dataset.spec.objective]
-    shown = (100.0, "accuracy [%]") if objective.has_accuracy else (1.0, "error")
-    plots = make_sweep_plots(
-        plan.space, trials, importances, scale=shown[0], axis=f"held-out {shown[1]}", larger=objective.has_accuracy
-    )
+    plots = make_sweep_plots(plan, trials, importances)
     for plot in plots:
         write_whole(output / f"{plot.name}.png", plot.png)
         write_whole(output / f"{plot.name}.svg", plot.svg)
     keys = list(plan.space.axes)
     rows = [
-        [f"trial {one.number}", _score(plan, one), _WORDS[one.state], *(text(one.values[key]) for key in keys)]
+        [
+            f"trial {one.number}",
+            score_text(plan, one.score),
+            _WORDS[one.state],
+            *(text(one.values[key]) for key in keys),
+        ]
         for one in trials
     ]
     page = rendered(
@@ -69,7 +60,7 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
         headings=["trial", "held-out score", "state", *keys],
         rows=rows,
         failed=[trial for trial in trials if trial.state == "failed"],
-        best=best and {"values": listed(best.values), "score": _score(plan, best)},
+        best=best and {"values": listed(best.values), "score": score_text(plan, best.score)},
         command=_command(output),
         trials_folder=shlex.quote(str(output / TRIALS_FOLDER)),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -87,7 +78,9 @@ def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: 
         among = sum(trial.state in ("completed", "pruned") for trial in book.trials)
         count = f"{plan.dataset.validation_examples:,} held-out {plan.dataset.spec.unit}"
         console.print(f"best of {among} trials: {listed(best.values)}", style="bold", soft_wrap=True)
-        console.print(f"{_score(plan, best)} on {count} (chosen on them, so a little too high)", soft_wrap=True)
+        console.print(
+            f"{score_text(plan, best.score)} on {count} (chosen on them, so a little too high)", soft_wrap=True
+        )
         console.print(f"train with it: {_command(output)}", soft_wrap=True)
     console.print(f"all trials:    {output / PAGE}", soft_wrap=True)
 
@@ -110,8 +103,9 @@ def _results(plan: SweepPlan, trials: Sequence[Trial], importances: dict[str, fl
     }
 
 
-def _score(plan: SweepPlan, trial: Trial) -> str:
-    return score_text(trial.score, is_accuracy=OBJECTIVES[plan.dataset.spec.objective].has_accuracy)
+def score_text(plan: SweepPlan, score: float | None) -> str:
+    has_accuracy = OBJECTIVES[plan.dataset.spec.objective].has_accuracy
+    return told(*((score, None) if has_accuracy else (None, score))) or "–"
 
 
 def _overview(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, str]:
@@ -139,14 +133,8 @@ _LOW_SHARE = 0.05  # of the scores, which a few bad trials would otherwise sprea
 _TICKS = 5
 
 
-def make_sweep_plots(
-    space: Space, trials: Sequence[Trial], importances: Mapping[str, float], *, scale: float, axis: str, larger: bool
-) -> list[Plot]:
-    """Return the plots that have something to show.
-
-    Args:
-      trials: all, ranked. scale: shown score / score. axis: the name of a score with its unit. larger: is better.
-    """
+def make_sweep_plots(plan: SweepPlan, trials: Sequence[Trial], importances: Mapping[str, float]) -> list[Plot]:
+    """Return the plots that have something to show. `trials`: all, ranked."""
     scored = [trial for trial in trials if trial.score is not None and trial.state in ("completed", "pruned")]
     plots = []
     with plot_style():
@@ -156,7 +144,7 @@ def make_sweep_plots(
             )
             if any(trial.state == "pruned" for trial in scored):
                 caption += " Trials that were stopped early are dashed, with the score for which they were stopped."
-            figure = _parallel(space, scored, scale, axis, larger)
+            figure = _parallel(plan, scored)
             plots.append(Plot("parallel-coordinates", "All trials", caption, figure))
         if importances:
             count = sum(trial.state == "completed" for trial in trials)
@@ -168,17 +156,19 @@ def make_sweep_plots(
     return plots
 
 
-def _parallel(space: Space, scored: Sequence[Trial], scale: float, axis: str, larger: bool) -> Figure:
+def _parallel(plan: SweepPlan, scored: Sequence[Trial]) -> Figure:
+    axes, larger = plan.space.axes, OBJECTIVES[plan.dataset.spec.objective].has_accuracy
+    scale, name = (100.0, "accuracy [%]") if larger else (1.0, "error")
     figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
     panel = figure.subplots()
     scores = [scale * (trial.score or 0.0) for trial in scored]
     low, high = min(scores), max(scores)
-    columns = [_ValueAxis.of_setting(key, one) for key, one in space.axes.items()]
-    columns.append(_ValueAxis.of_range(axis, low, high if high > low else low + 1.0))
+    columns = [_ValueAxis.of_setting(key, axis) for key, axis in axes.items()]
+    columns.append(_ValueAxis.of_range(f"held-out {name}", low, high if high > low else low + 1.0))
     worst = float(np.quantile(scores, _LOW_SHARE if larger else 1 - _LOW_SHARE))
     for rank in reversed(range(len(scored))):  # the best is drawn last, above all
         trial = scored[rank]
-        values = [*(space.axes[key].label(trial.values[key]) for key in space.axes), scores[rank]]
+        values = [*(axis.label(trial.values[key]) for key, axis in axes.items()), scores[rank]]
         heights = [column.height(value) for column, value in zip(columns, values, strict=True)]
         share = np.clip((scores[rank] - worst) / (scores[0] - worst or 1.0), 0, 1)
         panel.plot(
@@ -250,76 +240,6 @@ def _importance(importances: Mapping[str, float]) -> Figure:
     panel.set_xlabel("share [%]")
     panel.grid(False, axis="y")
     return figure
-
-
-# Show a sweep while it goes on: a live table on a terminal, lines elsewhere.
-
-BEST_SHOWN = 8
-
-
-class SweepView:
-    """Prints what happens. On a terminal, a table of the trials under way and the best ones stands below it."""
-
-    def __init__(self, console: SafeConsole, keys: Sequence[str], *, is_accuracy: bool):
-        self._console = console
-        self._keys = keys
-        self._is_accuracy = is_accuracy
-        self._live: Live | None = None
-        self._began_s = time.monotonic()
-
-    def notice(self, line: str) -> None:
-        """Print a line that stays."""
-        self._console.print(Text(f"[{clock(time.monotonic() - self._began_s):>5}] {line}"), soft_wrap=True)
-
-    def started(self, trial: Trial) -> None:
-        self.notice(f"trial {trial.number} begins: {listed(trial.values)}")
-
-    def ended(self, trial: Trial, state: State, why: str = "", score: float | None = None) -> None:
-        """Print how a trial ended."""
-        held_out = "" if score is None else f", {self.score(score)} on held-out examples"
-        self.notice(f"trial {trial.number} is {_WORDS[state]}{held_out}{f': {why}' if why else ''}")
-
-    def score(self, value: float | None) -> str:
-        return score_text(value, is_accuracy=self._is_accuracy)
-
-    def show(self, ranked: Sequence[Trial], running: Mapping[int, Running], count: int) -> None:
-        """Draw the table anew, on a terminal."""
-        if not self._console.can_redraw:
-            return
-        table = self.table(
-            ranked, running, f"{sum(trial.state != 'running' for trial in ranked)} of {count} trials over"
-        )
-        if self._live is None:
-            self._live = Live(table, console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        self._live.update(table, refresh=True)
-
-    def table(self, ranked: Sequence[Trial], running: Mapping[int, Running], title: str) -> Table:
-        """Return the trials under way, and the best of those that are over."""
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for heading in ("trial", "state", "held-out score", "trained", *self._keys):
-            table.add_column(heading.rpartition(".")[2], justify="left" if heading == "state" else "right")
-        for one in running.values():
-            self._row(table, one.trial, one.score, f"{one.trained:.0%}")
-        over = [trial for trial in ranked if trial.number not in running]
-        for trial in over[:BEST_SHOWN]:
-            self._row(table, trial, trial.score, "")
-        return table
-
-    def _row(self, table: Table, trial: Trial, score: float | None, trained: str) -> None:
-        values = (text(trial.values[key]) for key in self._keys)
-        state = Text(_WORDS[trial.state], _COLOURS_OF_STATES[trial.state])
-        table.add_row(str(trial.number), state, self.score(score), trained, *values)
-
-    def close(self) -> None:
-        """Remove the table, so that what follows is printed below the lines."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-def score_text(score: float | None, *, is_accuracy: bool) -> str:
-    return (told(score, None) if is_accuracy else told(None, score)) or "–"
 
 
 def listed(values: Values) -> str:

@@ -19,55 +19,46 @@ from ps_cluster.launch import topology
 from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.progress import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import TEMPORARY, RunDir
 from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, train_at_once
 from ps_cluster.tools.sweep.space import SEARCH_METHODS, STAGES
 from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
-from ps_cluster.tools.sweep.sweep_report import TRIALS_FOLDER, SweepView, listed, print_sweep_result, write_sweep_report
+from ps_cluster.tools.sweep.sweep_report import (
+    TRIALS_FOLDER,
+    listed,
+    print_sweep_result,
+    score_text,
+    write_sweep_report,
+)
 
 PLAN, JOURNAL, NOUN = "sweep.yaml", "trials.journal", "sweep"
 
 
 @dataclass
 class Running:
-    """A trial under way: its job, and what was read of it so far.
-
-    Attributes:
-      trained: the share of its updates that are applied. done: the share of its examples at the last score.
-    """
+    """A trial under way: its job, its scores, and the last one that was read."""
 
     trial: Trial
     job: Job
+    scores: RowTail[EvaluationRow]
     score: float | None = None
-    trained: float = 0.0
-    done: float = 0.0
     is_pruned: bool = False
-
-    def __post_init__(self) -> None:
-        files = RunDir(self.job.root)
-        self.scores, self.progress = RowTail(files.evaluation, EvaluationRow), RowTail(files.progress, ProgressRow)
-
-    def look(self) -> None:
-        """Read how far the training is."""
-        for row in self.progress.new_rows():
-            self.trained = row.applied / row.total if row.total else 0.0
 
 
 class SweepRun:
     """Trains the trials of a plan. The caller holds the lock of `output`."""
 
     def __init__(
-        self, plan: SweepPlan, book: TrialBook, fleet: Fleet, output: Path, view: SweepView,
+        self, plan: SweepPlan, book: TrialBook, fleet: Fleet, output: Path,
         sleep: Callable[[float], None] = time.sleep,
     ):  # fmt: skip
         self._plan = plan
         self._book = book
         self._fleet = fleet
         self._output = output
-        self._view = view
         self._sleep = sleep
         self._waiting: list[Trial] = []  # begun by an earlier command
         self._running: dict[int, Running] = {}
@@ -76,18 +67,14 @@ class SweepRun:
     def run(self, requests: StopRequests) -> int:
         """Train until all trials are over, or until a stop is requested. Return the exit code."""
         self._waiting = self._book.begun
-        try:
-            return train_at_once(
-                self._fleet, requests, self._view.notice,
-                start_next=self._start_next, ended=self._end, look=self._look_at_all, sleep=self._sleep,
-            )  # fmt: skip
-        finally:
-            self._view.close()
+        return train_at_once(
+            self._fleet, requests, print_line,
+            start_next=self._start_next, ended=self._end, look=self._look_at_all, sleep=self._sleep,
+        )  # fmt: skip
 
     def _look_at_all(self) -> None:
         for running in self._running.values():
             self._look(running)
-        self._view.show(self._book.ranked(), self._running, self._plan.count)
 
     def _start_next(self) -> bool:
         """Start a trial of an earlier command, or a new one; False if all are drawn."""
@@ -107,24 +94,22 @@ class SweepRun:
             )
             self._fleet.start(job)
         except UserError as error:  # values that fit one by one, but not together
-            self._book.failed(trial.number, str(error))
-            self._view.ended(trial, "failed", str(error))
+            self._fail(trial, str(error))
             return
-        self._running[trial.number] = Running(trial, job)
-        self._view.started(trial)
+        self._running[trial.number] = Running(trial, job, RowTail(RunDir(job.root).evaluation, EvaluationRow))
+        print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
     def _look(self, running: Running) -> None:
-        """Read how far a trial is and its new scores, and stop one that is not among the best at a rung."""
-        running.look()
+        """Read the new scores of a trial, and stop one that is not among the best at a rung."""
         for row in running.scores.new_rows():
             if running.is_pruned:
                 return
             running.score = getattr(row, self._metric)
-            running.done = self._plan.done(running.job.config, row.examples or 0)
-            if not self._plan.method.halves or running.score is None or running.done >= 1:
+            done = self._plan.done(running.job.config, row.examples or 0)
+            if not self._plan.method.halves or running.score is None or done >= 1:
                 continue
             number = running.trial.number
-            if self._book.report(number, running.score, round(STAGES * running.done)):
+            if self._book.report(number, running.score, round(STAGES * done)):
                 running.is_pruned = True
                 self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
                 self._fleet.ask_to_stop(running.job)
@@ -133,17 +118,20 @@ class SweepRun:
         running = self._running.pop(ended.job.index)
         self._look(running)  # scores of its last moments
         trial, score = running.trial, running.score
+        on_held_out = f"{score_text(self._plan, score)} on held-out examples"
         if running.is_pruned:
-            self._view.ended(trial, "pruned", score=score)
+            print_line(f"trial {trial.number} is stopped early, {on_held_out}")
         elif ended.outcome == "stopped":
-            self._view.notice(f"trial {trial.number} is stopped; the same command goes on with it")
+            print_line(f"trial {trial.number} is stopped; the same command goes on with it")
         elif ended.outcome == "completed" and score is not None:
             self._book.completed(trial.number, score)
-            self._view.ended(trial, "completed", score=score)
+            print_line(f"trial {trial.number} is completed, {on_held_out}")
         else:
-            why = ended.why or "its last score on held-out examples is no finite number"
-            self._book.failed(trial.number, why)
-            self._view.ended(trial, "failed", why)
+            self._fail(trial, ended.why or "its last score on held-out examples is no finite number")
+
+    def _fail(self, trial: Trial, why: str) -> None:
+        self._book.failed(trial.number, why)
+        print_line(f"trial {trial.number} is failed: {why}")
 
 
 def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = False) -> int:
@@ -167,15 +155,13 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
     locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
     network.announce_isolation(config.cluster.isolation, output, print_line)
-    console = make_console()
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
     book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=not has_accuracy)
-    view = SweepView(console, list(plan.space.axes), is_accuracy=has_accuracy)
-    beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", view.notice)
+    beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", print_line)
     with StopRequests() as requests, environment.temporary_files_in(output / TEMPORARY), beside:
-        code = SweepRun(plan, book, Fleet(at_once, view.notice), output, view).run(requests)
+        code = SweepRun(plan, book, Fleet(at_once, print_line), output).run(requests)
     write_sweep_report(plan, book, output)
-    print_sweep_result(plan, book, output, console)
+    print_sweep_result(plan, book, output, make_console())
     if code:
         print_error(f"stopped before all trials were over; the same command goes on: {output}")
         return code
