@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ARM_TIMEOUT_S = 600
 STEPS_PER_CALL = 4  # of TensorFlow, in arms of one process: so Python costs nothing
-TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")  # as in ddp.py
+TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "airbench")  # as in ddp.py
 TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 
 

@@ -189,33 +189,6 @@ def cifar_tf_cnn(classes: int, activation: Activation) -> nn.Module:
     )  # fmt: skip
 
 
-class _Residual(nn.Module):
-    def __init__(self, inputs: int, filters: int, stride: int, activation: Activation):
-        super().__init__()
-        # "same" with stride 2 pads only below and right; padding on all sides saves a copy and computes as much.
-        self._body = nn.Sequential(
-            nn.Conv2d(inputs, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), activation(),
-            nn.Conv2d(filters, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters),
-        )  # fmt: skip
-        same = stride == 1 and inputs == filters
-        self._activation = activation()
-        self._shortcut = nn.Identity() if same else nn.Conv2d(inputs, filters, 1, stride, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._activation(self._body(x) + self._shortcut(x))
-
-
-def resnet_small(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster/models/networks.py`."""
-    layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), activation()]
-    inputs = 16
-    for filters in (16, 32, 64):
-        layers += [_Residual(inputs, filters, 1 if inputs == filters else 2, activation)]
-        layers += [_Residual(filters, filters, 1, activation)]
-        inputs = filters
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
-
-
 class _Airbench(nn.Sequential):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x).float() / 9
@@ -246,11 +219,10 @@ def airbench(classes: int, activation: Activation) -> nn.Module:
 BUILDERS = {
     "tutorial_cnn": tutorial_cnn,
     "cifar_tf_cnn": cifar_tf_cnn,
-    "resnet_small": resnet_small,
     "airbench": airbench,
 }
 # Trainable parameters of the Keras networks for ten classes (tests/models/test_networks.py).
-PARAMETERS = {"tutorial_cnn": 122_570, "cifar_tf_cnn": 2_210_122, "resnet_small": 175_066, "airbench": 1_971_640}
+PARAMETERS = {"tutorial_cnn": 122_570, "cifar_tf_cnn": 2_210_122, "airbench": 1_971_640}
 
 
 def build(name: str, activation: str) -> nn.Module:
