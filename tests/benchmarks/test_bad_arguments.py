@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import before_after, recovery, scaling
+from benchmarks import before_after, scaling
 from ps_cluster.errors import RunFailed
 
 
@@ -22,7 +22,6 @@ from ps_cluster.errors import RunFailed
         (scaling, "--data-dir absent --dataset cifar10", ["'absent'", "does not exist"]),
         (scaling, "surplus", ["surplus"]),
         (scaling, "--output .", ["--output", "directory"]),
-        (recovery, "--rounds 0", ["--rounds", "0"]),
         (scaling, "--seconds long", ["--seconds", "long"]),
         (scaling, "--parameters many", ["--parameters", "many"]),
         (scaling, "--parameters 1000", ["--parameters", "1000"]),
