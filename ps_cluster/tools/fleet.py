@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -206,47 +207,7 @@ def _remove(job: Job) -> None:
         shutil.rmtree(job.root)
 
 
-# Stop a fleet when its user asks: politely at first, at once when asked again, and never later than a limit.
-
-DRAIN_S = 120.0  # for the steps under way, a last checkpoint and its score
-
-
-class Stopping:
-    """Hands on stop requests to the runs of a fleet. Call `is_over` several times a second."""
-
-    def __init__(
-        self, fleet: Fleet, requests: StopRequests, notify: Callable[[str], None],
-        clock: Callable[[], float] | None = None,
-    ):  # fmt: skip
-        self._fleet = fleet
-        self._requests = requests
-        self._notify = notify
-        self._clock = clock or AwakeClock()
-        self._handed_on = 0
-        self._deadline = 0.0
-
-    @property
-    def begun(self) -> bool:
-        return self._requests.count > 0
-
-    @property
-    def exit_code(self) -> int:
-        return self._requests.exit_code if self.begun else 0
-
-    def is_over(self) -> bool:
-        """Hand on new requests. Return whether the runs had their time to stop."""
-        now = self._clock()
-        if not self.begun:
-            return False
-        if not self._handed_on:
-            self._deadline = now + DRAIN_S
-            count = len(self._fleet.jobs)
-            self._notify(f"stopping {count} run{'s' * (count != 1)}, within {DRAIN_S:g} s; once more stops at once")
-        if self._handed_on < min(self._requests.count, 2):
-            self._handed_on += 1
-            for job in self._fleet.jobs:
-                self._fleet.ask_to_stop(job)
-        return now > self._deadline
+DRAIN_S = 120.0  # from a stop request on: for the steps under way, a last checkpoint and its score
 
 
 def config_at_once(values: Mapping[str, Any]) -> RunConfig:
@@ -268,23 +229,35 @@ def train_at_once(
     ended: Callable[[EndedJob], None],
     look: Callable[[], None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] | None = None,
 ) -> int:  # fmt: skip
     """Train until nothing is left, or until a stop is requested. Return the exit code.
+
+    The runs are asked to stop politely at first, at once when their user asks again, and ended after `DRAIN_S`.
 
     Args:
       start_next: starts the next run in `fleet`; False if there is none.
       ended: takes a run that is over. look: is called several times a second.
     """
-    stopping = Stopping(fleet, requests, notify)
+    clock = clock or AwakeClock()
+    handed_on, deadline = 0, math.inf
     try:
         while True:
             for one in fleet.poll():
                 ended(one)
             look()
-            while not stopping.begun and fleet.has_room and start_next():
+            while not requests.count and fleet.has_room and start_next():
                 pass
-            if not fleet.jobs or stopping.is_over():
-                return stopping.exit_code
+            if requests.count and not handed_on:
+                deadline = clock() + DRAIN_S
+                count = len(fleet.jobs)
+                notify(f"stopping {count} run{'s' * (count != 1)}, within {DRAIN_S:g} s; once more stops at once")
+            if handed_on < min(requests.count, 2):
+                handed_on += 1
+                for job in fleet.jobs:
+                    fleet.ask_to_stop(job)
+            if not fleet.jobs or clock() > deadline:
+                return requests.exit_code if requests.count else 0
             sleep(LOOK_EVERY_S)
     finally:
         fleet.end_all()

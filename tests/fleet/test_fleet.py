@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.tools.fleet import DRAIN_S, FROZEN_S, Fleet, Job, Stopping
+from ps_cluster.tools.fleet import DRAIN_S, FROZEN_S, Fleet, Job, train_at_once
 from tests.helpers.processes import assert_none_left, wait_until
 
 # Gets "--run-dir ROOT …" or "--resume ROOT". What it does is in ROOT.plan: a word for each start.
@@ -136,14 +136,19 @@ def test_a_frozen_run_is_ended_after_its_time_and_goes_on(make):
 
 def test_stop_requests_are_handed_on_and_the_wait_for_deaf_runs_has_a_limit(make):
     fleet, jobs, notices = make("ignore")
-    now, requests = [0.0], Requests()
-    stopping = Stopping(fleet, requests, notices.append, clock=lambda: now[0])
-    fleet.start(jobs[0])
-    wait_until(lambda: (jobs[0].root / "deaf").exists())
-    assert not stopping.is_over() and stopping.exit_code == 0 and not notices
-    requests.count = 1
-    assert not stopping.is_over() and stopping.begun and stopping.exit_code == 143
-    now[0] = DRAIN_S - 1
-    assert not stopping.is_over() and len(notices) == 1
-    now[0] = DRAIN_S + 1
-    assert stopping.is_over() and not fleet.poll()
+    requests, looks = Requests(), []
+    times = [0.0, 0.0, DRAIN_S - 1, DRAIN_S, DRAIN_S + 1]
+
+    def sleep(_):
+        looks.append(len(notices))
+        wait_until(lambda: (jobs[0].root / "deaf").exists())
+        requests.count = 1
+
+    left = [jobs[0]]
+    code = train_at_once(
+        fleet, requests, notices.append,
+        start_next=lambda: bool(left) and fleet.start(left.pop()) is None,
+        ended=pytest.fail, sleep=sleep, clock=lambda: times.pop(0),
+    )  # fmt: skip
+    assert code == 143 and not times
+    assert looks == [0, 1, 1] and notices[0].startswith("stopping 1 run, within 120 s")

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
@@ -51,11 +51,16 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check. `todo`: what to do about it; empty where all is well."""
+    """The answer of a check. `todo`: what to do about it; empty where all is well.
+
+    `name` of the check and the `seconds` that it took are set by `examine`.
+    """
 
     status: Status
     says: str
     todo: str = ""
+    name: str = ""
+    seconds: float = 0.0
 
 
 ok = partial(Finding, Status.OK)
@@ -104,18 +109,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
 # Carry out checks one after the other, each within its time.
 
 
-@dataclass(frozen=True)
-class Examined:
-    """A check that was carried out, as in the output of --json."""
-
-    name: str
-    status: Status
-    says: str
-    todo: str
-    seconds: float
-
-
-def examine(checks: Sequence[Check]) -> Iterator[Examined]:
+def examine(checks: Sequence[Check]) -> Iterator[Finding]:
     """Yield what each check has found. One that raises or takes too long has failed; its thread is left behind."""
     for check in checks:
         began = time.monotonic()
@@ -132,11 +126,10 @@ def examine(checks: Sequence[Check]) -> Iterator[Examined]:
         thread.join(check.limit_s)
         late = fail(f"no answer within {check.limit_s:g} s", "see whether the machine is overloaded or a disk hangs")
         finding = (findings or [late])[0]
-        seconds = round(time.monotonic() - began, 3)
-        yield Examined(check.name, finding.status, finding.says, finding.todo, seconds)
+        yield replace(finding, name=check.name, seconds=round(time.monotonic() - began, 3))
 
 
-def as_json(examined: Sequence[Examined]) -> dict[str, Any]:
+def as_json(examined: Sequence[Finding]) -> dict[str, Any]:
     """Return the output of --json. Its status is the worst of all checks."""
     worst = max((one.status for one in examined), key=list(Status).index, default=Status.OK)
     return {"status": worst.value, "checks": [asdict(one) for one in examined]}
