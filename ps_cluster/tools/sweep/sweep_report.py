@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -163,71 +161,47 @@ def _parallel(plan: SweepPlan, scored: Sequence[Trial]) -> Figure:
     panel = figure.subplots()
     scores = [scale * (trial.score or 0.0) for trial in scored]
     low, high = min(scores), max(scores)
-    columns = [_ValueAxis.of_setting(key, axis) for key, axis in axes.items()]
-    columns.append(_ValueAxis.of_range(f"held-out {name}", low, high if high > low else low + 1.0))
+    of_scores = Axis((low, high if high > low else low + 1.0), is_range=True)
+    rulers = [_ruler(axis) for axis in (*axes.values(), of_scores)]
     worst = float(np.quantile(scores, _LOW_SHARE if larger else 1 - _LOW_SHARE))
     for rank in reversed(range(len(scored))):  # the best is drawn last, above all
         trial = scored[rank]
-        values = [*(axis.label(trial.values[key]) for key, axis in axes.items()), scores[rank]]
-        heights = [column.height(value) for column, value in zip(columns, values, strict=True)]
+        values = [*(trial.values[key] for key in axes), scores[rank]]
+        heights = [height(value) for (height, _), value in zip(rulers, values, strict=True)]
         share = np.clip((scores[rank] - worst) / (scores[0] - worst or 1.0), 0, 1)
         panel.plot(
-            range(len(columns)), heights, color=_COLOURS(0.88 * share) if rank else _BEST,
+            range(len(rulers)), heights, color=_COLOURS(0.88 * share) if rank else _BEST,
             linewidth=1.1 if rank else 2.6, alpha=0.75 if rank else 1.0,
             linestyle="--" if trial.state == "pruned" else "-",
         )  # fmt: skip
-    for place, column in enumerate(columns):
-        column.draw(panel, place, is_last=place == len(columns) - 1)
-    panel.set_xlim(-0.25, len(columns) - 0.65)
+    for place, (key, (_, ticks)) in enumerate(zip((*axes, f"held-out {name}"), rulers)):
+        beside, align = (0.03, "left") if place == len(axes) else (-0.03, "right")
+        panel.plot([place, place], [0, 1], color="#5b6570", linewidth=1.0, zorder=0)
+        panel.text(place, 1.06, key.rpartition(".")[2], ha="center", va="bottom", fontsize=9, fontweight="bold")
+        for label, height in ticks.items():
+            panel.text(
+                place + beside, height, label, ha=align, va="center", fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+            )  # fmt: skip
+    panel.set_xlim(-0.25, len(rulers) - 0.65)
     panel.set_ylim(-0.06, 1.12)
     panel.axis("off")
     return figure
 
 
-@dataclass(frozen=True)
-class _ValueAxis:
-    """An upright axis of the plot.
+def _ruler(axis: Axis) -> tuple[Callable[[Any], float], dict[str, float]]:
+    """Return a function that gives the height of a value, 0 to 1, and the labels beside an upright axis, by height."""
+    if not axis.is_range:
+        places = {axis.label(value): place / (len(axis.values) - 1) for place, value in enumerate(axis.values)}
+        return (lambda value: places[axis.label(value)]), dict(zip(map(text, axis.values), places.values()))
+    change = math.log if axis.log else float
+    low, high = map(change, axis.values)
+    spaced = (np.geomspace if axis.log else np.linspace)(axis.values[0], axis.values[1], _TICKS)
 
-    Attributes:
-      places: label of a value → its number; empty where values are numbers themselves.
-    """
+    def height(value: Any) -> float:
+        return (change(value) - low) / (high - low)
 
-    key: str
-    ticks: Mapping[str, float]
-    low: float
-    high: float
-    log: bool = False
-    places: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of_range(cls, key: str, low: float, high: float, log: bool = False, is_whole: bool = False) -> _ValueAxis:
-        spaced = (np.geomspace if log else np.linspace)(low, high, _TICKS)
-        ticks = {f"{value:.3g}": float(value) for value in (spaced.round() if is_whole else spaced)}
-        return cls(key, ticks, low, high, log)
-
-    @classmethod
-    def of_setting(cls, key: str, axis: Axis) -> _ValueAxis:
-        if axis.is_range:
-            low, high = axis.values
-            return cls.of_range(key, low, high, axis.log, axis.is_whole)
-        places = {axis.label(value): float(place) for place, value in enumerate(axis.values)}
-        ticks = {text(value): place for value, place in zip(axis.values, places.values())}
-        return cls(key, ticks, 0.0, len(places) - 1.0, places=places)
-
-    def height(self, value: Any) -> float:
-        """Return the height of a value, 0 to 1."""
-        numbers = (self.low, self.high, self.places.get(value, value))
-        low, high, at = (math.log(one) if self.log else one for one in numbers)
-        return float((at - low) / (high - low))
-
-    def draw(self, panel: Axes, place: int, *, is_last: bool) -> None:
-        panel.plot([place, place], [0, 1], color="#5b6570", linewidth=1.0, zorder=0)
-        panel.text(place, 1.06, self.key.rpartition(".")[2], ha="center", va="bottom", fontsize=9, fontweight="bold")
-        for label, value in self.ticks.items():
-            panel.text(
-                place + (0.03 if is_last else -0.03), self.height(value), label, ha="left" if is_last else "right", va="center",
-                fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
-            )  # fmt: skip
+    return height, {f"{value:.3g}": height(value) for value in (spaced.round() if axis.is_whole else spaced)}
 
 
 def _importance(importances: Mapping[str, float]) -> Figure:
