@@ -68,7 +68,6 @@ from ps_cluster.tools.simulate.costs import known_costs
 @option("--latency-us", type=Number(0, 1e9), default=50.0, help="Latency in one direction, in microseconds.")
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
 @option("--cores", type=Whole(1, 1024), help="Cores of the one machine; default: as many as this one has.")
-@option("--steps-per-dispatch", type=Whole(1, 1000), help="Step ids sent to a worker at once; default: as measured.")
 @option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
 @option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write all figures to this JSON file.")
 @option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")

@@ -242,7 +242,6 @@ class SimulationSettings:
     latency_us: float = 50.0
     one_machine: bool = False
     cores: int | None = None
-    steps_per_dispatch: int | None = None
     seed: int = 0
     json_file: Path | None = None
     save_costs: Path | None = None
@@ -264,11 +263,7 @@ def _costs(settings: SimulationSettings) -> Costs:
     run = read_run(settings.calibrate_from) if settings.calibrate_from else None
     of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
     costs = costs_of(settings.network or of_run)
-    if run:
-        costs = calibrate(run, costs)
-    if settings.steps_per_dispatch:
-        costs = costs.model_copy(update={"steps_per_dispatch": settings.steps_per_dispatch})
-    return costs
+    return calibrate(run, costs) if run else costs
 
 
 def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
