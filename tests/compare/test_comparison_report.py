@@ -326,12 +326,6 @@ def test_16_arms_have_looks_of_their_own_and_a_legend_outside_of_the_curves(tmp_
     assert box.x1 <= plot.figure.bbox.x1
 
 
-def test_a_bound_that_was_exceeded_is_told(tmp_path):
-    rows = ((1, 0, 0, 0, 0, 1, 2, 2, 3), (2, 4, 1, 0, 0, 1, 2, 2, 4))
-    run = write_run(tmp_path / "run", Fake({"mode.name": "bounded"}, rows=rows))
-    assert noted([run]) == ["The staleness bound of 3 of bounded s=3 was EXCEEDED: 4."]
-
-
 def test_a_target_below_the_first_score_is_not_compared(tmp_path):
     roots = write_runs(tmp_path, stragglers=("none",))
     assert {row["time_ratio"] for row in differences(roots, target=0.2)} == {"–"}

@@ -13,8 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ps_cluster.config import build_config
-from ps_cluster.config.network_recipes import BELONG_TOGETHER
+from ps_cluster.config.layers import changed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import rendered
@@ -23,7 +22,6 @@ from ps_cluster.tools.compare.groups import (
     Group,
     arms,
     check,
-    flat_settings,
     flow,
     make_groups,
     make_views,
@@ -157,25 +155,25 @@ def _overview(groups: Sequence[Group]) -> dict[str, str]:
     }
 
 
-# Say where each run comes from: its settings against the defaults, the command that repeats it, and the machine.
+# Say where each run comes from: its settings that are not the defaults, and the machine.
 
 _PLACES = ("data.data_dir",)  # depend on the machine
 
 
 def _origins(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the settings that all runs share and those of each group, the commands, and the machines with their runs."""
-    changed = [_changed(record) for group in groups for record in group.records]
-    common = {key: value for key, value in changed[0].items() if all(other.get(key) == value for other in changed)}
+    """Return the settings that all runs share and those of each group, and the machines with their runs."""
+    records = [record for group in groups for record in group.records]
+    settings = [_changed(record) for record in records]
+    common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}
     own = [
         {key: value for key, value in _changed(group.first).items() if key not in common and key != "training.seed"}
         for group in groups
     ]
-    records = [record for group in groups for record in group.records]
     machines = Counter(json.dumps(record.summary.machine) for record in records if record.summary.machine)
     return {
         "common": common,
-        "groups": [(group, _options(settings)) for group, settings in zip(groups, own)],
-        "commands": [(record.root, f"{PROGRAM} run {_options(_changed(record))}".rstrip()) for record in records],
+        "groups": [(group, _options(one)) for group, one in zip(groups, own)],
+        "again": f"{PROGRAM} run --config RUN_DIR/config.yaml",
         "machines": [
             {"runs": str(runs)} | {name: flow(value) for name, value in json.loads(machine).items()}
             for machine, runs in machines.items()
@@ -184,14 +182,7 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _changed(record: Record) -> dict[str, str]:
-    # Settings of another mode, rule, … than the default's have no default here, and are named.
-    defaults = flat_settings(build_config(None, {"model.name": record.config.model.name}))
-    settings = flat_settings(record.config)
-    named = {key for key, value in settings.items() if key not in defaults or value != defaults[key]} | {"model.name"}
-    together = {f"optimizer.{name}" for name in BELONG_TOGETHER}
-    if named & together:  # giving one of them stops the recipe's table from filling in the others
-        named |= together
-    return {key: flow(value) for key, value in settings.items() if key in named and key not in _PLACES}
+    return {key: flow(one.value) for key, one in changed(record.config).items() if key not in _PLACES}
 
 
 def _options(settings: Mapping[str, str]) -> str:

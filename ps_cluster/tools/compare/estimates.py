@@ -107,9 +107,7 @@ class Metric:
       most: the largest value that there can be.
       scale: shown number / value.
       unit: of shown numbers, e.g. "%"; "" for the target's own, which has no name.
-      axis_unit: the same on the axis of a plot, where a unit always stands.
       spec: how shown numbers are formatted. difference_spec: the same of a difference or a standard deviation of them.
-      beyond: the word for values that are better than a target.
       how: a target is written.
       definition: what it is, for the page.
     """
@@ -119,10 +117,8 @@ class Metric:
     most: float
     scale: float
     unit: str
-    axis_unit: str
     spec: str
     difference_spec: str
-    beyond: str
     how: str
     definition: str
 
@@ -141,8 +137,9 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label of an axis."""
-        return f"{self.name} [{self.axis_unit}]"
+        """The label of an axis, which always has a unit."""
+        unit = self.unit or "the target's units"
+        return f"{self.name} [{unit}]"
 
     def of(self, score: MeasuredMetric) -> float | None:
         """Return the metric of a scored checkpoint; None if it is not finite, or if this is not its metric."""
@@ -208,10 +205,8 @@ ACCURACY = Metric(
     most=1.0,
     scale=100.0,
     unit="%",
-    axis_unit="%",
     spec=".2f",
     difference_spec=".2f",
-    beyond="above",
     how="an accuracy as a share of 1, e.g. 0.6 for 60 %",
     definition="Of the last scored checkpoint",
 )
@@ -221,10 +216,8 @@ ERROR = Metric(
     most=math.inf,
     scale=1.0,
     unit="",
-    axis_unit="the target's units",
     spec=".4g",
     difference_spec=".3g",
-    beyond="below",
     how="an error above 0, in the target's own units",
     definition="In the target's own units, smaller is better. Of the last scored checkpoint",
 )

@@ -157,7 +157,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def notes(groups: Sequence[Group], differences: Sequence[Row], target: float | None) -> Iterator[str]:
-    """Yield what the tables don't prove, what diverged or did not learn, and bounds that were exceeded."""
+    """Yield what the tables don't prove, and what diverged or did not learn."""
     metric = groups[0].metric
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
         yield "This proves nothing: one seed. Two runs of one arm would differ too. --seeds 3 shows what differs."
@@ -173,11 +173,6 @@ def notes(groups: Sequence[Group], differences: Sequence[Row], target: float | N
         yield f"Diverged: {_some(diverged)}."
     if lost:
         yield f"Not better than guessing in some run: {_some(lost)}."
-    for group in groups:
-        config, highest = group.first.config, max(group.values(lambda run: run.summary.staleness.max), default=0)
-        bound = config.mode_kind.most_staleness(config) if config.mode_kind.is_stale else None
-        if bound is not None and highest > bound:
-            yield f"The staleness bound of {bound} of {group.arm} was EXCEEDED: {highest:.0f}."
     name, equal = f"{metric.column}_difference", defaultdict[tuple[str, str], list[bool]](list)
     for row in differences:
         if row["arm"] != row["against"] and row[f"{name}_low"] is not None:
