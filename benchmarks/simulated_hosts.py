@@ -5,8 +5,7 @@
 All hosts are network namespaces of this machine and share its cores. So batches are small and each
 worker waits in every step: links decide, not cores. The costs are those of one worker without slow links. Then each
 cluster trains; all links are slowed when it has begun. Examples/s and mean staleness of the time after that are compared
-with the prediction. "Sockets" are the examples/s of programs that do nothing but wait and exchange as many bytes by TCP:
-what the links themselves allow.
+with the prediction.
 """
 
 from __future__ import annotations
@@ -40,40 +39,6 @@ TRAINING = ("--dataset", "synthetic", "--model", NETWORK, "--batch-size", str(BA
 UNDISTURBED = ("--set", "checkpoints.snapshot_every_seconds=100000", "--set", "checkpoints.every_seconds=100000")
 CALIBRATION_STEPS, MOST_STEPS = 1500, 100_000
 LATENCY_S = 50e-6
-PORT = 2222
-# Takes BYTES from each connection, and sends as many back, until it is killed.
-ANSWERS = """
-import socket, sys, threading
-size = int(sys.argv[1])
-def serve(connection):
-    left = size
-    while received := connection.recv(1 << 16):
-        left -= len(received)
-        if not left:
-            connection.sendall(bytes(size))
-            left = size
-with socket.create_server(("", PORT)) as server:
-    print("ready", flush=True)
-    while True:
-        threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
-"""
-# Waits, sends BYTES to each server and takes as many from each, again and again for SECONDS; prints how often.
-ASKS = """
-import socket, sys, time
-size, pause, seconds, *names = sys.argv[1:]
-connections = [socket.create_connection((name, PORT)) for name in names]
-times, end = 0, time.monotonic() + float(seconds)
-while time.monotonic() < end:
-    time.sleep(float(pause))
-    for connection in connections:
-        connection.sendall(bytes(int(size)))
-    for connection in connections:
-        left = int(size)
-        while left:
-            left -= len(connection.recv(min(left, 1 << 16)))
-    times += 1
-print(times)
-"""
 STARTED_WITHIN_S, ENDED_WITHIN_S, SETTLES_S = 240.0, 120.0, 5.0
 
 
@@ -87,19 +52,15 @@ def main(workers: tuple[int, ...], servers: tuple[int, ...], rate_mbit: float, s
     """Print predicted and measured examples/s and staleness of each cluster, as a table."""
     with scratch() as folder:
         costs = _costs(folder / "one")
-        print_line(
-            "| workers | ps | busiest | examples/s | predicted | error | staleness | predicted | error | sockets |"
-        )
-        print_line("|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|")
+        print_line("| workers | ps | busiest | examples/s | predicted | error | staleness | predicted | error |")
+        print_line("|---:|---:|---|---:|---:|---:|---:|---:|---:|")
         for count in workers:
             for many in servers:
                 slow = ";".join(f"{worker}:+{sleep_s}s" for worker in range(count))
                 measured = _measured(folder / f"{count}-{many}", count, many, rate_mbit, slow, seconds)
                 links = Links(rate_mbit * 1e6 / 8, LATENCY_S)
                 predicted = predict(costs, SimulatedCluster(count, many, links, stragglers=parse_stragglers(slow)))
-                message = round(costs.wire_bytes / many)
-                sockets = _by_sockets(count, many, rate_mbit, message, sleep_s, seconds)
-                print_line(f"{_row(predicted, *measured)} {sockets:.2f} |")
+                print_line(_row(predicted, *measured))
 
 
 def _costs(root: Path) -> Costs:
@@ -134,28 +95,6 @@ def _measured(
     rows = read_csv(run.files.updates)
     seen = rows[(rows["applied_time"] > began) & (rows["applied_time"] <= ended)]
     return len(seen) * BATCH / (ended - began), float(np.mean(seen["staleness"]))
-
-
-def _by_sockets(workers: int, servers: int, rate_mbit: float, size: int, pause_s: float, seconds: float) -> float:
-    """Return the examples/s that plain TCP connections with messages of `size` bytes would allow."""
-
-    def program(code: str) -> list[str]:
-        return [sys.executable, "-I", "-S", "-c", code.replace("PORT", str(PORT))]
-
-    with hosts(workers + servers) as machines:
-        for machine in machines:
-            machine.slow(f"{rate_mbit}mbit")
-        for machine in machines[:servers]:
-            answering = machine.popen([*program(ANSWERS), str(size)], stdout=subprocess.PIPE)
-            assert answering.stdout is not None
-            answering.stdout.readline()
-        names = [machine.name for machine in machines[:servers]]
-        asking = [
-            machine.popen([*program(ASKS), str(size), str(pause_s), str(seconds), *names], stdout=subprocess.PIPE)
-            for machine in machines[servers:]
-        ]
-        times = [int(process.communicate(timeout=seconds + ENDED_WITHIN_S)[0]) for process in asking]
-    return sum(times) * BATCH / seconds
 
 
 def _after(seconds: float) -> Callable[[], bool]:
