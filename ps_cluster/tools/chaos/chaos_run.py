@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
@@ -56,7 +54,6 @@ def run_chaos(
     faults: Sequence[Fault] | None = None,
     bounds: ChaosBounds | None = None,
     notify: Callable[[str], None] = print_line,
-    console: Console | None = None,
 ) -> int:
     """Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM. Bad input: UserError.
 
@@ -81,7 +78,7 @@ def run_chaos(
             problems = ["stopped before the end"]
         report = make_report(experiment.evidence, problems)
         write_json(root / "chaos.json", report)
-    print_report(report, console or make_console())
+    print_report(report, make_console())
     if report["problems"]:
         print_error(f"{report['problems'][0]} (see {root})")
     return requests.exit_code if requests.count else int(not report["passed"])

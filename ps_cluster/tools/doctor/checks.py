@@ -291,17 +291,17 @@ _TIMEOUT_S = 5.0
 _RUN = (sys.executable, "-m", "ps_cluster")
 
 
-def ports(host: str = "127.0.0.1", count: int = PORTS) -> Finding:
+def ports(host: str = "127.0.0.1") -> Finding:
     """Check that programs of this machine can listen on ports and reach each other."""
     try:
         with ExitStack() as stack:
-            for _ in range(count):
+            for _ in range(PORTS):
                 server = stack.enter_context(socket.create_server((host, 0)))
                 stack.enter_context(socket.create_connection(server.getsockname()[:2], timeout=_TIMEOUT_S))
     except OSError as error:
         reason = error.strerror or error
         return fail(f"no connection to {host}: {reason}", "allow local connections, and more open files")
-    return ok(f"{count} ports of {host} can be opened and reached")
+    return ok(f"{PORTS} ports of {host} can be opened and reached")
 
 
 def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding:

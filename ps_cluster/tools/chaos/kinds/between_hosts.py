@@ -123,8 +123,8 @@ class CutOff(Lasting):
 class BadLink(CutOff):
     """The link of a worker's host is slow and long, and loses packets."""
 
-    def __init__(self, seconds: float = BAD_S):
-        super().__init__(WORKER, seconds)
+    def __init__(self) -> None:
+        super().__init__(WORKER, BAD_S)
         self.name = "slow and lossy link"
 
     def worsen(self, host: Host) -> None:
