@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config, registry
-from ps_cluster.config.layers import settings_of_file, trusted
+from ps_cluster.config.layers import of_options, settings_of_file
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.sections import flat, joined, nested
+from ps_cluster.config.sections import flat, joined
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
@@ -90,7 +90,7 @@ def read_ensemble(
       UserError: the file can't be read, or these don't fit together.
     """
     from_file = flat(settings_of_file(file)) if file else {}
-    given = joined([from_file, flat(trusted(nested(overrides), Path.cwd()))])
+    given = joined([from_file, flat(of_options(overrides).settings)])
     settings = to_jsonable_python({"mode.name": "single", **given})  # a path as text
     if models and "model.name" in settings:
         raise UserError(f"--models: model.name is also set to '{settings['model.name']}': leave one of them out")

@@ -167,12 +167,8 @@ class ScoreTable:
         table = Table(title="on the test set", title_justify="left")
         for place, heading in enumerate(self.headings):
             table.add_column(heading, justify="right" if place else "left")
-        *of_members, of_mean, of_ensemble = self.rows
-        for row in of_members:
+        for row in self.rows:
             table.add_row(*row)
-        table.add_section()
-        table.add_row(*of_mean)
-        table.add_row(*of_ensemble, style="bold")
         console.print()
         console.print(table)
 

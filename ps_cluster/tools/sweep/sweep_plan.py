@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.layers import trusted
+from ps_cluster.config.layers import of_options, trusted
 from ps_cluster.config.sections import CHOSEN, flat, joined, nested
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -70,12 +70,8 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
         raise UserError(first_error(error, str(file) if file else "sweep", names=Sweep.model_fields)) from error
     from_file = trusted(nested(flat(sweep.settings)), file.absolute().parent) if file else {}
     alone = {} if "mode.name" in sweep.vary else {"mode.name": "single"}
-    own = {
-        key: kinds.named_by_user(name, Path.cwd())
-        for key, kinds in _NAMING.items()
-        if isinstance(name := overrides.get(key), str)
-    }
-    settings = to_jsonable_python(joined([alone, flat(from_file), overrides, own]))  # a path as text
+    given_here = flat(of_options(overrides).settings)
+    settings = to_jsonable_python(joined([alone, flat(from_file), given_here]))  # a path as text
     return sweep.model_copy(update={"settings": settings})
 
 
