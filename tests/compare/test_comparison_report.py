@@ -20,9 +20,8 @@ from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import comparison_plan
 from ps_cluster.tools.compare.comparison_plan import read_comparison
-from ps_cluster.tools.compare.comparison_report import chosen_target, print_report, write_report
+from ps_cluster.tools.compare.comparison_report import chosen_target, make_plots, print_report, write_report
 from ps_cluster.tools.compare.groups import check, make_groups, make_views, warn_of_rates
-from ps_cluster.tools.compare.plots import make_plots
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables
 from tests.compare.fake_runs import Fake, simulated_rows, write_run

@@ -10,9 +10,8 @@ import pytest
 from ps_cluster.errors import UserError
 from ps_cluster.tools.compare import comparison_plan
 from ps_cluster.tools.compare.comparison_plan import read_comparison
-from ps_cluster.tools.compare.comparison_report import write_report
+from ps_cluster.tools.compare.comparison_report import make_plots, write_report
 from ps_cluster.tools.compare.groups import make_groups, make_views, warn_of_rates
-from ps_cluster.tools.compare.plots import make_plots
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.table import difference_rows, group_rows, tables
 from tests.compare.fake_runs import Fake, write_run
