@@ -346,9 +346,6 @@ class HostedRun:
         """Return the pids of the running tasks: neither ended nor frozen."""
         return {task: process.pid for task, process in self.restarter.running.items() if not is_stopped(process.pid)}
 
-    def tasks_on(self, host: Host) -> list[Task]:
-        return [task for task, place in self.places.items() if place is host]
-
     def interrupt(self) -> None:
         """Send SIGINT to the leader: it drains the training."""
         if process := self.restarter.running.get(self._leader):

@@ -222,11 +222,12 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
       own: dotted keys that arms of this comparison set on purpose, besides those that always are an arm's own.
     """
     fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
+    may_differ = {*_OF_AN_ARM, *_KNOWN_OTHERWISE, *own}
     settings = [
         {
             key: value
             for key, value in flat_settings(record.config).items()
-            if not _may_differ(key, own) and uses(record.config.mode.name, key)
+            if key not in may_differ and not key.startswith(_SECTIONS_OF_AN_ARM) and uses(record.config.mode.name, key)
         }
         for record in records
     ]
@@ -246,10 +247,6 @@ def in_surroundings(records: Sequence[Record]) -> list[Difference]:
         *_differing(isolated),
         *_differing(pinned),
     ]
-
-
-def _may_differ(key: str, own: Collection[str]) -> bool:
-    return key in _OF_AN_ARM or key in _KNOWN_OTHERWISE or key.startswith(_SECTIONS_OF_AN_ARM) or key in own
 
 
 def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:

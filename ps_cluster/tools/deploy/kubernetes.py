@@ -312,7 +312,11 @@ def render(
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     config = layered_config(file, assignments, options)
-    _check_isolation(config.cluster.isolation)
+    if (isolation := config.cluster.isolation) not in ("auto", "off"):
+        raise UserError(
+            f"cluster.isolation: got '{isolation}': containers may neither make networks nor set rules of the firewall: "
+            "leave it out; the NetworkPolicy closes the ports"
+        )
     check_for_tasks(config, min_workers)
     config = _with_data(config, data_volume)
     roles = roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts)
@@ -329,15 +333,6 @@ def render(
         task_options=waiting_words(wait_seconds, min_workers),
     )
     write_text_to(output, KINDS[kind].manifests(deployment))
-
-
-def _check_isolation(setting: str) -> None:
-    """Raise UserError for an isolation that a pod can't make."""
-    if setting not in ("auto", "off"):
-        raise UserError(
-            f"cluster.isolation: got '{setting}': containers may neither make networks nor set rules of the firewall: "
-            "leave it out; the NetworkPolicy closes the ports"
-        )
 
 
 def _with_data(config: RunConfig, claim: str | None) -> RunConfig:

@@ -336,7 +336,8 @@ def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
     if settings.cores is not None and not settings.one_machine:
         raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
     if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
-        raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode {mode.name} has none: leave it out")
+        given = ",".join(map(str, settings.parameter_servers))
+        raise UserError(f"--ps: got {given}: mode {mode.name} has none: leave it out")
     for name in ("link_gbps", "latency_us"):
         if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
             option = f"--{name.replace('_', '-')}"
@@ -346,10 +347,6 @@ def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
     most, allowed = max(settings.parameter_servers), mode.most_parameter_servers
     if settings.one_machine and allowed is not None and most > allowed:
         raise UserError(f"--ps: got {most}: --mode {mode.name} with --one-machine takes {allowed}")
-
-
-def _list(numbers: tuple[int, ...]) -> str:
-    return ",".join(map(str, numbers))
 
 
 # Print predictions as tables for a terminal of 80 columns.

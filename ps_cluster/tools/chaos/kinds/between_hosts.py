@@ -34,7 +34,7 @@ class HostVanishes(FaultKind):
     def inject(self, scene: Scene) -> Injection:
         run, began = scene.hosted, scene.now()
         host = run.places[next(iter(scene.victims))]
-        lost, known = run.tasks_on(host), run.running()
+        lost, known = [task for task, place in run.places.items() if place is host], run.running()
         run.restarter.hold(lost)
         host.vanish()
         scene.wait(self._seconds)
