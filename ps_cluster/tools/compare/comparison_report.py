@@ -94,13 +94,12 @@ def write_report(
     page = rendered(
         __package__,
         "report.html",
-        overview=_overview(groups),
+        overview=_overview(groups, target),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         warnings=warnings,
         headline=headline,
         metric=groups[0].metric,
         unit=groups[0].unit,
-        target=target,
         tables=tables,
         plots=plots,
         **_origins(groups),
@@ -151,7 +150,7 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
     return metric.default_target([record.best for record in records if record.best is not None and not record.diverged])
 
 
-def _overview(groups: Sequence[Group]) -> dict[str, str]:
+def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
     records = [record for group in groups for record in group.records]
     summaries = [record.summary for record in records]
     examples = [record.examples for record in records]
@@ -165,6 +164,7 @@ def _overview(groups: Sequence[Group]) -> dict[str, str]:
         "data set": ", ".join(dict.fromkeys(f"{run.dataset} ({run.dataset_kind})" for run in summaries)),
         "model": ", ".join(dict.fromkeys(str(run.model) for run in summaries)),
         "precision": ", ".join(dict.fromkeys(str(run.precision) for run in summaries)),
+        **({} if target is None else {f"target {groups[0].metric.noun}": groups[0].metric.goal(target)}),
     }
 
 

@@ -204,6 +204,11 @@ class Table(NamedTuple):
     columns: Mapping[str, str]
     rows: Sequence[Mapping[str, str]]
 
+    @property
+    def texts(self) -> list[list[str]]:
+        """The cells of each row, in the order of the columns."""
+        return [[row[key] for key in self.columns] for row in self.rows]
+
 
 def tables(rows: Sequence[Row], differences: Sequence[Row], target: float | None) -> list[Table]:
     """Return the tables. All numbers of a group are too many for one in a terminal."""
