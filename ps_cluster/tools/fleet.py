@@ -85,14 +85,13 @@ class Fleet:
         *,
         grace_s: float = GRACE_S,
         command: tuple[str, ...] = COMMAND,
-        supervisor: Supervisor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._at_once = at_once
         self._notify = notify
         self._grace_s = grace_s
         self._command = command
-        self._supervisor = supervisor or Supervisor()
+        self._supervisor = Supervisor()
         self._clock = clock
         self._jobs: dict[Task, Job] = {}
         self._restarts = RestartPolicy(delays_s=(0.0,))

@@ -112,7 +112,7 @@ def test_nobody_hears_the_end_of_a_host_that_vanishes(pair):
     echo(pair[1])
     process, _ = ask(pair[0], pair[1])
     pair[1].vanish()
-    assert pair[1].pids() == []
+    assert pids_in(pair[1].network) == []
     pair[1].restore()
     assert heard(process, within_s=1) == "silent", "a process that is killed says goodbye, a host that is lost does not"
 
@@ -151,7 +151,7 @@ def test_the_end_of_the_block_ends_all_processes_on_the_hosts():
     skip_without_hosts()
     with hosts(2) as machines:
         process = machines[1].popen(["/bin/sh", "-c", "setsid sleep 100 & wait"])
-        wait_until(lambda: len(machines[1].pids()) == 2, within_s=5)
+        wait_until(lambda: len(pids_in(machines[1].network)) == 2, within_s=5)
     assert process.wait(1) == -signal.SIGKILL
 
 

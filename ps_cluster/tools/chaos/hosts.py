@@ -105,10 +105,6 @@ class Host:
         for state in ("down", "up"):
             run_in(self.network, program("ip"), "link", "set", "eth0", state)
 
-    def pids(self) -> list[int]:
-        """Return the pids of all processes on this host."""
-        return pids_in(self.network)
-
     def kill_all(self) -> None:
         """Kill all processes on this host. Raises NotAllowed if one is left."""
         _kill_all_in(self.network, self.name)
