@@ -16,19 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from ps_cluster.config.layers import changed
+from ps_cluster.config import changed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.pages import (
-    Look,
-    Plot,
-    grid,
-    legend_outside,
-    logarithmic,
-    looks,
-    plot_style,
-    rendered,
-)
+from ps_cluster.report.pages import Look, Plot, grid, legend_outside, logarithmic, looks, plot_style, rendered
 from ps_cluster.tools.compare import table
 from ps_cluster.tools.compare.groups import (
     NO_STRAGGLER,
