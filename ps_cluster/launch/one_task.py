@@ -1,44 +1,77 @@
-"""Run one task of a cluster on several machines, and say at its terminal what happens."""
+"""Run one task of a cluster on several machines: wait for the others, keep its process, and say at its terminal what happens.
+
+The process that runs TensorFlow is a child, because TensorFlow may hold up its whole process, signals included, while
+it waits for another machine. This one never waits for long, so it hears every signal and keeps every limit.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
 import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import PS, WORKER, Mode, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
-from ps_cluster.errors import BAD_INPUT, RETRY, SUPERSEDED, UserError
-from ps_cluster.files import locks
+from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
+from ps_cluster.files import locks, writing
+from ps_cluster.files.json_files import RowTail
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.keeper import RendezvousLimits, TaskSupervisor, taken
 from ps_cluster.launch.launcher import TASK_ARGV, write_ending
 from ps_cluster.launch.local_run import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, diverged_line
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.messages import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import ProgressRow, with_work
+from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
-from ps_cluster.system.network import check_is_free, guard_port
+from ps_cluster.system.network import check_is_free, guard_port, working
+from ps_cluster.system.supervisor import is_stopped, signal_name
 from ps_cluster.training.agreement import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
 PORT_FREE_WITHIN_S = 10.0  # seconds in which an earlier process of the task may still end
-_LOOK_EVERY_S = 0.2
+LOOK_EVERY_S = 0.2
+PROBE_EVERY_S = 2.0  # for the leader, by the others
+GATHER_EVERY_S = 1.0  # a look for the others, by the leader
+SAY_EVERY_S = 10.0
+REST_S = 60.0  # how long to wait for the other workers once everything else is there
+STACKS_S = 0.5  # for the stacks of a process to be written before it is killed
+_NAMED = 3
+
+Reach = Callable[[Mapping[Task, str]], set[Task]]
+
+
+@dataclass(frozen=True)
+class RendezvousLimits:
+    """Bounds of the wait for other tasks: its length, and the number of workers that are enough.
+
+    Attributes:
+      wait_s: for the tasks that are needed.
+      least_workers: begin as soon as so many are there; None: all, or those that came within `REST_S`.
+      needs_all: the mode can't do with fewer workers than all.
+    """
+
+    wait_s: float
+    least_workers: int | None = None
+    needs_all: bool = False
 
 
 def run_one_task(
@@ -57,8 +90,7 @@ def run_one_task(
       view: shows the training. notify: gets lines from before it begins.
       task_argv: as for `run_local`.
     """
-    _check_mode(topology, config.mode_kind)
-    _check_size(config, topology)
+    _check_cluster(config, topology)
     check_min_workers(min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
     check_named(config)
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
@@ -70,8 +102,7 @@ def run_one_task(
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):
-            whole = resolve_data(config.data, notify=notify)
-            dataset = whole.holding_out(config.evaluation.validation_examples)
+            dataset = resolve_data(config.data, notify=notify).holding_out(config.evaluation.validation_examples)
             config = complete_config(config, dataset)
             with StopRequests() as requests:
                 code = _lead_or_follow(
@@ -104,31 +135,21 @@ def _lead_or_follow(
         if leads and goes_on:  # check before config.yaml is overwritten
             begun = newest_checkpoint(config, run_dir, dataset, lambda line: None)
             notify(f"run directory '{run_dir.root}': training goes on from step {begun.step:,}")
-        _write(config, run_dir, dataset, task, leads=leads)
+        _write(config, run_dir, dataset, topology, task)
         child = functools.partial(
-            _start,
-            run_dir,
-            topology,
-            task,
-            resume=goes_on,
-            claimed=claimed,
-            wait_s=patience.wait_s,
-            task_argv=task_argv,
-        )
-        _write_task_file(run_dir, topology, task)
-        if leads:
-            _write_cluster(run_dir, topology, config.mode_kind.trainer_type, {})
+            _start, run_dir, topology, task,
+            resume=goes_on, claimed=claimed, wait_s=patience.wait_s, task_argv=task_argv,
+        )  # fmt: skip
         view.start(config, run_dir, dataset)
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
         began, epoch = time.monotonic(), claimed.epoch if claimed else 0
-        keeper = TaskSupervisor(
-            task, topology, run_dir, view, requests, child, LauncherLimits(), patience, total=total,
-            conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice),
-            note_workers=lambda pids: _write_cluster(run_dir, topology, config.mode_kind.trainer_type, pids),
-        )  # fmt: skip
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
-            code = keeper.run()
+            code = TaskSupervisor(
+                task, topology, run_dir, view, requests, child, LauncherLimits(), patience, total=total,
+                conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice),
+                note_workers=lambda pids: _write_cluster(run_dir, topology, config.mode_kind.trainer_type, pids),
+            ).run()  # fmt: skip
         if claimed is not None and code not in (0, BAD_INPUT):
             claimed.check()  # an older leader must not be started again, whatever has ended it
     except Superseded as error:
@@ -175,16 +196,21 @@ def check_named(config: RunConfig) -> None:
             )
 
 
-def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, task: Task, *, leads: bool) -> None:
-    """Write what the task's process reads. The run's own config.yaml is the leader's."""
+def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task) -> None:
+    """Write what the task's process and `health` read. The run's own config.yaml and cluster.json are the leader's."""
+    leads, life = task == topology.leader, environment.life_of(os.getpid())
+    who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": topology.address(task)}
+    own = TaskFile.model_validate(who | {"host": socket.gethostname(), "leads": leads, "life": life})
     run_dir.make_folders()
     try:
         if leads:
             write_whole(run_dir.config, config.to_yaml())
             write_pointer(run_dir.dataset, dataset)
             write_form(run_dir.examples, dataset)
+            _write_cluster(run_dir, topology, config.mode_kind.trainer_type, {})
         write_whole(run_dir.config_of(task.type, task.index), config.to_yaml())
         write_pointer(run_dir.dataset_of(task.type, task.index), dataset)
+        write_json(run_dir.task_file(task.type, task.index), own.model_dump())
     except OSError as error:
         raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 
@@ -222,14 +248,6 @@ def _goes_on(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
     return resume == ALWAYS or held and resume == AUTO
 
 
-def _write_task_file(run_dir: RunDir, topology: ClusterTopology, task: Task) -> None:
-    """Write who this process is, for the command `health` beside it."""
-    who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": topology.address(task)}
-    where = {"host": socket.gethostname(), "leads": task == topology.leader}
-    where |= {"life": environment.life_of(os.getpid())}
-    write_json(run_dir.task_file(task.type, task.index), TaskFile.model_validate(who | where).model_dump())
-
-
 def _write_cluster(run_dir: RunDir, topology: ClusterTopology, trains: str, pids: Mapping[int, int]) -> None:
     """Write cluster.json, as the launcher of `run` does. `pids`: of the workers that are known by their work.
 
@@ -244,14 +262,18 @@ def _write_cluster(run_dir: RunDir, topology: ClusterTopology, trains: str, pids
     write_json(run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
 
 
-def _check_size(config: RunConfig, topology: ClusterTopology) -> None:
-    """Raise UserError where the configuration is for another number of tasks than the cluster has."""
-    for kind, given in ((WORKER, config.cluster.workers), (PS, config.cluster.parameter_servers)):
+def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
+    """Raise UserError where mode or configuration are for other tasks than the cluster has."""
+    mode, origin = config.mode_kind, topology.origin.name
+    if topology.types != mode.tasks:
+        raise UserError(
+            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "
+            f"but that of {origin} has {', '.join(topology.types)}"
+        )
+    for kind, name in ((WORKER, "workers"), (PS, "parameter_servers")):
+        given = getattr(config.cluster, name)
         if kind in topology.cluster and given != (count := len(topology.cluster[kind])):
-            name = "workers" if kind == WORKER else "parameter_servers"
-            raise UserError(
-                f"cluster.{name}: got {given}, but the cluster of {topology.origin.name} has {count}: leave it out"
-            )
+            raise UserError(f"cluster.{name}: got {given}, but the cluster of {origin} has {count}: leave it out")
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
@@ -266,16 +288,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
         except OSError as error:
             if time.monotonic() >= until:
                 raise UserError(taken(task, topology)) from error
-        time.sleep(_LOOK_EVERY_S)
-
-
-def _check_mode(topology: ClusterTopology, mode: Mode) -> None:
-    """Raise UserError where the task types of `mode` are not those of the cluster."""
-    if topology.types != mode.tasks:
-        raise UserError(
-            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "
-            f"but that of {topology.origin.name} has {', '.join(topology.types)}"
-        )
+        time.sleep(LOOK_EVERY_S)
 
 
 def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None:
@@ -286,3 +299,301 @@ def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None
         raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
     if mode.fixed_workers:
         raise UserError(f"--min-workers: got {min_workers}: {mode.cannot_scale}: leave it out")
+
+
+# Keep the process of a task.
+
+
+class TaskSupervisor:
+    """Keeps one task. `run` returns the exit code of the command."""
+
+    def __init__(
+        self, task: Task, topology: ClusterTopology, run_dir: RunDir, view: ProgressView, requests: StopRequests,
+        start: Callable[[int | None], subprocess.Popen[bytes]], limits: LauncherLimits, patience: RendezvousLimits,
+        *, conclude: Callable[[str], int] = lambda outcome: 0, total: int | None = None,
+        note_workers: Callable[[Mapping[int, int]], None] = lambda pids: None,
+        reach: Reach = working, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):  # fmt: skip
+        """Prepare.
+
+        Args:
+          start: starts the task's process; the leader's gets the number of workers that are enough.
+          conclude: called by the leader once, with the outcome of its training; returns the exit code of the proof.
+          note_workers: called by the leader with index → pid of the workers, whenever they have changed.
+        """
+        self._task = task
+        self._topology = topology
+        self._run_dir = run_dir
+        self._view = view
+        self._requests = requests
+        self._heard = 0
+        self._start = start
+        self._limits = limits
+        self._patience = patience
+        self._conclude, self._concluded = conclude, False
+        self._note_workers, self._workers = note_workers, dict[int, int]()
+        self._total = total
+        self._reach = reach
+        self._clock = clock
+        self._awake = AwakeClock(clock)  # for the limits of the process: both may be frozen together
+        self._sleep = sleep
+        self._leads = task == topology.leader
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._scores = RowTail(run_dir.evaluation, EvaluationRow)
+        self._begun = False
+        self._counts: tuple[int, int] = (0, 0)
+        self._longest_wait_s = 0.0  # for an update, as the leader's process tells
+        self._moved_s = self._awake()  # when the last update was seen, or the process was started
+        self._frozen_s: float | None = None
+        self._drains = False
+        self._next_probe_s = 0.0
+        self._leader_s: float | None = None  # when the leader was last reached; None: not yet
+        self._said_of: object = None
+        self._say_again_s = 0.0
+
+    def run(self) -> int:
+        """Wait for the others where that is necessary, keep the task's process, and return the exit code."""
+        address = self._topology.address(self._task)
+        self._view.notice(f"{self._task}{f' at {address}' if address else ''}")
+        for rows_of_before in (self._progress, self._scores):
+            rows_of_before.skip()
+        least: int | None = None
+        if self._leads and len(self._topology.tasks) > 1:
+            least = self.gather()
+            if least is None:
+                return self._not_begun()
+        code = self._keep(self._start(least))
+        if self._leads and not self._concluded and code not in (BAD_INPUT, SUPERSEDED):
+            self._conclude("stopped" if self._requests.count else "failed")
+        return code
+
+    def _keep(self, child: subprocess.Popen[bytes]) -> int:
+        """Look after the process until the task ends; return the exit code."""
+        self._moved_s, began_s = self._awake(), self._clock()
+        while True:
+            ended = child.poll()
+            self._read_rows()
+            if ended is not None:
+                return self._after(ended)
+            code = self._heed(child)
+            if code is None:
+                code = self._lead(child) if self._leads else self._follow(child, began_s)
+            if code is not None:
+                self._read_rows()
+                return code
+            self._sleep(LOOK_EVERY_S)
+
+    # Keeping the process.
+
+    def _heed(self, child: subprocess.Popen[bytes]) -> int | None:
+        """Do what a signal, or a frozen process, asks for; return the exit code if the task ends by it."""
+        if self._requests.count > self._heard:
+            first, self._heard = self._heard == 0, self._requests.count
+            if self._leads and self._begun and first:
+                self._drains, self._moved_s = True, self._awake()
+                line = "stopping: no new steps; a last checkpoint is written when those under way have ended"
+                self._view.notice(DRAINING(line))
+                child.send_signal(self._requests.last_signal)
+                return None
+            _end(child)
+            return self._say_stopped()
+        if not is_stopped(child.pid):
+            self._frozen_s = None
+        elif self._frozen_s is None:
+            self._frozen_s = self._awake()
+        elif self._awake() - self._frozen_s >= self._limits.frozen_s:
+            return self._kill(child, f"its process was frozen for {self._limits.frozen_s:g} s")
+        return None
+
+    def _not_begun(self) -> int:
+        if self._requests.count:
+            return self._say_stopped()
+        if self._has_ended(self._total):  # it ended before it could say so
+            return self._say_completed()
+        self._view.notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}"))
+        return RETRY
+
+    def _say_completed(self) -> int:
+        self._view.notice(TASK_ENDED(f"{self._task} has ended: training is completed"))
+        return 0
+
+    def _say_stopped(self) -> int:
+        name = signal.Signals(self._requests.last_signal).name
+        self._view.notice(TASK_ENDED(f"{self._task} was stopped by {name}"))
+        return self._requests.exit_code
+
+    def _kill(self, child: subprocess.Popen[bytes], why: str) -> int:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(signal.SIGUSR1)  # its stacks tell where it hangs
+        self._sleep(STACKS_S)
+        _end(child)
+        self._view.notice(TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}"))
+        return RETRY
+
+    def _lead(self, child: subprocess.Popen[bytes]) -> int | None:
+        """Keep the limits of the leader: a start, an update, and an end all come in time; no newer leader is there."""
+        try:
+            with contextlib.suppress(OSError):  # a shared folder that can't be read just now
+                writing.check()
+        except Superseded:  # the process itself may hang: what it made on the servers is the older leader's
+            _end(child)
+            raise
+        still_s, limits = self._awake() - self._moved_s, self._limits.for_waits_of(self._longest_wait_s)
+        stage = RunStage.DRAINING if self._drains else RunStage.TRAINING if self._begun else RunStage.STARTING
+        limit_s, what = STAGES[stage].seconds(limits), STAGES[stage].message.format(leader=self._task)
+        if stage is RunStage.STARTING and self._task.type == WORKER:
+            limit_s += self._patience.wait_s  # without a chief its process waits for the other workers
+        if still_s <= limit_s:
+            return None
+        if self._has_ended(self._total):  # only its last words to the others take long
+            _end(child)
+            return self._after_its_end()
+        return self._kill(child, f"{what} for {limit_s:.0f} s")
+
+    def _follow(self, child: subprocess.Popen[bytes], began_s: float) -> int | None:
+        """Look for the leader; end where it is away for too long."""
+        address = self._topology.address(self._topology.leader)
+        now_s = self._clock()
+        if address is None or self._task.type not in self._topology.types or now_s < self._next_probe_s:
+            return None
+        self._next_probe_s = now_s + PROBE_EVERY_S
+        leader = self._topology.leader
+        if self._reach({leader: address}):
+            self._leader_s = now_s
+            self._say(CONNECTED(f"{leader} ({address}) answers"), about="there", once=True)
+            return None
+        away_s = now_s - (self._leader_s or began_s)
+        in_vain = away_s >= self._patience.wait_s
+        was_there = self._leader_s is not None and away_s > SAY_EVERY_S
+        if (in_vain or was_there) and self._has_ended():
+            _end(child)
+            return self._say_completed()
+        if in_vain:
+            return self._kill(child, f"{leader} ({address}) did not answer for {self._patience.wait_s:g} s")
+        line = f"waiting for {leader} ({address}) ({away_s:.0f} of {self._patience.wait_s:g} s)"
+        self._say(WAITING(line), about="away")
+        return None
+
+    def _has_ended(self, total: int | None = None) -> bool:
+        """Return whether the run directory, if this task shares the leader's, says that training is complete.
+
+        Args:
+          total: with as many updates; None: whatever their number.
+        """
+        with contextlib.suppress(UserError):
+            ended = checkpoints.ended(self._run_dir.checkpoints)
+            return ended is not None and ended.outcome == "completed" and total in (None, ended.last_step)
+        return False
+
+    def _after(self, code: int) -> int:
+        """Return the exit code of the command after that of the process."""
+        if code == 0:
+            return self._after_its_end()
+        if code == PORT_IN_USE:
+            raise UserError(taken(self._task, self._topology))
+        if code in (FAILED, BAD_INPUT, SUPERSEDED, RETRY):  # the process has said why
+            return code
+        number = -code if code < 0 else code - 128
+        self._view.notice(TASK_GIVES_UP(f"{self._task} was ended by {signal_name(number)}; {_GOES_ON}"))
+        return 128 + number
+
+    def _after_its_end(self) -> int:
+        if not self._leads:
+            self._view.notice(TASK_ENDED(f"{self._task} has ended"))
+            return 0
+        ended = checkpoints.ended(self._run_dir.checkpoints)
+        if ended is None:
+            self._view.notice(TASK_GIVES_UP(f"{self._task} has ended without a result"))
+            return FAILED
+        line = f"{self._task} has ended: training is {ended.outcome} at step {ended.last_step:,}"
+        self._view.notice(TASK_ENDED(line, outcome=ended.outcome, step=ended.last_step))
+        code, self._concluded = self._conclude(ended.outcome), True
+        if ended.outcome == "diverged":
+            self._view.notice(TASK_GIVES_UP(diverged_line(ended.last_step)))
+            return FAILED
+        preempted = ended.outcome != "completed" and self._requests.last_signal not in (0, signal.SIGINT)
+        return RETRY if preempted else code
+
+    # The wait of a chief for the servers of all other tasks.
+
+    def gather(self) -> int | None:
+        """Return how many workers are there, once all that is needed is; None when told to stop, or in vain."""
+        leader, patience = self._topology.leader, self._patience
+        addresses = {task: address for task, address in self._topology.addresses.items() if task != leader}
+        began_s, rest_s = self._clock(), None
+        while self._requests.count == 0:
+            with contextlib.suppress(OSError):  # a shared folder that can't be read just now
+                writing.check()  # a newer leader may have begun meanwhile
+            there, now_s = self._reach(addresses), self._clock()
+            missing = [task for task in addresses if task not in there]
+            workers = sum(task.type == WORKER for task in there)
+            only_workers = all(task.type == WORKER for task in missing)
+            may_begin = only_workers and not patience.needs_all and workers >= (patience.least_workers or 1)
+            rest_s = (rest_s or now_s) if may_begin else None
+            if not missing:
+                self._view.notice(CONNECTED("all other tasks answer"))
+                return workers
+            names = _names(missing, addresses)
+            if rest_s is not None and (patience.least_workers is not None or now_s - rest_s >= REST_S):
+                line = f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later"
+                self._view.notice(line)
+                return workers
+            waited_s = now_s - began_s
+            if waited_s >= patience.wait_s:
+                self._view.notice(f"{names} did not answer for {patience.wait_s:g} s")
+                return None
+            self._say(WAITING(f"waiting for {names} ({waited_s:.0f} of {patience.wait_s:g} s)"), missing)
+            until_s = self._clock() + GATHER_EVERY_S
+            while self._clock() < until_s and self._requests.count == 0:
+                self._sleep(LOOK_EVERY_S)
+        return None
+
+    # Saying.
+
+    def _say(self, line: str, about: object, *, once: bool = False) -> None:
+        """Say a line. `about`: what it is about; equal things are said again only after 10 s, or never (`once`)."""
+        now_s = self._clock()
+        if about != self._said_of or now_s >= self._say_again_s and not once:
+            self._said_of, self._say_again_s = about, now_s + SAY_EVERY_S
+            self._view.notice(line)
+
+    def _read_rows(self) -> None:
+        if not self._leads:
+            return
+        for row in with_work(self._run_dir.work, self._progress.new_rows()):
+            self._view.progress(row.model_dump())
+            self._begun |= row.phase in BEGUN
+            self._longest_wait_s = row.longest_wait_seconds
+            if (workers := {worker.index: worker.pid for worker in row.workers}) != self._workers:
+                self._workers = workers
+                self._note_workers(workers)
+            if self._begun and ((row.applied, row.written) != self._counts or row.phase == SAVING):
+                self._counts, self._moved_s = (row.applied, row.written), self._awake()
+        for score in self._scores.new_rows():
+            self._view.evaluation(score)
+
+
+_GOES_ON = "the same command goes on"
+_AGAIN = f"{_GOES_ON} (exit code {RETRY})"
+
+
+def taken(task: Task, topology: ClusterTopology) -> str:
+    """Return a line on a port that another program has."""
+    return (
+        f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there; usually "
+        "another program does: stop that one, or name another port, the same for every task"
+    )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill a process with its group, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(5.0)
+
+
+def _names(tasks: Sequence[Task], addresses: Mapping[Task, str]) -> str:
+    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
+    return ", ".join(f"{task} ({addresses[task]})" for task in tasks[:_NAMED]) + more

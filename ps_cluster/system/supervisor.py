@@ -85,7 +85,7 @@ class TaskExit:
 
     @property
     def how(self) -> str:
-        return f"exit code {self.exit_code}" if self.exit_code >= 0 else _signal_name(-self.exit_code)
+        return f"exit code {self.exit_code}" if self.exit_code >= 0 else signal_name(-self.exit_code)
 
     def __str__(self) -> str:
         killed = self.exit_code < 0 and not self.time  # then its last line, often progress, is not the reason
@@ -247,7 +247,8 @@ def _last_line(log: Path, start: int) -> str:
     return telling[-1][:_LINE_CHARACTERS] if telling else ""
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal, e.g. "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
