@@ -24,40 +24,8 @@ from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import RowTail, read_json
 from ps_cluster.files.writing import open_append, write_json, write_whole
-from ps_cluster.launch import topology
-from ps_cluster.launch.rules import (
-    Action,
-    AnswerScale,
-    ClusterStarted,
-    Decisions,
-    DrainLeader,
-    Ending,
-    EvaluatorDone,
-    Event,
-    GiveUp,
-    Kill,
-    LauncherLimits,
-    LeaderDone,
-    Notice,
-    PortTaken,
-    ProgressSeen,
-    RestartFromSnapshot,
-    RestartTask,
-    RestartTraining,
-    Scale,
-    ScaleRequested,
-    ScoreSeen,
-    SnapshotChecked,
-    StartCluster,
-    StopAll,
-    Stopped,
-    StopRequested,
-    StopTraining,
-    TaskDied,
-    TimePassed,
-    WriteStacks,
-)
-from ps_cluster.launch.silence import Silent
+from ps_cluster.launch import rules, topology
+from ps_cluster.launch.rules import Action, Decisions, Ending, Event, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
 from ps_cluster.report import closing_table, summary
 from ps_cluster.report.closing_table import try_to_draw_results
@@ -69,7 +37,7 @@ from ps_cluster.runs.messages import ScaleDesk
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system import environment, machine
+from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.fork_server import ForkServer, fork_server
 from ps_cluster.system.machine import Usage, allowance, room
@@ -117,13 +85,8 @@ def run_local(
         environment.temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock) as server,
-        contextlib.ExitStack() as beside,
+        tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
-        if tensorboard:
-            from ps_cluster.system.tensorboard_server import TensorBoardServer
-
-            log = run_dir.log("tensorboard", 0)
-            beside.enter_context(TensorBoardServer(run_dir.tensorboard, log, view.notice))
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
         write_form(run_dir.examples, dataset)
@@ -152,7 +115,7 @@ def run_local(
             began=began,
             life=environment.life_of(os.getpid()),
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-            silences=[silent.to_json() for silent in watch.silences],
+            silences=watch.silences,
             scaled=watch.scalings,
             usage=cluster.usage.report(),
             machine=machine.describe(),
@@ -401,22 +364,17 @@ class LocalCluster:
         content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
         write_json(self._run_dir.cluster, content.model_dump())
 
-    def _cores(self, task: Task) -> tuple[str, ...]:
-        if task.type != WORKER:
-            return ()
-        cores = sorted(os.sched_getaffinity(0))
-        own = cores_of(task.index, self._config, cores, usable=allowance().threads)
-        return "--cores", ",".join(map(str, own))
-
-    def _awaited(self, task: Task) -> tuple[str, ...]:
-        """Return the options that tell the chief for how many workers to wait before it begins."""
-        return ("--least-workers", str(len(self.topology.workers))) if task.type == CHIEF else ()
-
     def _spec(self, task: Task) -> TaskSpec:
-        named = ("--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index))
+        options = ["--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index)]
+        if task.type == WORKER:
+            cores = sorted(os.sched_getaffinity(0))
+            own = cores_of(task.index, self._config, cores, usable=allowance().threads)
+            options += ["--cores", ",".join(map(str, own))]
+        if task.type == CHIEF:  # for so many workers it waits before it begins
+            options += ["--least-workers", str(len(self.topology.workers))]
         return TaskSpec(
             task=task,
-            argv=(*self._task_argv, *named, *self._cores(task), *self._awaited(task), *self._task_options),
+            argv=(*self._task_argv, *options, *self._task_options),
             env=environment.for_child(os.environ, os.getpid()) | {"TF_CONFIG": self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),
@@ -432,6 +390,7 @@ class EventLoop:
 
     Attributes:
       scalings: the changes of the number of workers.
+      silences: the worker processes that were killed because they were silent.
     """
 
     def __init__(
@@ -462,18 +421,14 @@ class EventLoop:
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._decisions = Decisions(config, run_dir, limits, clock())
+        self.silences = self._decisions.silences
         self._ending: Ending | None = None
-
-    @property
-    def silences(self) -> list[Silent]:
-        """The worker processes that were killed because they were silent."""
-        return self._decisions.silences
 
     def until_the_end(self) -> Ending:
         """Start the cluster; return when nothing is left to wait for. The caller stops what still runs."""
         for rows_of_before in (self._progress, self._evaluation):
             rows_of_before.skip()
-        self._carry_out(StartCluster())
+        self._carry_out(rules.StartCluster())
         while True:
             self._look()
             if self._ending is not None:
@@ -502,25 +457,25 @@ class EventLoop:
             self._show_tasks()
         if requests > self._requests_seen:
             self._requests_seen += 1
-            self._tell(StopRequested(self._requests.exit_code))
+            self._tell(rules.StopRequested(self._requests.exit_code))
         if (workers := self._scale_desk.asked()) is not None:
-            self._tell(ScaleRequested(workers))
+            self._tell(rules.ScaleRequested(workers))
         states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
-        self._tell(TimePassed(self._cluster.pids, tuple(self._cluster.frozen()), states))
+        self._tell(rules.TimePassed(self._cluster.pids, tuple(self._cluster.frozen()), states))
 
     def _read_rows(self) -> None:
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._newest = row
             self._view.progress(row.model_dump())
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
-            self._tell(ProgressSeen(row, workers))
+            self._tell(rules.ProgressSeen(row, workers))
         for score in self._evaluation.new_rows():
             self._view.evaluation(score)
-            self._tell(ScoreSeen())
+            self._tell(rules.ScoreSeen())
 
     def _ends(self, exits: list[TaskExit]) -> Iterator[Event]:
         if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:
-            yield PortTaken(taken[0])
+            yield rules.PortTaken(taken[0])
         # The leader's end first: exits of other training tasks after it need no recovery.
         for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
             # Because of an earlier event its task may have a new process by now.
@@ -532,51 +487,51 @@ class EventLoop:
 
     def _end(self, task_exit: TaskExit) -> Event:
         if self._is_leaders_end(task_exit):
-            return LeaderDone(training_outcome(self._run_dir))
+            return rules.LeaderDone(training_outcome(self._run_dir))
         done = task_exit.task.type == EVALUATOR and task_exit.exit_code == 0
         if done and checkpoints.ended(self._run_dir.checkpoints):
-            return EvaluatorDone()
-        return TaskDied(task_exit)
+            return rules.EvaluatorDone()
+        return rules.TaskDied(task_exit)
 
     # Acting.
 
     def _carry_out(self, action: Action) -> None:
         cluster = self._cluster
         match action:
-            case Notice(line):
+            case rules.Notice(line):
                 self._notice(line)
-            case StartCluster():
+            case rules.StartCluster():
                 cluster.start()
                 self._has_started()
-            case RestartTraining(resume):
+            case rules.RestartTraining(resume):
                 cluster.restart_training(resume=resume)
                 self._has_started()
-            case RestartTask(task):
+            case rules.RestartTask(task):
                 cluster.restart(task)
                 self._show_tasks()
-            case RestartFromSnapshot():
+            case rules.RestartFromSnapshot():
                 self._take_back(action)
-            case GiveUp(task):
+            case rules.GiveUp(task):
                 cluster.give_up(task)
                 self._has_started()
-            case Scale(start, stop):
+            case rules.Scale(start, stop):
                 cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
                 self._has_started()
-            case AnswerScale(line, refused):
+            case rules.AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
-            case DrainLeader(leader):
+            case rules.DrainLeader(leader):
                 cluster.signal(leader, signal.SIGTERM)
-            case WriteStacks(tasks):
+            case rules.WriteStacks(tasks):
                 for task in tasks:
                     cluster.signal(task, signal.SIGUSR1)
                 self._sleep(self._look_every_s)
-            case Kill(task):
+            case rules.Kill(task):
                 if task in cluster.pids:
                     cluster.signal(task, signal.SIGKILL)
-            case StopTraining(grace_s):
+            case rules.StopTraining(grace_s):
                 cluster.stop(TRAINING_TYPES, grace_s)
                 self._has_stopped()
-            case StopAll():
+            case rules.StopAll():
                 cluster.stop_all(grace_s=0)
                 self._has_stopped()
             case Ending():
@@ -585,28 +540,19 @@ class EventLoop:
                 assert_never(action)
 
     def _has_started(self) -> None:
-        self._note_the_number_of_workers()
-        self._show_tasks()
-        self._tell(ClusterStarted(self._cluster.topology))
-
-    def _note_the_number_of_workers(self) -> None:
         before, self._workers = self._workers, len(self._cluster.topology.workers)
         if before is not None and before != self._workers:
-            now = self._newest
-            self.scalings.append(
-                ScalingRow(
-                    applied=now.applied,
-                    train_seconds=max(0.0, now.train_seconds),
-                    before=before,
-                    workers=self._workers,
-                )
-            )
+            applied, seconds = self._newest.applied, max(0.0, self._newest.train_seconds)
+            row = ScalingRow(applied=applied, train_seconds=seconds, before=before, workers=self._workers)
+            self.scalings.append(row)
+        self._show_tasks()
+        self._tell(rules.ClusterStarted(self._cluster.topology))
 
     def _has_stopped(self) -> None:
         self._show_tasks()
-        self._tell(Stopped())
+        self._tell(rules.Stopped())
 
-    def _take_back(self, request: RestartFromSnapshot) -> None:
+    def _take_back(self, request: rules.RestartFromSnapshot) -> None:
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
         self._read_rows()  # the last ones of the old leader
         problem, snapshot = "", False
@@ -616,7 +562,7 @@ class EventLoop:
                 problem = f"no state in '{self._run_dir.root}' can be read, and nothing is begun anew over them"
         except RunFailed as error:
             problem = str(error)
-        self._tell(SnapshotChecked(request, snapshot, problem))
+        self._tell(rules.SnapshotChecked(request, snapshot, problem))
 
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())

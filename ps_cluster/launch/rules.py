@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.silence import UNDER_WAY, SilenceDetector, Silent
+from ps_cluster.launch.silence import UNDER_WAY, SilenceDetector
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.logs import (
     CLUSTER_RESTARTED,
@@ -23,7 +24,7 @@ from ps_cluster.runs.logs import (
     TASK_RESTARTED,
     WORKER_SILENT,
 )
-from ps_cluster.runs.result_rows import SAVING, ProgressRow
+from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
@@ -48,7 +49,7 @@ def diverged_line(updates: int) -> str:
     )
 
 
-# The time limits, and a table of the stages of a run: the limit of each, and what follows when it is over.
+# The time limits, and a table of the stages of a run with the limit of each.
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,7 @@ class RunStage(Enum):
     SCORING = "scoring"
 
 
-class AtLimit(Enum):
-    """The consequence when nothing moves in a stage for as long as its limit."""
-
-    FAIL = "the run ends as failed"
-    END_THE_LEADER = "all tasks write their stacks, and the leader is killed: its death restarts the cluster"
-    LEAVE_UNSCORED = "the run ends with the outcome of training, and exit code 1"
-
-
-@dataclass(frozen=True)
-class StageLimit:
+class StageLimit(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -111,16 +103,13 @@ class StageLimit:
 
     seconds: Callable[[LauncherLimits], float]
     message: str
-    then: AtLimit
 
 
 STAGES: Mapping[RunStage, StageLimit] = {
-    RunStage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin", AtLimit.FAIL),
-    RunStage.TRAINING: StageLimit(
-        lambda it: it.standstill_s, "training stands still: no update", AtLimit.END_THE_LEADER
-    ),
-    RunStage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end", AtLimit.FAIL),
-    RunStage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing", AtLimit.LEAVE_UNSCORED),
+    RunStage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin"),
+    RunStage.TRAINING: StageLimit(lambda it: it.standstill_s, "training stands still: no update"),
+    RunStage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end"),
+    RunStage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing"),
 }
 
 
@@ -356,7 +345,7 @@ Action = (
 Actions = tuple[Action, ...]
 
 
-# Decide after a death who starts again, when, and when to give up; keep the actions that are planned for later.
+# Decide after a death who starts again, when, and when to give up.
 #
 # What follows from the death of a worker, a ps, the chief or the evaluator is the mode's table, `Mode.on_death`
 # (`ON_DEATH` in config/modes.py, unless the mode has its own). This module counts by it.
@@ -464,34 +453,6 @@ class Recovery:
         return CLUSTER if self.restarts_all(death) else death.task
 
 
-class DelayedActions:
-    """Actions to take later, at most one for each key: a task, or `CLUSTER`."""
-
-    def __init__(self) -> None:
-        self._plans: dict[Hashable, tuple[float, Action]] = {}
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._plans
-
-    def add(self, key: Hashable, at_s: float, action: Action) -> None:
-        """Plan an action for a time."""
-        self._plans[key] = (at_s, action)
-
-    def drop(self, *keys: Hashable) -> None:
-        """Forget what is planned for these keys."""
-        for key in keys:
-            self._plans.pop(key, None)
-
-    def clear(self) -> None:
-        """Forget all plans."""
-        self._plans.clear()
-
-    def due(self, now_s: float) -> list[Action]:
-        """Return the actions whose time has come; they are no longer planned."""
-        due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
-        return [self._plans.pop(key)[1] for key in due]
-
-
 def all_of(types: tuple[str, ...]) -> str:
     """Return "chief, ps and workers", or those of them that the cluster has."""
     *others, last = (_IN_WORDS[kind] for kind in types)
@@ -525,16 +486,13 @@ def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions
     start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
     if not more:
         return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
-    done = f"started {_listed(start)}" if start else f"stopped {_listed(stop)}; others take their steps"
+    names = ", ".join(map(str, start or stop))
+    done = f"started {names}" if start else f"stopped {names}; others take their steps"
     return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}")
 
 
 def _count(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
-
-
-def _listed(tasks: list[Task]) -> str:
-    return ", ".join(map(str, tasks))
 
 
 # Decide the actions that each event of a run asks for. Touches no process, file or clock; launcher.py carries it out.
@@ -560,9 +518,9 @@ class Decisions:
         self._longest_wait_s = 0.0  # for an update, as the leader tells
         self._on_death = config.mode_kind.on_death
         self._recovery = Recovery(limits, self._on_death)
-        self._plans = DelayedActions()
+        self._plans: dict[Hashable, tuple[float, Action]] = {}  # a task, or `CLUSTER` → when to do what
         self._silence = SilenceDetector(config, limits, now_s)
-        self.silences: list[Silent] = []
+        self.silences: list[SilenceRow] = []
         self._frozen_since: dict[Task, float] = {}
         self._killed_at: dict[tuple[Task, int], float] = {}  # (task, pid) → when it was killed, until it is gone
         self._topology = ClusterTopology({})
@@ -644,7 +602,7 @@ class Decisions:
             log = self._run_dir.log(leader.type, leader.index)
             return (Ending("failed", 1, f"{leader} ended without a result (log: {log})"),)
         self._outcome = outcome
-        self._plans.drop(*self._tasks(TRAINING_TYPES))
+        self._drop_plans(self._tasks(TRAINING_TYPES))
         self._enter(RunStage.SCORING, now_s)
         return (StopTraining(self._limits.grace_s), *self._scoring_over_already())
 
@@ -678,7 +636,7 @@ class Decisions:
             return (AnswerScale(line, refused=True),)
         actions = scale(self._config, self._topology, workers)
         for action in actions:
-            self._plans.drop(*(action.stop if isinstance(action, Scale) else ()))
+            self._drop_plans(action.stop if isinstance(action, Scale) else ())
         return actions
 
     # A task dies.
@@ -713,7 +671,7 @@ class Decisions:
             return self._give_up(task, self._recovery.first_cause(death), gone=True)
         if self._recovery.restarts_all(death):
             return (RestartFromSnapshot(f"{death}", delay_s),)
-        self._plans.add(task, now_s + delay_s, RestartTask(task))
+        self._plans[task] = now_s + delay_s, RestartTask(task)
         return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
 
     def _on_taken_back(self, event: SnapshotChecked, now_s: float) -> Actions:
@@ -721,8 +679,8 @@ class Decisions:
         if event.problem:
             return (Ending("failed", 1, f"{cause}; {event.problem}"),)
         self._silence.forget()
-        self._plans.drop(*self._tasks(TRAINING_TYPES))
-        self._plans.add(CLUSTER, now_s + delay_s, RestartTraining(resume=event.snapshot))
+        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=event.snapshot)
         self._enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if event.snapshot else "the beginning"
         line = f"{cause}; starting {all_of(self._topology.types)} again{after(delay_s)} from {where}"
@@ -751,7 +709,8 @@ class Decisions:
     # Time passes.
 
     def _on_time(self, event: TimePassed, now_s: float) -> Actions:
-        actions = [*self._plans.due(now_s), *self._end_frozen(event, now_s)]
+        due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
+        actions = [*(self._plans.pop(key)[1] for key in due), *self._end_frozen(event, now_s)]
         if self._under_way:
             actions += self._end_silent(event, now_s)
         given_up: list[Action] = []
@@ -806,21 +765,20 @@ class Decisions:
         return keys
 
     def _at_limit(self, event: TimePassed, now_s: float) -> Actions:
+        """Return what follows when nothing moves in a stage for as long as its limit."""
         stage, leader = STAGES[self._stage], self._topology.leader
         limit_s = stage.seconds(self._limits_now)
         if now_s - self._moved_at <= limit_s:
             return ()
         what = stage.message.format(leader=leader)
         message = f"{what} for {limit_s:.0f} s ({event.states}; logs: {self._run_dir.logs})"
-        match stage.then:
-            case AtLimit.FAIL:
-                return (Ending("failed", 1, message),)
-            case AtLimit.LEAVE_UNSCORED:
-                return (self._unscored(message),)
-            case AtLimit.END_THE_LEADER:
-                self._moved_at = now_s
-                notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
-                return (WriteStacks(self._topology.tasks), *self._kill(leader, event, now_s), notice)
+        if self._stage is RunStage.SCORING:
+            return (self._unscored(message),)
+        if self._stage is not RunStage.TRAINING:
+            return (Ending("failed", 1, message),)
+        self._moved_at = now_s  # the leader's death restarts the cluster
+        notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
+        return (WriteStacks(self._topology.tasks), *self._kill(leader, event, now_s), notice)
 
     def _ended(self) -> Ending:
         """Return the end of a run of which nothing is left to do."""
@@ -831,6 +789,10 @@ class Decisions:
     def _unscored(self, why: str) -> Ending:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"
         return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
+
+    def _drop_plans(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            self._plans.pop(task, None)
 
     def _tasks(self, types: tuple[str, ...]) -> list[Task]:
         return [task for task in self._topology.tasks if task.type in types]

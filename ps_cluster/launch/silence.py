@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
 from ps_cluster.config.modes import Waits
-from ps_cluster.runs.result_rows import SAVING, ProgressRow
+from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
 
 if TYPE_CHECKING:
     from ps_cluster.launch.rules import LauncherLimits
@@ -21,19 +20,6 @@ PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is 
 LONGEST_ROW_S = 1.0
 
 
-@dataclass(frozen=True)
-class Silent:
-    """A worker process that makes no progress and is to be ended."""
-
-    worker: int
-    pid: int
-    updates: int  # of this process before
-    seconds: float  # without an update, while others had some or waited for this worker
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class _Worker:
     """One worker process as seen in the rows of progress. All times in seconds."""
 
@@ -41,13 +27,10 @@ class _Worker:
         self.pid = pid
         self.updates = 0
         self.passed_s = 0.0  # without an update while others had some, since its last update or its start
-        self._still_s = 0.0  # with work, since the last update of any worker
+        self.still_s = 0.0  # with work, since the last update of any worker
         self._first_updates = 0
         self._since_s = 0.0  # since its last update, not counting stalls of all workers
         self._working_s = 0.0  # from its first update to its last, not counting such stalls
-
-    def has_moved(self, updates: int) -> bool:
-        return updates > self.updates
 
     def move(self, updates: int) -> None:
         """Note new updates of this worker."""
@@ -57,15 +40,11 @@ class _Worker:
             self._first_updates = updates
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
-    def stand(self, seconds: float) -> None:
-        """Note `seconds` with work and without an update."""
-        self._still_s += seconds
-
     def see_others(self, seconds: float, *, as_usual: bool) -> None:
         """Note an update of some worker, `seconds` after the one before. Not `as_usual`: all workers stalled."""
         self._since_s += seconds
-        self.passed_s += self._still_s * as_usual
-        self._still_s = 0.0
+        self.passed_s += self.still_s * as_usual
+        self.still_s = 0.0
 
     @property
     def stopped_first(self) -> bool:
@@ -142,9 +121,9 @@ class SilenceDetector:
 
     def _count(self, updates: Mapping[int, int], seconds: float, with_work: set[int], *, due: bool) -> None:
         self._still_s = (self._still_s + seconds) * due
-        moving = {index: worker for index, worker in self._workers.items() if worker.has_moved(updates[index])}
+        moving = {index: worker for index, worker in self._workers.items() if updates[index] > worker.updates}
         for index in with_work - moving.keys():
-            self._workers[index].stand(seconds)
+            self._workers[index].still_s += seconds
         if not moving:
             return
         longest_s = max(LONGEST_ROW_S, PAUSE_STEPS * max(worker.step_s or 0.0 for worker in moving.values()))
@@ -154,7 +133,7 @@ class SilenceDetector:
             worker.move(updates[index])
         self._still_s = 0.0
 
-    def longest(self) -> Silent | None:
+    def longest(self) -> SilenceRow | None:
         """Return the worker silent for longest among those past their deadline; its process then counts as ended."""
         overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
         if not overdue:
@@ -163,7 +142,7 @@ class SilenceDetector:
         worker = self._workers.pop(index)
         self._ended[index] += 1
         self._still_s = 0.0  # other workers need time to get its steps
-        return Silent(index, worker.pid, worker.updates, overdue[index])
+        return SilenceRow(worker=index, pid=worker.pid, updates=worker.updates, seconds=overdue[index])
 
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]

@@ -347,7 +347,11 @@ class ServerSummary(Row):
 
 
 class SilenceRow(Row):
-    """A worker process that was ended because it did nothing (launch/silence.py)."""
+    """A worker process that was ended because it did nothing (launch/silence.py).
+
+    Attributes:
+      updates: of this process before. seconds: without an update, while others had some or waited for this worker.
+    """
 
     worker: Index
     pid: Pid

@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster.config.modes import MODES, ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.rules import DelayedActions, LauncherLimits, Recovery, RestartPolicy, RestartTask
+from ps_cluster.launch.rules import LauncherLimits, Recovery, RestartPolicy
 from ps_cluster.system.supervisor import TaskExit
 
 
@@ -91,14 +91,3 @@ def test_a_worker_is_as_important_as_the_others_wait_for_it(mode, whole_cluster,
 
 def test_the_evaluator_never_takes_the_cluster_with_it():
     assert not any(MODES[mode].on_death["evaluator"].whole_cluster for mode in MODES.names)
-
-
-def test_plans_are_due_once_at_their_time_unless_dropped():
-    plans = DelayedActions()
-    one, two, three = (RestartTask(Task("worker", index)) for index in range(3))
-    plans.add("a", 1.0, one)
-    plans.add("b", 2.0, two)
-    plans.add("c", 2.0, three)
-    assert plans.due(0.9) == [] and plans.due(1.5) == [one] and "a" not in plans
-    plans.drop("c", "unknown")
-    assert plans.due(3.0) == [two] and plans.due(3.0) == []
