@@ -128,6 +128,7 @@ class ExampleSpec:
 # Each names its TensorFlow part, a subclass of `ps_cluster.models.judges.LossAndMetric`.
 
 SMOOTHING = "training.label_smoothing"
+_ROWS = 2**16  # targets that are looked at together
 
 
 class Objective:
@@ -191,6 +192,10 @@ class Objective:
         """Return the metric of each prediction [N, outputs], [N]; the judge has it for outputs, in a graph."""
         raise NotImplementedError
 
+    def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
+        """Return the metric on test targets of an answer that does not look at the inputs; None where none is known."""
+        return None
+
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
         if config.training.class_weights and not self.weighs_classes:
@@ -244,6 +249,13 @@ class Classification(Objective):
         right: np.ndarray = self.decisions(predictions) == target
         return right
 
+    def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
+        """Return the share of the most frequent class: that of the answer that always names it."""
+        if not spec.classes:
+            return None
+        counts = sum(np.bincount(part, minlength=len(spec.classes)) for part in _parts(target, np.int64))
+        return float(np.max(counts) / len(target))
+
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
         """Refuse a part without a class that a random part would lack with a probability below one in a million."""
         counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
@@ -287,6 +299,11 @@ class MultiLabel(Objective):
         shares: np.ndarray = (self.decisions(predictions) == (target > 0.5)).mean(1)
         return shares
 
+    def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
+        """Return the accuracy of the answer that gives each label to all, or to none, whichever is right more often."""
+        share = np.count_nonzero(target, axis=0) / len(target)
+        return float(np.maximum(share, 1 - share).mean())
+
 
 class Regression(Objective):
     """Each example has one or several numbers to predict. Target: floating-point."""
@@ -323,6 +340,20 @@ class Regression(Objective):
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         errors: np.ndarray = np.abs(predictions - target.reshape(predictions.shape)).mean(1)
         return errors
+
+    def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
+        """Return the mean absolute error of the mean of the training targets."""
+        if not spec.target.mean:
+            return None
+        sums = (float(np.abs(part - np.array(spec.target.mean)).sum()) for part in _parts(target, np.float64))
+        found = sum(sums) / target.size
+        return found if math.isfinite(found) else None
+
+
+def _parts(target: np.ndarray, dtype: type[np.generic]) -> Iterator[np.ndarray]:
+    """Yield targets some at a time: they may be a mapped file that is larger than memory."""
+    for first in range(0, len(target), _ROWS):
+        yield np.asarray(target[first : first + _ROWS], dtype)
 
 
 def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:

@@ -67,89 +67,76 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class HealthFacts:
-    """All that a probe looks at."""
+    """All that a probe looks at. Its methods give the answers about one process."""
 
     run_dir: RunDir
     bounds: HealthBounds
     machine: Surroundings
     row: ProgressRow | None
 
-    def is_of(self, member: Member) -> bool:
-        """Return whether the newest row was written in the life of a process."""
+    def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
+        """Yield the signs of a process, each by itself; what it left tells nothing where it is gone or stopped."""
+        state = self.machine.state(member.pid, self.run_dir.root, member.life)
+        yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
+        if state != "running":
+            return
+        if member.address is not None and not member.watches_rows:  # a leader opens its port when it connects
+            _, port = host_and_port(member.address)
+            good = self.machine.listens(member.pid, port)
+            yield HealthSign("port", good, f"port {port} is open" if good else f"nothing listens at port {port}")
+        if not member.watches_rows:
+            return
+        row = self._row_of(member)
+        if row is not None and row.phase in UNDER_WAY:  # then one comes each half a second
+            age_s = self._age_s(row.time)
+            says = f"the last sign of the leader is {age_s:.1f} s old"
+            yield _bounded("rows", says, age_s, self.bounds.age_s, "--max-age")
+        if probe == READY:
+            yield self._training(row)
+            if self.row is not None and self.row.phase in UNDER_WAY:
+                yield self._saved()
+
+    def _row_of(self, member: Member) -> ProgressRow | None:
+        """Return the newest row, if it was written in the life of this process."""
         began = self.machine.wall() - self.machine.age_s(member.pid)
-        return self.row is not None and self.row.time >= began - _SLACK_S
+        return self.row if self.row is not None and self.row.time >= began - _SLACK_S else None
 
-    def under_way(self, member: Member) -> bool:
-        """Return whether a process writes rows, or started who does, and training goes on by the newest."""
-        return member.watches_rows and self.row is not None and self.row.phase in UNDER_WAY
+    def _age_s(self, at: float) -> float:
+        return max(0.0, self.machine.wall() - at)
 
-    @property
-    def row_age_s(self) -> float:
-        return max(0.0, self.machine.wall() - self.row.time) if self.row else 0.0
+    def _training(self, row: ProgressRow | None) -> HealthSign:
+        """Return whether training has begun and goes on, by a row of the process that is asked about."""
+        if row is None or row.phase in BEFORE:
+            newest = self.row.phase if self.row else "no row yet"
+            return HealthSign("training", False, f"training has not begun: {newest}")
+        if row.phase not in UNDER_WAY:
+            return HealthSign("training", True, f"training is over: {row.phase}")
+        if row.times.resumed_update is None or row.times.last_update is None:
+            return HealthSign("training", False, "no update yet")
+        still_s = self._age_s(row.time) + row.times.seconds - row.times.last_update
+        done = f"{row.applied:,} of {row.total:,} updates" if row.total else f"{row.applied:,} updates"
+        says = f"{done}, the last one {still_s:.1f} s ago"
+        return _bounded("training", says, still_s, self.bounds.age_s, "--max-age")
 
-
-Look = Callable[[Member, HealthFacts], HealthSign | None]
-
-
-def process_sign(member: Member, scene: HealthFacts) -> HealthSign:
-    """Return whether the process is there, and not stopped."""
-    state = scene.machine.state(member.pid, scene.run_dir.root, member.life)
-    return HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
-
-
-def port_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
-    """Return whether the task's port is open. The leader opens its own when it connects, so its rows are asked."""
-    if member.address is None or member.watches_rows:
-        return None
-    _, port = host_and_port(member.address)
-    good = scene.machine.listens(member.pid, port)
-    return HealthSign("port", good, f"port {port} is open" if good else f"nothing listens at port {port}")
-
-
-def rows_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
-    """Return whether the rows are fresh while training is under way, which takes half a second a row."""
-    if not scene.under_way(member) or not scene.is_of(member):
-        return None
-    age_s, most_s = scene.row_age_s, scene.bounds.age_s
-    bound = "" if age_s <= most_s else f" (--max-age {most_s:g})"
-    return HealthSign("rows", age_s <= most_s, f"the last sign of the leader is {age_s:.1f} s old{bound}")
+    def _saved(self) -> HealthSign:
+        """Return whether the newest checkpoint or snapshot is young enough."""
+        most_s = self.bounds.save_s
+        times = [saved for folder in self.run_dir.states if (saved := checkpoints.saved_at(folder)) is not None]
+        if not times:
+            return HealthSign("saved", most_s is None, "no checkpoint or snapshot yet")
+        age_s = self._age_s(max(times))
+        says = f"the newest checkpoint or snapshot is {age_s:.1f} s old"
+        return _bounded("saved", says, age_s, most_s, "--max-save-age")
 
 
-def training_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
-    """Return whether training has begun and goes on."""
-    if not member.watches_rows:
-        return None
-    row = scene.row
-    if row is None or row.phase in BEFORE or not scene.is_of(member):
-        return HealthSign("training", False, f"training has not begun: {row.phase if row else 'no row yet'}")
-    if row.phase not in UNDER_WAY:
-        return HealthSign("training", True, f"training is over: {row.phase}")
-    if row.times.resumed_update is None or row.times.last_update is None:
-        return HealthSign("training", False, "no update yet")
-    still_s = scene.row_age_s + row.times.seconds - row.times.last_update
-    good = still_s <= scene.bounds.age_s
-    bound = "" if good else f" (--max-age {scene.bounds.age_s:g})"
-    done = f"{row.applied:,} of {row.total:,} updates" if row.total else f"{row.applied:,} updates"
-    return HealthSign("training", good, f"{done}, the last one {still_s:.1f} s ago{bound}")
+def _bounded(name: str, says: str, seconds: float, most_s: float | None, option: str) -> HealthSign:
+    """Return a sign that is bad where something takes longer than an option says."""
+    good = most_s is None or seconds <= most_s
+    return HealthSign(name, good, says if good else f"{says} ({option} {most_s:g})")
 
 
-def saved_sign(member: Member, scene: HealthFacts) -> HealthSign | None:
-    """Return whether the newest checkpoint or snapshot is young enough, while training is under way."""
-    if not scene.under_way(member):
-        return None
-    most_s = scene.bounds.save_s
-    times = [saved for folder in scene.run_dir.states if (saved := checkpoints.saved_at(folder)) is not None]
-    if not times:
-        return HealthSign("saved", most_s is None, "no checkpoint or snapshot yet")
-    age_s = max(0.0, scene.machine.wall() - max(times))
-    good = most_s is None or age_s <= most_s
-    bound = "" if good else f" (--max-save-age {most_s:g})"
-    return HealthSign("saved", good, f"the newest checkpoint or snapshot is {age_s:.1f} s old{bound}")
-
-
-_LIVE: tuple[Look, ...] = (process_sign, port_sign, rows_sign)
-PROBES = {"live": _LIVE, "ready": (*_LIVE, training_sign, saved_sign)}
-_GOOD = {"live": "alive", "ready": "ready"}  # the first word of an answer
+LIVE, READY = PROBES = ("live", "ready")
+_GOOD = {LIVE: "alive", READY: "ready"}  # the first word of an answer
 
 
 @dataclass(frozen=True)
@@ -184,15 +171,8 @@ def ask(root: Path, probe: str, task: Task | None, bounds: HealthBounds, machine
         return Health(
             probe, (HealthSign("process", False, f"nothing of {task or 'a run'} has started in '{root}' yet"),)
         )
-    scene = HealthFacts(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
-    signs: list[HealthSign] = []
-    for member in members:
-        for look in PROBES[probe]:
-            if (sign := look(member, scene)) is not None:
-                signs.append(sign)
-                if sign.name == "process" and not sign.good:
-                    break  # what it left tells nothing
-    return Health(probe, tuple(signs))
+    facts = HealthFacts(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
+    return Health(probe, tuple(sign for member in members for sign in facts.signs(member, probe)))
 
 
 def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import singledispatch
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-import numpy as np
-
 from ps_cluster.config import changed, load_config
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.objectives import OBJECTIVES, Classification, MultiLabel, Objective, Regression
-from ps_cluster.data.packed import PackedDataset, load_pointed
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs.result_rows import (
     EvaluationRow,
     EvaluationSummary,
+    MeasuredMetric,
     NetworkSummary,
     Outcome,
     ProcessWork,
@@ -30,6 +28,7 @@ from ps_cluster.runs.result_rows import (
     ServerSummary,
     SilenceRow,
     Summary,
+    TrainingNumbers,
     TrainingResult,
     Updates,
     WorkerRow,
@@ -42,10 +41,6 @@ from ps_cluster.runs.run_dir import RunDir
 SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
 
 UPDATES = tuple(Updates.model_fields)  # names
-FROM_TRAINING = (
-    "updates", "gradients", "proof", "staleness", "examples_per_second", "train_seconds", "goodput", "rolled_back_seconds",
-    "interrupted_seconds", "bad_losses",
-)  # fmt: skip
 
 Json = dict[str, Any]
 Restarts = Mapping[tuple[str, int], int]
@@ -129,7 +124,7 @@ def write_summary(
         machine=machine,
         network=NetworkSummary(**network),
         evaluation=evaluation,
-        **{name: getattr(training, name) for name in FROM_TRAINING},
+        **{name: getattr(training, name) for name in TrainingNumbers.model_fields},
         **usage,
     )
     return _write(run_dir, summary)
@@ -148,7 +143,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> J
 
 
 def _write(run_dir: RunDir, summary: Summary) -> Json:
-    content = summary.model_dump(mode="json")
+    content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # these first
     write_json(run_dir.summary, content)
     return content
 
@@ -256,13 +251,8 @@ def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
     sound = [row for row in history if math.isfinite(row.merit)]
     best = max(sound, key=lambda row: row.merit) if sound else EvaluationSummary()
     return EvaluationSummary(
-        test_accuracy=last.test_accuracy,
-        test_error=last.test_error,
-        test_loss=last.test_loss,
-        validation_accuracy=last.validation_accuracy,
-        validation_error=last.validation_error,
+        **{name: getattr(last, name) for name in MeasuredMetric.model_fields},
         augmented_test_accuracy=last.augmented_test_accuracy,
-        step=last.step,
         best_test_accuracy=best.test_accuracy,
         best_test_error=best.test_error,
         best_step=best.step,
@@ -281,9 +271,7 @@ def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
         return None
 
 
-# Compute the metric that an answer gets which does not look at the inputs. Whoever is not better has learned nothing.
-
-_ROWS = 2**16  # targets that are looked at together
+# The metric that an answer gets which does not look at the inputs. Whoever is not better has learned nothing.
 
 
 class Guess(NamedTuple):
@@ -308,47 +296,7 @@ def guess_of_run(pointer: Path) -> Guess | None:
     """Return the guess for the data set that a run's dataset.json names; None if it is unknown or not there."""
     try:
         dataset = load_pointed(pointer)
-        value = guess(OBJECTIVES[dataset.spec.objective], dataset)
+        value = OBJECTIVES[dataset.spec.objective].guess(dataset.target("test"), dataset.spec)
     except (UserError, OSError):
         return None
     return None if value is None else Guess(value, dataset.test_examples)
-
-
-@singledispatch
-def guess(objective: Objective, dataset: PackedDataset) -> float | None:
-    """Return the metric of a guess on the test examples; None for an objective for which none is known."""
-    return None
-
-
-@guess.register
-def _(objective: Classification, dataset: PackedDataset) -> float | None:
-    """Return the share of the most frequent class: that of the answer that always names it."""
-    if not dataset.spec.classes:
-        return None
-    counts, labels = np.zeros(len(dataset.spec.classes), np.int64), dataset.target("test")
-    for first in range(0, len(labels), _ROWS):
-        counts += np.bincount(np.asarray(labels[first : first + _ROWS], np.int64), minlength=len(counts))
-    return float(counts.max() / len(labels))
-
-
-@guess.register
-def _(objective: MultiLabel, dataset: PackedDataset) -> float:
-    """Return the accuracy of the answer that gives each label to all examples, or to none, whichever is right more often."""
-    labels = dataset.target("test").reshape(dataset.test_examples, -1)
-    counts = np.zeros(labels.shape[1], np.int64)
-    for first in range(0, len(labels), _ROWS):
-        counts += np.count_nonzero(labels[first : first + _ROWS], axis=0)
-    return float((np.maximum(counts, len(labels) - counts) / len(labels)).mean())
-
-
-@guess.register
-def _(objective: Regression, dataset: PackedDataset) -> float | None:
-    """Return the mean absolute error of the mean of the training targets."""
-    if not dataset.spec.target.mean:
-        return None
-    targets = dataset.target("test").reshape(dataset.test_examples, -1)
-    mean, total = np.array(dataset.spec.target.mean), 0.0
-    for first in range(0, len(targets), _ROWS):
-        total += float(np.abs(np.asarray(targets[first : first + _ROWS], np.float64) - mean).sum())
-    found = total / targets.size
-    return found if np.isfinite(found) else None

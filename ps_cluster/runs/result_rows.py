@@ -290,27 +290,31 @@ class ServerSize(Row):
     parameters: Count
 
 
-class TrainingResult(Row):
-    """The leader's result, times in seconds of training.
+class TrainingNumbers(Row):
+    """The numbers of a training, times in seconds of training. `bad_losses`: steps whose loss was NaN or infinite."""
 
-    Attributes:
-      completed: all updates were applied before any stop.
-      diverged: a weight is NaN or infinite; training was stopped then.
-      bad_losses: steps whose loss was NaN or infinite.
-    """
-
-    completed: bool
-    diverged: bool = False
-    bad_losses: Count = 0
-    train_seconds: Number = 0.0
-    rolled_back_seconds: Seconds = 0.0
-    interrupted_seconds: Seconds = 0.0
-    goodput: Number | None = None
-    examples_per_second: Seconds | None = None
     updates: Updates = Updates()
     gradients: Gradients = Gradients()
     proof: Proof | None = None
     staleness: StalenessRow = StalenessRow()
+    examples_per_second: Seconds | None = None
+    train_seconds: Number = 0.0
+    goodput: Number | None = None
+    rolled_back_seconds: Seconds = 0.0
+    interrupted_seconds: Seconds = 0.0
+    bad_losses: Count = 0
+
+
+class TrainingResult(TrainingNumbers):
+    """The leader's result.
+
+    Attributes:
+      completed: all updates were applied before any stop.
+      diverged: a weight is NaN or infinite; training was stopped then.
+    """
+
+    completed: bool
+    diverged: bool = False
     workers: list[WorkerRow] = []
     parameter_servers: list[ServerSize] = []
 
@@ -369,16 +373,11 @@ class ProcessUsage(Row):
     peak_pss_bytes: Count | None = None
 
 
-class EvaluationSummary(Row):
+class EvaluationSummary(MeasuredMetric):
     """The last score, the best one, and all of them in the order of steps; None without any."""
 
-    test_accuracy: Share | None = None
-    test_error: Loss | None = None
-    test_loss: Loss | None = None
-    validation_accuracy: Share | None = None
-    validation_error: Loss | None = None
+    step: Count | None = None  # type: ignore[assignment]  # there may be no score
     augmented_test_accuracy: Share | None = None
-    step: Count | None = None
     best_test_accuracy: Share | None = None
     best_test_error: Loss | None = None
     best_step: Count | None = None
@@ -393,13 +392,12 @@ class NetworkSummary(Row):
     notice: str | None = None
 
 
-class Summary(Row):
+class Summary(TrainingNumbers):
     """The whole file. Unknown names are kept, since an evaluation by hand writes the file again.
 
     Attributes:
       guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
       learned: whether the best score is better than that; None if unknown.
-      bad_losses: steps whose loss was NaN or infinite.
       leaders: how many led a training on several machines, one after the other; None on one machine.
     """
 
@@ -417,7 +415,6 @@ class Summary(Row):
     unit: Word = "examples"
     guess: Loss | None = None
     learned: bool | None = None
-    bad_losses: Count = 0
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None
@@ -428,18 +425,9 @@ class Summary(Row):
     restarts: dict[Word, Count] = {}
     silences: list[SilenceRow] = []
     scaled: list[ScalingRow] = []
-    updates: Updates = Updates()
-    gradients: Gradients = Gradients()
-    proof: Proof | None = None
-    staleness: StalenessRow = StalenessRow()
-    examples_per_second: Seconds | None = None
-    train_seconds: Number = 0.0
     sessions: Count = 1
     leaders: Count | None = None
     session_train_seconds: Seconds | None = None
-    goodput: Number | None = None
-    rolled_back_seconds: Seconds = 0.0
-    interrupted_seconds: Seconds = 0.0
     wall_seconds: Seconds | None = None
     startup_seconds: Number | None = None
     cpu_seconds: Seconds | None = None
