@@ -280,7 +280,6 @@ def show_cluster(
     """
     from ps_cluster.files.writing import write_whole
     from ps_cluster.launch import overview
-    from ps_cluster.report import cluster as views
 
     found = overview.ask_for_devices() if devices else overview.KNOWN_DEVICES
     if what and what.is_dir():
@@ -290,13 +289,13 @@ def show_cluster(
     else:
         view = overview.of_config(layered_config(what, assignments, options), found)
     if svg:
-        write_whole(svg, views.draw_cluster(view))
+        write_whole(svg, overview.draw_cluster(view))
     if json_file and write_json_to(json_file, view.to_json()):
         return
     if tf_config:
-        for line in views.lines_of_tf_config(view.tasks):
+        for line in overview.lines_of_tf_config(view.tasks):
             print_line(line)
         return
-    views.print_cluster(view, make_console())
+    overview.print_cluster(view, make_console())
     if svg:
         print_line(f"written: {svg}")

@@ -14,8 +14,8 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.errors import RunFailed
 from ps_cluster.launch import overview
+from ps_cluster.launch.overview import draw_cluster
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
-from ps_cluster.report.cluster import draw_cluster
 from ps_cluster.runs.rows import TaskRow
 from tests.helpers.bad_input import PROJECT, assert_one_line
 
