@@ -1,6 +1,6 @@
 """Turn a run's ledger into a trace of every task, and shares of time. No TensorFlow.
 
-The trace is written twice: in Chrome's format, for chrome://tracing or https://ui.perfetto.dev, and for TensorBoard.
+The trace is in Chrome's format, for chrome://tracing or https://ui.perfetto.dev.
 """
 
 from __future__ import annotations
@@ -8,10 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,7 +23,7 @@ from ps_cluster.runs.times import GAPS, PHASES, gap_times, phase_shares, phase_t
 
 
 def write_trace(run_dir: RunDir) -> None:
-    """Write metrics/trace.json and TensorBoard's profile: what every task did, on one clock.
+    """Write metrics/trace.json: what every task did, on one clock.
 
     Raises:
       UserError: the run has left no ledger.
@@ -35,7 +31,6 @@ def write_trace(run_dir: RunDir) -> None:
     found = lanes(_updates(run_dir), _applies(run_dir))
     start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
     write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(found, start))}))
-    write_whole(run_dir.profile, xspace(found, start))
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
@@ -59,11 +54,8 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     for row in zip(shares, *texts.values()):
         table.add_row(*row)
     console.print(table)
-    for line in (
-        f"trace    {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)",
-        f"profile  tensorboard --logdir {run_dir.tensorboard}  (with the plugin: pip install xprof)",
-    ):
-        console.print(line, soft_wrap=True, highlight=False)
+    line = f"trace: {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)"
+    console.print(line, soft_wrap=True, highlight=False)
 
 
 def _updates(run_dir: RunDir) -> np.ndarray:
@@ -167,54 +159,3 @@ def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
     for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
         if ends > begins:
             yield Span(name, begins, ends)
-
-
-# Convert lanes for TensorBoard's profile plugin.
-
-# The plugin shows the host's threads, and planes named like devices. Only those can be folded one by one.
-PLANE_PREFIX = "/device:CUSTOM:"
-
-
-def xspace(found: Sequence[Lane], start: float) -> bytes:
-    """Return an XSpace with a plane for each lane and a line for each row. Times count from `start` (unix seconds)."""
-    space = messages().XSpace()
-    for index, lane in enumerate(found):
-        plane = space.planes.add(id=index, name=PLANE_PREFIX + lane.name)
-        events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
-        for number, row in enumerate(lane.rows, 1):
-            line = plane.lines.add(id=number, display_id=number, name=lane.name)
-            for span in row:
-                event = line.events.add(
-                    metadata_id=events.id(span.name),
-                    offset_ps=round(1e12 * (span.begins - start)),
-                    duration_ps=round(1e12 * (span.ends - span.begins)),
-                )
-                for name, value in span.about.items():
-                    event.stats.add(metadata_id=stats.id(name), int64_value=value)
-    serialized: bytes = space.SerializeToString()
-    return serialized
-
-
-class _Names:
-    """A plane's table of names, numbered from 1. Events and their stats refer to these numbers."""
-
-    def __init__(self, table: Any):
-        self._table = table
-        self._ids: dict[str, int] = {}
-
-    def id(self, name: str) -> int:
-        if name not in self._ids:
-            self._ids[name] = number = len(self._ids) + 1
-            self._table[number].id, self._table[number].name = number, name
-        return self._ids[name]
-
-
-def messages() -> ModuleType:
-    """Return TensorFlow's module of messages without importing the rest of TensorFlow."""
-    tensorflow = find_spec("tensorflow")
-    if tensorflow is None or tensorflow.origin is None:
-        raise ModuleNotFoundError("TensorFlow is not installed")
-    file = Path(tensorflow.origin).parent / "tsl" / "profiler" / "protobuf" / "xplane_pb2.py"
-    module = ModuleType("xplane_pb2")
-    SourceFileLoader(module.__name__, str(file)).exec_module(module)
-    return module

@@ -194,11 +194,6 @@ class RunDir:
         return self.journals / f"slice-{index}-epoch-{epoch:06d}.bin"
 
     @property
-    def profile(self) -> Path:
-        """The timeline for TensorBoard's profile plugin: <logdir>/plugins/profile/<run>/<host>.xplane.pb."""
-        return self.tensorboard / "plugins" / "profile" / self.root.name / "cluster.xplane.pb"
-
-    @property
     def states(self) -> tuple[Path, Path]:
         """The folders with states that training can resume from."""
         return self.checkpoints, self.snapshots

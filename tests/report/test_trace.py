@@ -114,24 +114,6 @@ def test_where_nobody_hands_out_steps_and_no_server_applies_them_only_workers_ha
     assert [span[2:] for span in spans if span[2] in GAPS] == [("returns", 6, 4)]
 
 
-def test_tensorboards_profile_holds_the_same_spans(run_dir):
-    spans, _ = events_of(run_dir)
-    planes = trace.messages().XSpace.FromString(run_dir.profile.read_bytes()).planes
-    found = [
-        (plane.name, number, plane.event_metadata[event.metadata_id].name, event.offset_ps, event.duration_ps)
-        for plane in planes
-        for number, line in enumerate(plane.lines)
-        for event in line.events
-    ]
-    assert found == [
-        (f"/device:CUSTOM:{lane}", row, name, round(1e12 * begins), round(1e12 * lasts))
-        for lane, row, name, begins, lasts in spans
-    ], "planes with other names are not shown"
-    last = planes[-1]
-    step = next(e for e in last.lines[0].events if last.event_metadata[e.metadata_id].name == "step 1")
-    assert {last.stat_metadata[stat.metadata_id].name: stat.int64_value for stat in step.stats}["pid"] == 72
-
-
 def test_a_trace_is_written_without_tensorflow(run_dir):
     program = f"""
 import sys, pathlib
@@ -141,7 +123,7 @@ trace.write_trace(RunDir(pathlib.Path({str(run_dir.root)!r})))
 sys.exit("tensorflow" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
-    assert run_dir.profile.is_file()
+    assert run_dir.trace.is_file()
 
 
 def test_a_run_without_a_ledger_is_told(tmp_path):
