@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET
 from ps_cluster.config.registry import import_object
@@ -24,17 +23,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
 from ps_cluster.report.analysis import Analysis, Json, Mistake, percent
 from ps_cluster.report.closing_table import facts_of
-from ps_cluster.report.pages import (
-    ALONG,
-    NARROW_IN,
-    PALETTE,
-    Curves,
-    Plot,
-    grid,
-    plot_style,
-    rendered,
-    small_plot,
-)
+from ps_cluster.report.pages import ALONG, Curves, Plot, rendered, small_plot
 from ps_cluster.report.sheets import scaled
 from ps_cluster.runs import scores
 from ps_cluster.runs.result_rows import Summary, told
@@ -270,7 +259,7 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
       OSError: the disk is full or refuses.
     """
     found = _ScoredRun.of(run_dir, summary, notify)
-    curves = [*_curve_plots(found.curves), *worker_changes(found.curves, summary)]
+    curves = list(_curve_plots(found.curves))
     plots = found.analysis.plots() if found.analysis else []
     page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
@@ -285,47 +274,3 @@ def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
         write_whole(folder / f"{plot.name}.svg", plot.svg)
     write_whole(run_dir.results_numbers, f"{numbers}\n")
     write_whole(run_dir.results_page, page)
-
-
-# Draw the number of workers over time below the throughput, of a run in which it changed.
-
-_PANEL_IN = 1.5
-
-_CAPTION = (
-    "The number changes when workers are told to start or to stop, or when one is given up. One that starts takes part "
-    "some seconds later."
-)
-
-
-def worker_changes(curves: Curves, summary: Summary) -> list[Plot]:
-    """Return the plot of images/s and workers over time; none where their number never changed."""
-    if not summary.scaled:
-        return []
-    with plot_style():
-        figure, [[speed], [workers]] = grid(2, 1, _PANEL_IN, width_in=NARROW_IN)
-        workers.sharex(speed)
-        speed.tick_params(labelbottom=False)
-        rows = [(row.train_seconds, row.examples_per_second) for row in curves.trained]
-        known = [(time, rate) for time, rate in rows if rate is not None]
-        speed.plot([time for time, _ in known], [rate for _, rate in known], color=PALETTE[5])
-        speed.set_ylabel(f"{curves.unit}/s")
-        speed.set_ylim(bottom=0)
-        times, counts = steps(summary)
-        workers.plot(times, counts, color=PALETTE[0], drawstyle="steps-post")
-        workers.set_ylabel("workers")
-        workers.set_ylim(0, 1.15 * max(counts))
-        workers.yaxis.set_major_locator(MaxNLocator(integer=True))
-        workers.set_xlabel(curves.label("train_seconds"))
-    title = f"Workers and {curves.unit}/s over time"
-    return [Plot("workers-over-time", title, _CAPTION, figure)]
-
-
-def steps(summary: Summary) -> tuple[list[float], list[int]]:
-    """Return seconds of training, and the number of workers from each of them on.
-
-    They begin with the newest start of the launcher: earlier changes are not known.
-    """
-    changes, end = summary.scaled, summary.train_seconds
-    begin = 0.0 if summary.session_train_seconds is None else end - summary.session_train_seconds
-    times = [begin, *(min(max(begin, row.train_seconds), end) for row in changes), end]
-    return times, [changes[0].before, *(row.workers for row in changes), changes[-1].workers]

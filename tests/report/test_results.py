@@ -10,13 +10,12 @@ import pytest
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
-from ps_cluster.files.json_files import append_row, read_json
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
-from ps_cluster.report.results import steps
 from ps_cluster.runs import scores as kept_predictions
-from ps_cluster.runs.result_rows import ProgressRow, Summary
+from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
 from tests.compare.fake_runs import Fake, write_run
@@ -267,37 +266,15 @@ CHANGES = [
 ]
 
 
-def scaled(root, **changes):
-    """A run of 20 s whose number of workers changed twice; `changes`: of its summary."""
-    run_dir = RunDir(write_run(root, Fake({})))
+def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path):
+    run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     for applied in range(10, 90, 10):
         times = {"train_seconds": applied / 4, "examples": 128 * applied, "examples_per_second": 512.0}
         append_row(run_dir.progress, ProgressRow(phase="training", applied=applied, **times))
-    run_dir.summary.write_text(json.dumps(json.loads(run_dir.summary.read_text()) | {"scaled": CHANGES} | changes))
-    return run_dir
-
-
-def test_the_page_of_a_run_that_was_scaled_shows_its_workers_over_time(tmp_path):
-    run_dir = scaled(tmp_path / "run")
+    run_dir.summary.write_text(json.dumps(json.loads(run_dir.summary.read_text()) | {"scaled": CHANGES}))
     page, numbers, _ = drawn(run_dir)
-    assert "Workers and images/s over time" in page and "2 → 5 at update 30 · 5 → 1 at update 70" in page
-    assert (run_dir.results / "plots" / "workers-over-time.svg").is_file()
+    assert "2 → 5 at update 30 · 5 → 1 at update 70" in page
     assert numbers["curves"]["workers"] == CHANGES and numbers["curves"]["training"][0]["examples_per_second"] == 512.0
-
-
-def test_the_page_of_a_run_that_kept_its_workers_shows_none_over_time(tmp_path):
-    run_dir = scaled(tmp_path / "run", scaled=[])
-    page, numbers, _ = drawn(run_dir)
-    assert "workers over time" not in page.lower() and "at update" not in page and numbers["curves"]["workers"] == []
-    assert not (run_dir.results / "plots" / "workers-over-time.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("session_s", "times"), [(20.0, [0, 6, 15, 20]), (12.0, [8, 8, 15, 20]), (None, [0, 6, 15, 20])]
-)
-def test_the_number_of_workers_is_a_step_line_that_begins_with_the_newest_start(tmp_path, session_s, times):
-    run_dir = scaled(tmp_path / "run", session_train_seconds=session_s)
-    assert steps(read_json(run_dir.summary, Summary)) == (times, [2, 5, 1, 1])
 
 
 def test_drawing_again_replaces_what_was_drawn(of_images):
