@@ -261,7 +261,6 @@ def cluster() -> None:
 @option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Write the picture.")
 @option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 @option("--tf-config", is_flag=True, help="Print TF_CONFIG of each task, to copy, and nothing else.")
-@option("--devices", is_flag=True, help="Ask TensorFlow which devices a task has here; takes some seconds.")
 @click.pass_context
 def show_cluster(
     context: click.Context,
@@ -270,7 +269,6 @@ def show_cluster(
     svg: Path | None,
     json_file: Path | None,
     tf_config: bool,
-    devices: bool,
     assignments: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -281,13 +279,12 @@ def show_cluster(
     from ps_cluster.files.writing import write_whole
     from ps_cluster.launch import overview
 
-    found = overview.ask_for_devices() if devices else overview.KNOWN_DEVICES
     if what and what.is_dir():
-        shown = ("what", "svg", "json_file", "tf_config", "devices")
+        shown = ("what", "svg", "json_file", "tf_config")
         refuse_others(context, *shown, because=f"'{what}' is a run directory, which shows")
-        view = overview.of_run(what, found)
+        view = overview.of_run(what)
     else:
-        view = overview.of_config(layered_config(what, assignments, options), found)
+        view = overview.of_config(layered_config(what, assignments, options))
     if svg:
         write_whole(svg, overview.draw_cluster(view))
     if json_file and write_json_to(json_file, view.to_json()):

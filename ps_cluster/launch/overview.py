@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +16,12 @@ from rich.text import Text
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER, Flow, Mode, Task
-from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.values import one_line
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system import environment
 from ps_cluster.system.environment import state_of
 
 NONE = "–"
@@ -39,7 +34,7 @@ class TaskView:
 
     Attributes:
       state: "planned" without a run; else "running", "stopped" by SIGSTOP, or "gone".
-      devices: as `tf.device` takes them.
+      device: as `tf.device` takes it; None for a task that is no longer a member.
       tf_config: the value of TF_CONFIG; None for a task that is no longer a member of the cluster.
     """
 
@@ -47,7 +42,7 @@ class TaskView:
     state: str
     pid: int | None
     address: str | None
-    devices: tuple[str, ...]
+    device: str | None
     tf_config: str | None
 
     @property
@@ -81,7 +76,7 @@ class ClusterView:
                     "state": task.state,
                     "pid": task.pid,
                     "address": task.address,
-                    "devices": list(task.devices),
+                    "devices": [] if task.device is None else [task.device],
                     "tf_config": None if task.tf_config is None else json.loads(task.tf_config),
                 }
                 for task in self.tasks
@@ -89,25 +84,19 @@ class ClusterView:
         }
 
 
-# Each task hides GPUs from TensorFlow (system/environment.py), which then has one device: all processors.
-KNOWN_DEVICES = ("CPU:0",)
-ASKING_S = 120.0
-_ASK = "import tensorflow as tf; print(*(d.name.removeprefix('/device:') for d in tf.config.list_logical_devices()))"
-
-
-def of_config(config: RunConfig, devices: Sequence[str] = KNOWN_DEVICES) -> ClusterView:
+def of_config(config: RunConfig) -> ClusterView:
     """Return the cluster that `run` would start, on ports that are free now. Raises UserError if it is too large."""
     config.check_fits_one_machine()
     cluster, mode = config.cluster, config.mode_kind
     topology = ClusterTopology.local(
         mode.tasks, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
     )
-    views = tuple(_view(topology, task, "planned", None, devices) for task in topology.tasks)
+    views = tuple(_view(topology, task, "planned", None) for task in topology.tasks)
     note = f"These ports are free now. A run takes others; `{PROGRAM} task` takes those of TF_CONFIG."
     return ClusterView(_title("planned cluster", topology, mode), note, _flows(mode), views)
 
 
-def of_run(root: Path, devices: Sequence[str] = KNOWN_DEVICES) -> ClusterView:
+def of_run(root: Path) -> ClusterView:
     """Return the cluster of a run, with the state of each process. Raises UserError if it has not started one."""
     run_dir = RunDir.open(root)
     mode = load_config(run_dir.config).mode_kind
@@ -117,30 +106,13 @@ def of_run(root: Path, devices: Sequence[str] = KNOWN_DEVICES) -> ClusterView:
         raise UserError(f"run directory '{root}' has no {run_dir.cluster.name}: no task has started yet") from error
     topology = ClusterTopology.of_run(written.tasks)
     views = tuple(
-        _view(topology, Task(row.type, row.index), _state(row, written, run_dir), row.pid, devices)
-        for row in written.tasks
+        _view(topology, Task(row.type, row.index), _state(row, written, run_dir), row.pid) for row in written.tasks
     )
     own = "The ports are in a network of the run's own: nobody else reaches them."
     note = own if written.isolated else "The ports are open to every program of this machine."
     if written.launcher is None:
         note = "Each task was started by itself, on its own machine, where `health` asks for it."
     return ClusterView(_title(f"cluster of {root}", topology, mode), note, _flows(mode), views)
-
-
-def ask_for_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> tuple[str, ...]:
-    """Return the devices that TensorFlow finds in a task on this machine, asked in a short process.
-
-    Raises RunFailed if it can't be asked.
-    """
-    variables = environment.for_tensorflow(os.environ)
-    try:
-        asked = run([sys.executable, "-P", "-c", _ASK], env=variables, capture_output=True, text=True, timeout=ASKING_S)
-    except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"--devices: TensorFlow did not answer within {ASKING_S:.0f} s: leave it out") from error
-    if asked.returncode:
-        last = (asked.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunFailed(f"--devices: TensorFlow can't be asked (exit code {asked.returncode}): {one_line(last)}")
-    return tuple(asked.stdout.split())
 
 
 def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
@@ -154,7 +126,7 @@ def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
     return "elsewhere"
 
 
-def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, devices: Sequence[str]) -> TaskView:
+def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None) -> TaskView:
     is_member = task in topology.tasks
     serves = is_member and task.type != EVALUATOR and topology.types != (CHIEF,)
     on = f"/job:{task.type}/task:{task.index}" if serves else ""
@@ -163,7 +135,8 @@ def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, de
         state=state,
         pid=pid,
         address=topology.address(task) if is_member else None,
-        devices=tuple(f"{on}/device:{device}" for device in devices) if is_member else (),
+        # Each task hides GPUs from TensorFlow (system/environment.py), which then has one device: all processors.
+        device=f"{on}/device:CPU:0" if is_member else None,
         tf_config=topology.tf_config(task) if is_member else None,
     )
 
@@ -193,7 +166,7 @@ def print_cluster(view: ClusterView, console: Console) -> None:
     table.add_column("devices", overflow="fold")
     for task in view.tasks:
         state, pid = Text(task.state, _COLOURS[task.state]), str(task.pid or NONE)
-        table.add_row(task.name, state, pid, task.address or NONE, "\n".join(task.devices) or NONE)
+        table.add_row(task.name, state, pid, task.address or NONE, task.device or NONE)
     console.print(view.title, style="bold", highlight=False, soft_wrap=True)
     console.print(table)
     for flow in view.flows:
@@ -266,7 +239,7 @@ def _row(tasks: list[TaskView], row: int, columns: int) -> list[dict[str, Any]]:
             "lines": [
                 f"{task.name} · {task.state}",
                 task.address or "no address",
-                *(task.devices[:1] or (NONE,)),
+                task.device or NONE,
                 *([] if task.pid is None else [f"pid {task.pid}"]),
             ],
         }

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.errors import RunFailed
 from ps_cluster.launch import overview
 from ps_cluster.launch.overview import draw_cluster
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
@@ -147,25 +146,6 @@ def test_a_run_that_has_started_no_task_says_so(tmp_path):
     (a_run(tmp_path) / "cluster.json").unlink()
     told = show(tmp_path)
     assert_one_line(told.exit_code, told.stderr, ["cluster.json", "no task has started"])
-
-
-def test_devices_are_those_that_the_asked_process_names():
-    asked = []
-
-    def run(argv, **options):
-        asked.append(options)
-        return subprocess.CompletedProcess(argv, 0, "CPU:0 XPU:0\n", "")
-
-    assert overview.ask_for_devices(run) == ("CPU:0", "XPU:0")
-    assert asked[0]["env"]["CUDA_VISIBLE_DEVICES"] == "-1" and asked[0]["timeout"]
-
-
-def test_a_process_that_can_not_be_asked_for_devices_is_told():
-    def fails(argv, **options):
-        return subprocess.CompletedProcess(argv, 1, "", "first\nImportError: no tensorflow\n")
-
-    with pytest.raises(RunFailed, match="ImportError: no tensorflow"):
-        overview.ask_for_devices(fails)
 
 
 def test_showing_a_cluster_needs_no_tensorflow():
