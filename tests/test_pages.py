@@ -25,9 +25,21 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_page_has_every_metric_and_every_line_that_asks_for_action():
-    for table in (metrics.table(), logs.table()):
-        assert table in OPERATIONS, f"put this into docs/operations.md:\n{table}"
+def test_the_page_has_every_metric():
+    types = [metric.kind(metric.name, metric.says).type for metric in metrics.METRICS]
+    rows = (
+        f"| `{metric.name}{'_total' * (kind == 'counter')}` | {kind} | {', '.join(metric.labels) or '–'} | {metric.says} |"
+        for metric, kind in zip(metrics.METRICS, types, strict=True)
+    )
+    table = "\n".join(["| metric | type | labels | what it is |", "|---|---|---|---|", *rows])
+    assert table in OPERATIONS, f"put this into docs/operations.md:\n{table}"
+
+
+def test_the_page_says_what_to_do_about_every_warning_and_error():
+    events = [event for event in vars(logs).values() if isinstance(event, logs.LogEvent) and event.level != "info"]
+    table = OPERATIONS.partition("| event | level | what has happened | what to do |\n")[2].partition("\n\n")[0]
+    assert [line.split(" | ")[:2] for line in table.splitlines()[1:]] == [[f"| `{e.name}`", e.level] for e in events]
+    assert all(len(line.split(" | ")) == 4 for line in table.splitlines()[1:])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))

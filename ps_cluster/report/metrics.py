@@ -194,16 +194,6 @@ METRICS: tuple[RunMetric, ...] = (
 )  # fmt: skip
 
 
-def table() -> str:
-    """Return the metrics as a table for the documentation."""
-    types = [metric.kind(metric.name, metric.says).type for metric in METRICS]
-    rows = (
-        f"| `{metric.name}{'_total' * (kind == 'counter')}` | {kind} | {', '.join(metric.labels) or '–'} | {metric.says} |"
-        for metric, kind in zip(METRICS, types)
-    )
-    return "\n".join(["| metric | type | labels | what it is |", "|---|---|---|---|", *rows])
-
-
 class RunMetrics(ProgressView, Collector):
     """Passes the events of a run on to a view, and gives them to whoever scrapes, in another thread.
 

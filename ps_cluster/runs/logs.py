@@ -14,25 +14,15 @@ from typing import Any, ClassVar, Literal
 
 from ps_cluster.files.values import one_line, printable
 
-# The events that log lines tell. Those that ask for action say what to do; docs/operations.md lists these.
-
-Level = Literal["info", "warning", "error"]
+# The events that log lines tell. What each warning and error asks for is in docs/operations.md.
 
 
 @dataclass(frozen=True)
 class LogEvent:
-    """A kind of line.
-
-    Attributes:
-      name: in the field `event` of a line in JSON.
-      says: what has happened, for the documentation.
-      do: what a person should do; "" for nothing.
-    """
+    """A kind of line. `name`: in the field `event` of a line in JSON."""
 
     name: str
-    level: Level
-    says: str
-    do: str = ""
+    level: Literal["info", "warning", "error"] = "info"
 
     def __call__(self, message: str, **fields: Any) -> LogLine:
         """Return a line that tells this event."""
@@ -56,80 +46,29 @@ class LogLine(str):
         return line if isinstance(line, cls) else NOTICE(line)
 
 
-NOTICE = LogEvent("notice", "info", "anything else that is good to know")
-PROGRESS = LogEvent("progress", "info", "how far training is, every 5 s and at each new phase")
-SCORE = LogEvent("score", "info", "a checkpoint was scored")
-WAITING = LogEvent("waiting", "info", "a task waits for others")
-CONNECTED = LogEvent("connected", "info", "those that were waited for answer")
-DRAINING = LogEvent("draining", "info", "a stop was asked for: no new steps")
-RUN_ENDED = LogEvent("run_ended", "info", "the run has ended: outcome, updates, last score")
-TASK_ENDED = LogEvent("task_ended", "info", "a task of `task` has ended")
+NOTICE = LogEvent("notice")  # anything else that is good to know
+PROGRESS = LogEvent("progress")  # how far training is, every 5 s and at each new phase
+SCORE = LogEvent("score")
+WAITING = LogEvent("waiting")  # a task waits for others
+CONNECTED = LogEvent("connected")  # those that were waited for answer
+DRAINING = LogEvent("draining")  # a stop was asked for: no new steps
+RUN_ENDED = LogEvent("run_ended")
+TASK_ENDED = LogEvent("task_ended")  # one of `task`
 
-TASK_RESTARTED = LogEvent(
-    "task_restarted", "warning", "a task died, and starts again by itself",
-    "nothing, once. If it repeats: read the log that the line names",
-)  # fmt: skip
-CLUSTER_RESTARTED = LogEvent(
-    "cluster_restarted", "warning", "the cluster starts again from the newest snapshot",
-    "nothing, once. If it repeats: read the log of the task that the line names",
-)  # fmt: skip
-PORT_TAKEN = LogEvent(
-    "port_taken", "warning", "another program took a port; all start again on others",
-    "nothing, once. If it repeats: see which program takes ports of the ephemeral range",
-)  # fmt: skip
-TASK_FROZEN = LogEvent(
-    "task_frozen", "warning", "a process was stopped (SIGSTOP) and is ended",
-    "find who stops processes: a debugger, a container that is paused",
-)  # fmt: skip
-WORKER_SILENT = LogEvent(
-    "worker_silent", "warning", "a worker did nothing while others did, and is ended",
-    "read its stacks in its log: they show where it hung",
-)  # fmt: skip
-STANDSTILL = LogEvent(
-    "standstill", "warning", "there was no update for too long; the leader is ended, and the cluster starts again",
-    "read the stacks in all logs. Where single steps take much longer than others, set `cluster.longest_step_seconds`",
-)  # fmt: skip
-EVALUATOR_GIVEN_UP = LogEvent(
-    "evaluator_given_up", "warning", "the evaluator died too often; training goes on without scores",
-    "read its log, then score by hand: `evaluate --checkpoint-dir RUN_DIR`",
-)  # fmt: skip
-TASK_GIVES_UP = LogEvent(
-    "task_gives_up", "warning", "a task of `task` ends before training has ended; the line says why",
-    "let whatever runs it start the same command again. If it repeats: see to what the line misses",
-)  # fmt: skip
-PORTS_OPEN = LogEvent(
-    "ports_open", "warning", "the run's ports are not in a network of their own",
-    "let only trusted users reach this machine, or ask for `--isolation require`",
-)  # fmt: skip
-MEMORY_SHORT = LogEvent(
-    "memory_short", "warning", "the run will take more memory than there is",
-    "fewer workers, smaller batches, or a larger limit",
-)  # fmt: skip
-GENERATED_DATA = LogEvent(
-    "generated_data", "warning", "the data is generated, not real",
-    "name the data set: `--dataset cifar10 --data-dir DATA`",
-)  # fmt: skip
-DISK_REFUSES = LogEvent(
-    "disk_refuses", "warning", "a row, snapshot or checkpoint can't be written; training goes on",
-    "make room: after a death all that is not in a snapshot is trained again",
-)  # fmt: skip
-CHECKPOINT_PASSED_OVER = LogEvent(
-    "checkpoint_passed_over", "warning", "a checkpoint can't be read, and is left out",
-    "check the disk. The next one is taken",
-)  # fmt: skip
-ERROR = LogEvent(
-    "error", "error", "the command or task failed; the line says why, and which log to read",
-    "see [exit codes](#exit-codes)",
-)  # fmt: skip
-
-ALL = tuple(value for value in globals().values() if isinstance(value, LogEvent))
-ASKING = tuple(event for event in ALL if event.do)
-
-
-def table() -> str:
-    """Return the events that ask for action, as a table for the documentation."""
-    rows = (f"| `{event.name}` | {event.level} | {event.says} | {event.do} |" for event in ASKING)
-    return "\n".join(["| event | level | what has happened | what to do |", "|---|---|---|---|", *rows])
+TASK_RESTARTED = LogEvent("task_restarted", "warning")
+CLUSTER_RESTARTED = LogEvent("cluster_restarted", "warning")
+PORT_TAKEN = LogEvent("port_taken", "warning")
+TASK_FROZEN = LogEvent("task_frozen", "warning")
+WORKER_SILENT = LogEvent("worker_silent", "warning")
+STANDSTILL = LogEvent("standstill", "warning")
+EVALUATOR_GIVEN_UP = LogEvent("evaluator_given_up", "warning")
+TASK_GIVES_UP = LogEvent("task_gives_up", "warning")  # one of `task`, before training has ended
+PORTS_OPEN = LogEvent("ports_open", "warning")
+MEMORY_SHORT = LogEvent("memory_short", "warning")
+GENERATED_DATA = LogEvent("generated_data", "warning")
+DISK_REFUSES = LogEvent("disk_refuses", "warning")
+CHECKPOINT_PASSED_OVER = LogEvent("checkpoint_passed_over", "warning")
+ERROR = LogEvent("error", "error")
 
 
 # Write log lines as text for a person, or as one JSON object a line. No TensorFlow.
