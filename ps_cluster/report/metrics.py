@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from http.server import ThreadingHTTPServer
 from itertools import accumulate
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -245,44 +242,25 @@ class RunMetrics(ProgressView, Collector):
 
 # Serve the metrics of a run over HTTP, beside its view.
 
-LOOK_S = 0.1  # for the end
-REQUEST_S = 10.0  # a connection that asks for nothing is closed after it
-
-
-class MetricsServer(ThreadingHTTPServer):
-    """A server whose threads end with the process. Errors of a reader are not printed among the run's lines."""
-
-    daemon_threads = True
-    allow_reuse_port = False
-    url: str
-
-    def __init__(self, host: str, port: int, handler: Any):
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), handler)
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/metrics"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def serving(host: str, port: int, metrics: RunMetrics) -> Iterator[None]:
+    """Serve metrics within the block. Raises UserError where nothing can listen there."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     ProcessCollector(registry=registry)  # start time, processor time and memory of this process
-    handler = type("Handler", (MetricsHandler.factory(registry),), {"timeout": REQUEST_S})
     try:
-        server = MetricsServer(host, port, handler)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
         raise UserError(
-            f"--metrics-port: got {port}: nothing can listen at '{host}' there ({reason}): take another, or 0 for any"
+            f"--metrics-port: got {port}: nothing can listen at '{host}' there ({error.strerror}): take another, or 0 for any"
         ) from error
-    thread = Thread(target=server.serve_forever, args=(LOOK_S,), name="metrics", daemon=True)
-    thread.start()
-    metrics.url = server.url
+    # Errors of a reader that went away would be printed among the run's lines.
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+    metrics.url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
+        thread.join()

@@ -57,7 +57,7 @@ def test_a_scrape_at_the_address_that_is_told_and_written_has_the_newest_row(sta
     assert "ps_cluster_step 7.0\n" in page and "process_start_time_seconds" in page
     with pytest.raises(OSError):
         get(url)
-    assert "metrics" not in [thread.name for thread in threading.enumerate()]
+    assert not [thread.name for thread in threading.enumerate() if "serve_forever" in thread.name]
 
 
 def test_without_a_port_the_view_is_the_one_given(started):
