@@ -280,29 +280,24 @@ class Matching(click.ParamType[str]):
 class OutputPath(click.Path):
     """A parameter type: a file or folder to write at the end. One that can't be written is refused at once."""
 
-    def __init__(self, check: Callable[[Path], None]):
-        super().__init__(path_type=Path)
+    def __init__(self, check: Callable[[Path], None], allow_dash: bool = False):
+        """`allow_dash`: - is taken too, for standard output."""
+        super().__init__(path_type=Path, allow_dash=allow_dash)
         self._check = check
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
         path = Path(os.fsdecode(super().convert(value, parameter, context)))
         try:
-            self._check(path)
+            if path != STDOUT or not self.allow_dash:
+                self._check(path)
         except Malformed as error:
             self.fail(f"'{path}' {error}.", parameter, context)
         return path
 
 
-class FileOrStdout(OutputPath):
-    """A parameter type: a file to write, or - for standard output."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        return STDOUT if str(value) == "-" else super().convert(value, parameter, context)
-
-
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
 FOLDER = click.Path(path_type=Path)  # a folder to read
-TEXT_FILE = JSON_FILE = FileOrStdout(check_file)
+TEXT_FILE = JSON_FILE = OutputPath(check_file, allow_dash=True)
 STDOUT = Path("-")
 LIST = CommaList()
 
@@ -316,7 +311,7 @@ def examples(*commands: str) -> str:
 
 
 def write_json_to(file: Path, content: Any) -> bool:
-    """Write content to a file of `FileOrStdout`. Return whether it was standard output."""
+    """Write content to a file of `JSON_FILE`. Return whether it was standard output."""
     if file == STDOUT:
         print(json.dumps(content, indent=1))
         return True
@@ -325,7 +320,7 @@ def write_json_to(file: Path, content: Any) -> bool:
 
 
 def write_text_to(file: Path, content: str) -> None:
-    """Write lines to a file of `FileOrStdout`."""
+    """Write lines to a file of `TEXT_FILE`."""
     if file == STDOUT:
         print(content, end="")
     else:

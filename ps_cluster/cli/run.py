@@ -96,7 +96,8 @@ def run(
         may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")
         allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
         refuse_others(context, *allowed, because="--resume goes on with")
-        _tell_of_unused_variables()
+        for name in variables(os.environ.keys() - without_variables(os.environ)):
+            print_line(f"{name} does not count here: --resume goes on with the run as it was")
         more = overrides((), options) | ({GRADIENTS: True} if tensorboard else {})
         if dry_run:
             return _print_plan(loaded(RunDir.open(resume).config, more, os.environ))
@@ -126,11 +127,6 @@ def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
     """Return the option that chooses the only mode that splits `what`; nothing where there are several, or one is given."""
     found = [one.name for one in MODES if one.splits == what]
     return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
-
-
-def _tell_of_unused_variables() -> None:
-    for name in variables(os.environ.keys() - without_variables(os.environ)):
-        print_line(f"{name} does not count here: --resume goes on with the run as it was")
 
 
 def _print_plan(resolved: Resolved) -> int:

@@ -137,11 +137,6 @@ def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(VARIABLE) or name == _ISOLATION}
 
 
-def beside_a_run(environment: Mapping[str, str]) -> list[NamedLayer]:
-    """Return the layers of the environment that count for a run that goes on: that of its isolation, if it is there."""
-    return of_environment({name: value for name, value in environment.items() if name == _ISOLATION})
-
-
 def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
     """Return the layer of the options: dotted key → value."""
     return NamedLayer(OPTIONS, trusted(nested(overrides), Path.cwd()))
@@ -284,12 +279,13 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
     """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all.
 
     Args:
-      environment: environment variables. Those of other settings do not count: the run goes on as it was.
+      environment: environment variables. That of the isolation alone counts: the run goes on as it was.
     Raises:
       UserError: a wrong value, or a setting that the run's mode does not use.
     """
     before = load_config(file)
-    layers = (NamedLayer(str(file), read_yaml(file)), *beside_a_run(environment), of_options(changes))
+    of_isolation = of_environment({name: value for name, value in environment.items() if name == _ISOLATION})
+    layers = (NamedLayer(str(file), read_yaml(file)), *of_isolation, of_options(changes))
     try:
         check_used((before.mode.name,), changes)
     except ValueError as error:

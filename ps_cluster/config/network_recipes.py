@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ps_cluster.config import registry
 from ps_cluster.config.modes import MODES, RULES
@@ -201,6 +201,9 @@ class FoundRates(BaseModel):
         return {"optimizer": {"learning_rate": self.learning_rate, "momentum": self.momentum}}
 
 
+_TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
+
+
 def of_users_network(rule: object) -> dict[str, Any]:
     """Return safe settings for a network that is not the package's own, as a layer above configs/default.yaml.
 
@@ -221,14 +224,10 @@ def of_users_network(rule: object) -> dict[str, Any]:
     }
 
 
-class _Table(BaseModel):
-    modes: tuple[FoundRates, ...]
-
-
 def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]:
     """Return the table of a recipe, empty without one. Raises UserError for an invalid table."""
     try:
-        table = _Table.model_validate({OF_MODES: recipe.get(OF_MODES) or ()}).modes
+        table = _TABLE.validate_python({OF_MODES: recipe.get(OF_MODES) or ()})[OF_MODES]
     except ValidationError as error:
         raise UserError(first_error(error, origin)) from error
     places = [found.place for found in table]

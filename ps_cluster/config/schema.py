@@ -416,16 +416,14 @@ class RunConfig(Section):
     @property
     def least_workers(self) -> int:
         """The fewest processes that compute gradients after `ps-cluster scale`."""
-        return (
-            self.training_workers if self.mode_kind.fixed_workers else self.cluster.min_workers or self.training_workers
-        )
+        least = None if self.mode_kind.fixed_workers else self.cluster.min_workers
+        return least or self.training_workers
 
     @property
     def most_workers(self) -> int:
         """The most processes that ever compute gradients: a worker's index is below it, in all tables of workers."""
-        return (
-            self.training_workers if self.mode_kind.fixed_workers else self.cluster.max_workers or self.training_workers
-        )
+        most = None if self.mode_kind.fixed_workers else self.cluster.max_workers
+        return most or self.training_workers
 
     @property
     def steps_per_update(self) -> int:

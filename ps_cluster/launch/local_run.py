@@ -219,14 +219,10 @@ def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset
     if computes_gradients:
         for name, field in fields_of(dataset.spec).items():
             file = file_name("train", name, field)
-            _link(directory / file, dataset.directory / file)
+            (directory / file).unlink(missing_ok=True)
+            (directory / file).symlink_to(dataset.directory / file)
         write_whole(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
     os.chdir(directory)
-
-
-def _link(link: Path, target: Path) -> None:
-    link.unlink(missing_ok=True)
-    link.symlink_to(target)
 
 
 # Tell what a run would do and start nothing: its configuration with the origin of each value, its tasks, its memory.
@@ -243,23 +239,19 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     """
     config = resolved.config
     config.check_fits_one_machine()
+    kind, cluster = config.mode_kind, config.cluster
+    counts = cluster.workers, cluster.parameter_servers
+    topology = ClusterTopology.local(kind.tasks, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
     yield from _settings(config.model_dump(mode="json"), resolved)
-    yield f"# tasks: {', '.join(map(str, tasks_of(config)))}"
+    yield f"# tasks: {', '.join(map(str, topology.tasks))}"
     if config.model.precision == "auto":
         yield f"# precision: {fastest_precision()} on this machine"
-    yield f"# memory expected: {_memory(config)}; {room}"
+    needed, network = memory.needed_bytes(config), config.model.name
+    not_known = f"unknown: network {network} was not measured, so the run estimates it once it has built it"
+    yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
     if told := memory.warning(config, room):
         yield f"# {told}"
     yield "# nothing was started"
-
-
-def tasks_of(config: RunConfig) -> tuple[Task, ...]:
-    """Return the tasks that a run has."""
-    counts = config.cluster.workers, config.cluster.parameter_servers
-    topology = ClusterTopology.local(
-        config.mode_kind.tasks, *counts, evaluator=config.cluster.evaluator, pick_port=lambda: 1
-    )
-    return topology.tasks
 
 
 def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> Iterator[str]:
@@ -278,10 +270,3 @@ def _text(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _memory(config: RunConfig) -> str:
-    needed = memory.needed_bytes(config)
-    if needed is None:
-        return f"unknown: network {config.model.name} was not measured, so the run estimates it once it has built it"
-    return f"{needed / 1e9:.1f} GB"

@@ -604,12 +604,10 @@ class Decisions:
         self._outcome = outcome
         self._drop_plans(self._tasks(TRAINING_TYPES))
         self._enter(RunStage.SCORING, now_s)
-        return (StopTraining(self._limits.grace_s), *self._scoring_over_already())
-
-    def _scoring_over_already(self) -> Actions:
+        stop = StopTraining(self._limits.grace_s)
         if self._evaluator_lost:
-            return (self._unscored(f"the evaluator was given up: {self._evaluator_lost}"),)
-        return (self._ended(),) if self._scored or not self._topology.evaluator else ()
+            return stop, self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
+        return (stop, self._ended()) if self._scored or not self._topology.evaluator else (stop,)
 
     def _on_stop_request(self, exit_code: int, now_s: float) -> Actions:
         again, self._stop_requested = self._stop_requested, True

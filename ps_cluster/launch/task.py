@@ -244,34 +244,16 @@ def run_task(
         serve(config, topology.cluster, task.type, task.index, told=told)
 
 
-def _stop_at_once(number: int) -> NoReturn:
-    os._exit(128 + number)
-
-
 def _drain_on_signal(*, kept: bool = False) -> Drain:
     """Return an event that the first stop signal sets; the second one ends the process.
+
+    A separate thread hears them, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
+    Blocking the signals for a `sigwait` does not work: a thread that a library has started before would take them.
 
     Args:
       kept: the parent hears the same signals, passes the first one on, and kills this process at the second.
     """
     drain = Drain()
-
-    def hear(number: int) -> None:
-        if not drain.is_set():
-            drain.ask(number)
-        elif not kept:
-            _stop_at_once(number)
-
-    _hear_stop_signals(hear)
-    return drain
-
-
-def _hear_stop_signals(hear: Callable[[int], None]) -> None:
-    """Call `hear` with the number of each stop signal.
-
-    A separate thread calls it, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
-    Blocking the signals for a `sigwait` does not work: a thread that a library has started before would take them.
-    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
@@ -282,10 +264,15 @@ def _hear_stop_signals(hear: Callable[[int], None]) -> None:
 
     def listen() -> None:
         while True:
-            if (number := os.read(reader, 1)[0]) in numbers:
-                hear(number)
+            if (number := os.read(reader, 1)[0]) not in numbers:
+                continue
+            if not drain.is_set():
+                drain.ask(number)
+            elif not kept:
+                os._exit(128 + number)
 
     threading.Thread(target=listen, name="signals", daemon=True).start()
+    return drain
 
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:

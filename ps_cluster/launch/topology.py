@@ -147,7 +147,9 @@ class ClusterTopology:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        members = [Task(kind, index) for kind in self.cluster for index in self._indices(kind)]
+        """All tasks that run."""
+        places = [Task(kind, index) for kind, addresses in self.cluster.items() for index in range(len(addresses))]
+        members = [task for task in places if task.type != WORKER or task.index not in self.absent]
         return (*members, Task(EVALUATOR, 0)) if self.evaluator else tuple(members)
 
     @property
@@ -158,11 +160,6 @@ class ClusterTopology:
     def computes_gradients(self, task: Task) -> bool:
         """Return whether `task` needs the training images: a worker does, and a chief without workers."""
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
-
-    def _indices(self, kind: str) -> Sequence[int]:
-        """Return the indices of the tasks of this type that run."""
-        every = range(len(self.cluster[kind]))
-        return [index for index in every if index not in self.absent] if kind == WORKER else every
 
     @property
     def workers(self) -> list[Task]:

@@ -7,7 +7,7 @@ import csv
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ COLOURS = {
 }
 
 Json = dict[str, Any]
+_OF_SCORE = ("test_accuracy", "test_error", "step")
 
 
 @dataclass(frozen=True)
@@ -81,20 +82,27 @@ def read_listed(run_dir: RunDir) -> ListedRun:
         summary = read_json(run_dir.summary, Summary)
     running = locks.is_held(run_dir.root)
     state = RUNNING if running else summary.outcome if summary else UNKNOWN
-    whole = ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model)
-    if summary is None or running:
-        return _with_rows(whole, run_dir)
-    score = summary.evaluation
-    return replace(
-        whole,
-        unit=summary.unit,
-        test_accuracy=score.test_accuracy,
-        test_error=score.test_error,
-        step=score.step,
-        updates=summary.updates.applied,
-        total=summary.updates.scheduled,
-        examples_per_second=summary.examples_per_second,
-    )
+    found = _of_rows(run_dir) if summary is None or running else _of_summary(summary)
+    return ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model, **found)
+
+
+def _of_summary(summary: Summary) -> Json:
+    """Return what a summary tells of a run, by the names of `ListedRun`."""
+    updates, speed = summary.updates, summary.examples_per_second
+    found = {"updates": updates.applied, "total": updates.scheduled, "examples_per_second": speed}
+    return found | {"unit": summary.unit} | {name: getattr(summary.evaluation, name) for name in _OF_SCORE}
+
+
+def _of_rows(run_dir: RunDir) -> Json:
+    """Return what the newest rows of a run tell, by the names of `ListedRun`."""
+    found: Json = {}
+    with contextlib.suppress(FileNotFoundError, UserError):
+        found["unit"] = read_json(run_dir.dataset, DatasetPointer).unit
+    if row := last_row(run_dir.progress, ProgressRow):
+        found |= {"updates": row.applied, "total": row.total, "examples_per_second": row.examples_per_second}
+    if score := last_row(run_dir.evaluation, EvaluationRow):
+        found |= {name: getattr(score, name) for name in _OF_SCORE}
+    return found
 
 
 def listed_runs(folder: Path, notify: Callable[[str], None]) -> list[ListedRun]:
@@ -168,18 +176,6 @@ def age(seconds: float) -> str:
         if seconds < most * length:
             return f"{max(0, seconds) / length:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"
-
-
-def _with_rows(run: ListedRun, run_dir: RunDir) -> ListedRun:
-    """Return a run with what its newest rows tell."""
-    with contextlib.suppress(FileNotFoundError, UserError):
-        run = replace(run, unit=read_json(run_dir.dataset, DatasetPointer).unit)
-    if progress := last_row(run_dir.progress, ProgressRow):
-        speed = progress.examples_per_second
-        run = replace(run, updates=progress.applied, total=progress.total, examples_per_second=speed)
-    if score := last_row(run_dir.evaluation, EvaluationRow):
-        run = replace(run, test_accuracy=score.test_accuracy, test_error=score.test_error, step=score.step)
-    return run
 
 
 def _state(run: ListedRun) -> str:

@@ -216,7 +216,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
-    spec, error = process.spec, _read_error(process)
+    spec, error = process.spec, TaskError()
+    with contextlib.suppress(FileNotFoundError, UserError):  # without it, or where it can't be read, its log remains
+        error = read_json(spec.error, TaskError)
     return TaskExit(
         task=process.task,
         pid=process.pid,
@@ -227,14 +229,6 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
         user_error=error.user_error,
         final=error.final,
     )
-
-
-def _read_error(process: TaskProcess) -> TaskError:
-    """Return the error that the task wrote; an empty one where there is none or it can't be read (its log remains)."""
-    try:
-        return read_json(process.spec.error, TaskError)
-    except (FileNotFoundError, UserError):
-        return TaskError()
 
 
 def _last_line(log: Path, start: int) -> str:
