@@ -21,7 +21,6 @@ from ps_cluster.runs.result_rows import (
     MeasuredMetric,
     NetworkSummary,
     Outcome,
-    ProcessWork,
     ProgressRow,
     ScoreRow,
     ServerSize,
@@ -219,7 +218,7 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
                 updates=sum(row.updates for row in mine),
                 examples=sum(row.examples for row in mine),
                 restarts=restarts.get((task_type, index), 0),
-                processes=[ProcessWork(pid=row.pid, updates=row.updates, examples=row.examples) for row in mine],
+                processes=mine,
             )
         )
     return summaries

@@ -168,21 +168,19 @@ class ScaleDesk:
             _clear(run_dir, asked)
 
     def asked(self) -> int | None:
-        """Return how many workers the newest request asks for; None without one. All requests are taken away."""
-        taken = [(asked, request) for asked in self._run_dir.scale_requests() if (request := self._take(asked))]
-        if not taken:
-            return None
-        *earlier, (self._asked, newest) = taken
-        for asked, request in earlier:
-            self._notify(f"scale: a newer request, for {newest.workers}, replaces the one for {request.workers}")
-            line = f"a newer request, for --workers {newest.workers}, replaced this one before the launcher had seen it"
-            self._write(asked, ScaleAnswer(line=line, outcome="replaced"))
-        return newest.workers
+        """Return how many workers the oldest request asks for, and take it away; None without one."""
+        for asked in self._run_dir.scale_requests():
+            if (request := self._take(asked)) is not None:
+                self._asked = asked
+                return request.workers
+        return None
 
     def answer(self, line: str, *, refused: bool) -> None:
-        """Answer the newest request, and show the answer."""
+        """Answer the request that `asked` has returned last, and show the answer."""
         self._notify(f"scale: {line}")
-        self._write(self._asked, ScaleAnswer(line=line, outcome="refused" if refused else "done"))
+        with contextlib.suppress(OSError):  # the disk may be full; the line is in the log
+            answer = ScaleAnswer(line=line, refused=refused)
+            write_json(self._run_dir.scale_answer(self._asked), answer.model_dump())
 
     def _take(self, asked: str) -> ScaleRequest | None:
         path = self._run_dir.scale_request(asked)
@@ -197,10 +195,6 @@ class ScaleDesk:
         finally:
             path.unlink(missing_ok=True)
 
-    def _write(self, asked: str, answer: ScaleAnswer) -> None:
-        with contextlib.suppress(OSError):  # the disk may be full; the line is in the log
-            write_json(self._run_dir.scale_answer(asked), answer.model_dump())
-
 
 def ask(
     run_dir: RunDir, workers: int,
@@ -210,7 +204,6 @@ def ask(
 
     Raises:
       UserError: it refuses, it has ended, or it does not answer.
-      RunFailed: a newer request replaced this one.
     """
     asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # in the order of names the newest is the last
     write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())
@@ -225,10 +218,8 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
     while clock() < until:
         with contextlib.suppress(FileNotFoundError):
             answer = read_json(run_dir.scale_answer(asked), ScaleAnswer, _MOST_BYTES)
-            if answer.outcome == "refused":
+            if answer.refused:
                 raise UserError(answer.line)
-            if answer.outcome == "replaced":
-                raise RunFailed(answer.line)
             return answer.line
         if not locks.is_held(run_dir.root):
             raise UserError(

@@ -203,10 +203,6 @@ class EvaluationRow(ScoreRow):
         return self.model_dump(exclude={"time"}, exclude_none=True)
 
 
-class BestRecord(MeasuredMetric):
-    """best/best.json: the score of best/model.keras."""
-
-
 class PredictionsHeader(Row):
     """The header of metrics/predictions.safetensors: what the network of one checkpoint said of each test example.
 
@@ -324,20 +320,12 @@ class TrainingResult(TrainingNumbers):
 Outcome = Ending | Literal["failed"]
 
 
-class ProcessWork(Row):
-    """The work of one process of a worker."""
-
-    pid: Pid
-    updates: Count
-    examples: Count
-
-
 class WorkerSummary(WorkerRow):
     """The work of all processes of one worker. `pid` and `address` are of the newest."""
 
     address: Word | None = None
     restarts: Count = 0
-    processes: list[ProcessWork] = []
+    processes: list[WorkerRow] = []
 
 
 class ServerSummary(Row):

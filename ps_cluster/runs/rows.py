@@ -188,14 +188,10 @@ class ScaleRequest(Row):
 
 
 class ScaleAnswer(Row):
-    """The launcher's answer on one line: its action, or the reason for none.
-
-    Attributes:
-      outcome: "replaced": a newer request came before the launcher had seen this one.
-    """
+    """The launcher's answer on one line: its action, or the reason for none."""
 
     line: Text
-    outcome: Literal["done", "refused", "replaced"]
+    refused: bool
 
 
 class ScalingRow(Row):

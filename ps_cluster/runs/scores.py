@@ -21,7 +21,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import BestRecord, EvaluationRow, PredictionsHeader, ScoreRow, Summary
+from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric, PredictionsHeader, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -74,11 +74,11 @@ class Records:
         best = self._best()
         return row.merit > (-math.inf if best is None else best.merit)
 
-    def _best(self) -> BestRecord | None:
+    def _best(self) -> MeasuredMetric | None:
         if not self._run_dir.best_model.is_file():
             return None
         try:
-            return read_json(self._best_file, BestRecord)
+            return read_json(self._best_file, MeasuredMetric)
         except FileNotFoundError:
             return None
         except UserError as error:
@@ -101,8 +101,7 @@ class Records:
             os.fsync(file.fileno())
         beside.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
-        best = {name: getattr(row, name) for name in BestRecord.model_fields}
-        write_json(self._best_file, BestRecord(**best).model_dump())
+        write_json(self._best_file, row.model_dump(include=set(MeasuredMetric.model_fields)))
 
     def add(self, row: EvaluationRow) -> None:
         append_row(self._run_dir.evaluation, row)

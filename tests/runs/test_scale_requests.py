@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.runs.messages import ANSWER_WITHIN_S, ScaleDesk, ask
 from ps_cluster.runs.run_dir import RunDir
@@ -50,15 +50,14 @@ def test_a_refusal_is_bad_input(run_dir):
         Launcher(run_dir, ("too many", True)).ask(run_dir, 9)
 
 
-def test_the_newest_of_two_requests_is_heard_and_the_earlier_command_is_told_so(run_dir):
-    launcher, later = Launcher(run_dir, ("started worker-3", False)), []
+def test_of_two_requests_the_earlier_one_is_heard_first_and_each_has_its_answer(run_dir):
+    launcher, later = Launcher(run_dir, ("started worker-4", False), ("stopped worker-4", False)), []
 
     def a_second_command_comes(_):
         later.append(launcher.ask(run_dir, 4))
 
-    with pytest.raises(RunFailed, match="a newer request, for --workers 4, replaced this one"):
-        ask(run_dir, 5, sleep=a_second_command_comes)
-    assert later == ["started worker-3"] and launcher.heard == [4] and left(run_dir) == []
+    assert ask(run_dir, 5, sleep=a_second_command_comes) == "started worker-4"
+    assert later == ["stopped worker-4"] and launcher.heard == [5, 4] and left(run_dir) == []
 
 
 def test_a_request_that_was_heard_keeps_its_answer_when_another_one_is_answered_first(run_dir):
