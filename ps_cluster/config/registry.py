@@ -35,10 +35,6 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named, covariant=True)
 
 
-def _as_it_is(found: Any) -> Any:
-    return found
-
-
 class Registry(Generic[T]):
     """All objects of one kind (data set, mode, network, …), by name.
 
@@ -46,7 +42,7 @@ class Registry(Generic[T]):
     file there is found without being named anywhere else.
     """
 
-    def __init__(self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] = _as_it_is):
+    def __init__(self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] | None = None):
         """Keep where to look; nothing is imported yet.
 
         Args:
@@ -55,7 +51,7 @@ class Registry(Generic[T]):
             the page of the documentation that shows how to bring one.
           home: the module or package that defines the package's own.
           group: the entry point group by which installed packages add others, e.g. "ps_cluster.modes".
-          wrap: converts what a file or package defines, e.g. a function, to an object of the kind.
+          wrap: converts what a file or package defines, e.g. a function, to an object of the kind; None: nothing is one.
         """
         self.noun = noun
         self._base = base
@@ -164,9 +160,9 @@ class Registry(Generic[T]):
     def _made(self, found: Any, name: str) -> T:
         """Return `found` as an object of the kind, with `name` as its name."""
         is_class = isinstance(found, type) and issubclass(found, self._base)
-        made: T = found() if is_class else self._wrap(found)
+        made: T = found() if is_class else self._wrap(found) if self._wrap else found
         if not isinstance(made, self._base):
-            function = "" if self._wrap is _as_it_is else "a function, or "
+            function = "a function, or " if self._wrap else ""
             raise UserError(
                 f"'{name}' is no {self.noun}: it has to be {function}a {self._base.__module__}.{self._base.__name__}: "
                 f"{self.page}"

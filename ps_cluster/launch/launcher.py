@@ -219,7 +219,6 @@ class LocalCluster:
         self._task_options = ("--resume",) if resume else ()
         self._task_argv = task_argv
         self._fork_server = fork_server
-        self._ended: dict[Task, str] = {}
         self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
         self.topology = ClusterTopology({})
         self.restarts: Counter[Task] = Counter()
@@ -286,7 +285,6 @@ class LocalCluster:
     def _start(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._supervisor.start(self._spec(task))
-            self._ended.pop(task, None)
         self._write_cluster_file()
 
     def tasks(self, types: tuple[str, ...]) -> list[Task]:
@@ -296,7 +294,7 @@ class LocalCluster:
     @property
     def pids(self) -> dict[Task, int]:
         """Task → pid of the processes that run, as of the last `poll`."""
-        return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._ended}
+        return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._supervisor.ended}
 
     def frozen(self) -> list[Task]:
         """Return the tasks whose process is stopped (SIGSTOP)."""
@@ -304,9 +302,7 @@ class LocalCluster:
 
     def poll(self) -> list[TaskExit]:
         self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
-        exits = self._supervisor.poll()
-        self._ended.update({task_exit.task: task_exit.how for task_exit in exits})
-        return exits
+        return self._supervisor.poll()
 
     def signal(self, task: Task, number: int) -> None:
         self._supervisor.signal(task, number)
@@ -318,14 +314,11 @@ class LocalCluster:
     def _end(self, tasks: Sequence[Task], grace_s: float) -> None:
         self._measure()
         self._outlived += self._supervisor.stop(tasks, grace_s)
-        self._ended.update({task: "stopped" for task in tasks if task not in self._ended})
 
     def stop_all(self, grace_s: float) -> list[str]:
         """Stop everything; return the names of the processes that are still there, usually none."""
         self._measure()
         left = self._supervisor.stop_all(grace_s)
-        for process in self._supervisor.processes:
-            self._ended.setdefault(process.task, "stopped")
         there = {process.pid: process.task for process in self._outlived if process.running}
         there |= {process.pid: process.task for process in left}
         return [f"{task} (pid {pid})" for pid, task in there.items()]
@@ -337,7 +330,7 @@ class LocalCluster:
                 "type": process.task.type,
                 "index": process.task.index,
                 "pid": process.pid,
-                "state": self._ended.get(process.task, "running"),
+                "state": self._supervisor.ended.get(process.task, "running"),
             }
             for process in self._supervisor.processes
         ]

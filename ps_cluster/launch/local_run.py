@@ -91,43 +91,37 @@ def resume_run(
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, WHAT, view.notice):
-        return _resume(run_dir, root, more or {}, view=view, began=began, tensorboard=tensorboard)
-
-
-def _resume(
-    run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None, tensorboard: bool
-) -> int:
-    untrusted.refuse_foreign(run_dir.config)
-    run_dir.make_folders()
-    before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more), os.environ).config
-    config.check_fits_one_machine()
-    network.check_isolation(config.cluster.isolation, run_dir.root)
-    locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
-    cache = sources.default_cache_dir()
-    whole = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
-    dataset = whole.holding_out(config.evaluation.validation_examples)
-    with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
-        ended = checkpoints.ended(run_dir.checkpoints)
-        if ended and ended.outcome == "diverged":
-            raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
-    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-    if updates != updates_before:
-        newest_checkpoint(config, run_dir, dataset, view.notice)  # refuses fewer than were done
-    if _is_complete(run_dir, config, dataset, view.notice):
-        view.notice(
-            f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
-            "--resume give it more"
-        )
-        return 0
-    # Check before config.yaml is overwritten and before anything is started.
-    check_journals(newest_checkpoint(config, run_dir, dataset, view.notice), run_dir, config.slices)
-    if updates != updates_before:
-        view.notice(
-            f"the whole run has {updates:,} updates now ({updates_before:,} before); "
-            "the learning rate goes on as in a run of that length"
-        )
-    complete = complete_config(config, dataset)
-    return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
+        untrusted.refuse_foreign(run_dir.config)
+        run_dir.make_folders()
+        before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
+        config.check_fits_one_machine()
+        network.check_isolation(config.cluster.isolation, run_dir.root)
+        locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
+        cache, progress = sources.default_cache_dir(), every_tenth(view.notice)
+        whole = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
+        dataset = whole.holding_out(config.evaluation.validation_examples)
+        with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
+            ended = checkpoints.ended(run_dir.checkpoints)
+            if ended and ended.outcome == "diverged":
+                raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
+        updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
+        if updates != updates_before:
+            newest_checkpoint(config, run_dir, dataset, view.notice)  # refuses fewer than were done
+        if _is_complete(run_dir, config, dataset, view.notice):
+            view.notice(
+                f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
+                "--resume give it more"
+            )
+            return 0
+        # Check before config.yaml is overwritten and before anything is started.
+        check_journals(newest_checkpoint(config, run_dir, dataset, view.notice), run_dir, config.slices)
+        if updates != updates_before:
+            view.notice(
+                f"the whole run has {updates:,} updates now ({updates_before:,} before); "
+                "the learning rate goes on as in a run of that length"
+            )
+        complete = complete_config(config, dataset)
+        return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:

@@ -54,18 +54,15 @@ class RunState:
 
     @property
     def phase(self) -> str:
-        phase: str = self.row.get("phase", "starting")
-        return phase
+        return str(self.row.get("phase", "starting"))
 
     @property
     def total(self) -> int:
-        told: int | None = self.row.get("total")
-        return told or self.config.total_updates(self.dataset.train_examples)
+        return self.row.get("total") or self.config.total_updates(self.dataset.train_examples)
 
     @property
     def applied(self) -> int:
-        applied: int = self.row.get("applied", 0)
-        return applied
+        return int(self.row.get("applied", 0))
 
     @property
     def seconds_left(self) -> float | None:

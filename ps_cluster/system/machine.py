@@ -235,9 +235,7 @@ class Usage:
         self._clock = clock
         self._read_cpu = read_cpu
         self._read_pss = read_pss
-        self._tasks: dict[int, Task] = {}
-        self._cpu: dict[int, float] = {}
-        self._peak_pss: dict[int, int] = {}
+        self._processes: dict[int, dict[str, Any]] = {}  # pid → its entry in summary.json
         self._peak_sum: int | None = None
         self._next_memory_s = 0.0
 
@@ -247,10 +245,11 @@ class Usage:
         Args:
           processes: pid → task. A pid means the same process in all calls.
         """
-        self._tasks.update(processes)
-        for pid in processes:
+        for pid, task in processes.items():
+            own = {"type": task.type, "index": task.index, "pid": pid, "cpu_seconds": None, "peak_pss_bytes": None}
+            row = self._processes.setdefault(pid, own)
             if (seconds := self._read_cpu(pid)) is not None:
-                self._cpu[pid] = seconds
+                row["cpu_seconds"] = seconds
         if processes and self._clock() >= self._next_memory_s:
             self._next_memory_s = self._clock() + MEMORY_EVERY_S
             self._look_at_memory(processes)
@@ -258,7 +257,8 @@ class Usage:
     def _look_at_memory(self, processes: Mapping[int, Task]) -> None:
         sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}
         for pid, size in sizes.items():
-            self._peak_pss[pid] = max(size, self._peak_pss.get(pid, 0))
+            row = self._processes[pid]
+            row["peak_pss_bytes"] = max(size, row["peak_pss_bytes"] or 0)
         if sizes:
             self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
 
@@ -268,18 +268,6 @@ class Usage:
         `cpu_seconds` is the sum over the training tasks; the evaluator, which only uses time left over, is listed among
         the processes. `peak_memory_bytes` is the highest sum over all processes at one time.
         """
-        training = (pid for pid, task in self._tasks.items() if task.type in TRAINING_TYPES)
-        return {
-            "cpu_seconds": sum(self._cpu.get(pid, 0.0) for pid in training),
-            "peak_memory_bytes": self._peak_sum,
-            "processes": [
-                {
-                    "type": task.type,
-                    "index": task.index,
-                    "pid": pid,
-                    "cpu_seconds": self._cpu.get(pid),
-                    "peak_pss_bytes": self._peak_pss.get(pid),
-                }
-                for pid, task in self._tasks.items()
-            ],
-        }
+        rows = list(self._processes.values())
+        training = [row["cpu_seconds"] or 0.0 for row in rows if row["type"] in TRAINING_TYPES]
+        return {"cpu_seconds": sum(training), "peak_memory_bytes": self._peak_sum, "processes": rows}

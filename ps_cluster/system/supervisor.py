@@ -96,7 +96,11 @@ class TaskExit:
 
 
 class Supervisor:
-    """The live processes of one run. Functions that act on the machine are passed in, so tests can replace them."""
+    """The live processes of one run. Functions that act on the machine are passed in, so tests can replace them.
+
+    Attributes:
+      ended: how the newest process of a task ended, as `poll` has reported it, or "stopped" on purpose.
+    """
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class Supervisor:
         self._signal_group = signal_group
         self._group_members = group_members or group_members_on_this_machine
         self._processes: dict[Task, TaskProcess] = {}
-        self._accounted: set[int] = set()  # pids that ended and were reported, or were stopped on purpose
+        self.ended: dict[Task, str] = {}
         self._gone: set[Task] = set()  # tasks whose process group is empty; its id may be another's by now
 
     @property
@@ -136,7 +140,7 @@ class Supervisor:
                 start_new_session=True,
             )
         self._processes[spec.task] = process = TaskProcess(spec, popen, log_start)
-        self._accounted.discard(popen.pid)
+        self.ended.pop(spec.task, None)
         self._gone.discard(spec.task)
         return process
 
@@ -144,17 +148,16 @@ class Supervisor:
         """Return the tasks that ended since the last call, earliest failure first. Changes no process."""
         exits = []
         for process in self.processes:
-            if process.pid not in self._accounted and (code := process.popen.poll()) is not None:
-                self._accounted.add(process.pid)
+            if process.task not in self.ended and (code := process.popen.poll()) is not None:
                 self._is_there(process)  # notes empty groups now, before their ids can be another's
                 exits.append(_exit_of(process, code))
+                self.ended[process.task] = exits[-1].how
         # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
         return sorted(exits, key=lambda task_exit: task_exit.time)
 
     def forget(self, task: Task) -> None:
         """Leave out a task that has ended and was reported: the system may give its pid to another one."""
-        process = self._processes.pop(task)
-        self._accounted.discard(process.pid)
+        del self._processes[task], self.ended[task]
         self._gone.discard(task)
 
     def frozen(self) -> list[Task]:
@@ -173,7 +176,8 @@ class Supervisor:
         `poll` does not report them any more. Return the tasks that still have processes; usually none.
         """
         left = [self._processes[task] for task in tasks if task in self._processes]
-        self._accounted.update(process.pid for process in left)
+        for process in left:
+            self.ended.setdefault(process.task, "stopped")
         deadline = self._clock() + grace_s
         for number, until in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + KILL_TIMEOUT_S)):
             left = [process for process in left if self._is_there(process)]
