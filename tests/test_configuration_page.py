@@ -3,22 +3,24 @@
 from pathlib import Path
 
 from ps_cluster.cli.reference import page
+from ps_cluster.config.layers import MOST_FILES, VARIABLE
 from ps_cluster.config.modes import RULES
 
-SETTINGS = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_settings_is_up_to_date():
-    again = "write it anew: python -m ps_cluster.cli.reference > docs/configuration.md"
-    assert SETTINGS.read_text(encoding="utf-8") == page(), again
+    again = "write its table anew: python -m ps_cluster.cli.reference docs/configuration.md"
+    assert page(PAGE) == PAGE, again
+    assert f"{MOST_FILES} files at most" in PAGE and f"`{VARIABLE}OPTIMIZER__LEARNING_RATE=0.3`" in PAGE
 
 
 def test_a_setting_of_one_rule_is_listed_with_its_range_and_default():
     field = RULES["adam"].Settings.model_fields["beta_2"]
-    assert f"| `optimizer.beta_2` | number ≥ 0, < 1 | `{field.default}` |" in page()
+    assert f"| `optimizer.beta_2` | number ≥ 0, < 1 | `{field.default}` |" in PAGE
 
 
 def test_no_cell_of_the_page_is_cut_by_what_it_says():
-    listed = page().partition("## All settings")[2]
+    listed = PAGE.partition("## All settings")[2]
     rows = [line for line in listed.splitlines() if line.startswith("|")]
     assert len(rows) > 50 and {line.count("|") for line in rows} == {5}

@@ -1,22 +1,25 @@
-"""Derive from the classes of settings what describes them: JSON schemas for editors, and docs/configuration.md.
+"""Derive from the classes of settings what describes them: JSON schemas for editors, and the table of all settings.
 
-`python -m ps_cluster.cli.reference > docs/configuration.md` writes the page; a test compares the two.
+`python -m ps_cluster.cli.reference docs/configuration.md` writes the table into the page; a test compares the two.
 `ps_cluster.tools.compare.comparison_plan` writes the schemas. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.datasets import VARIATIONS
-from ps_cluster.config.layers import EXTENDS, MOST_FILES, VARIABLE
+from ps_cluster.config.layers import EXTENDS
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
+from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
@@ -143,6 +146,7 @@ def _as_list(found: Schema) -> Schema:
 # The page of settings.
 
 _NAMES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_HEAD = "| setting | values | default | meaning |\n|---|---|---|---|\n"
 _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -155,13 +159,13 @@ class Setting(NamedTuple):
     meaning: str
 
 
-def page() -> str:
-    """Return the whole page."""
+def page(text: str) -> str:
+    """Return a page with its table, which is its end, made anew."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     rows: list[Setting] = []
     for section, settings in sections().items():
         rows += [*_settings(section, settings, defaults), *_of_choices(section, defaults)]
-    return f"{_prose()}\n\n{_table(rows)}\n"
+    return f"{text.partition(_HEAD)[0]}{_HEAD}{_table(rows)}\n"
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
@@ -177,60 +181,6 @@ def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Settin
                     having.setdefault(one, []).append(kind.name)
     for one, names in having.items():
         yield one._replace(meaning=f"{one.meaning} (With {', '.join(names)}.)".strip())
-
-
-def _prose() -> str:
-    return f"""# Configuration
-
-Made by `python -m ps_cluster.cli.reference > docs/configuration.md`: don't edit it by hand.
-
-A run has [settings](#all-settings) in sections. `run --dry-run` prints the value of each and where it comes from, the
-tasks and the memory to expect, and starts nothing. What it prints is a file for `--config`.
-
-```
-python cli.py run --mode sync --learning-rate 0.3 --dry-run
-```
-
-## Which value counts
-
-Of these a later one wins:
-
-1. [configs/default.yaml](../configs/default.yaml), and the defaults of what is chosen (mode, network, …)
-2. the recipe of the network, in `ps_cluster/models/networks.py`; for a network of your own
-   [safe defaults](extending.md#what-it-starts-from)
-3. the recipe of the data set, and its recipe for this network, where it has one
-4. the network's learning rate and momentum for the mode, where its recipe has them and you choose none
-5. the file given with `--config`, over the files that it extends
-6. environment variables, e.g. `{VARIABLE}OPTIMIZER__LEARNING_RATE=0.3`: two underscores between the parts, the value
-   read as YAML. They count in `run`, `compare`, `sweep`, `ensemble`, `task` and `data`, not in the
-   [Python API](python-api.md), `bench` and `chaos`
-7. `--set section.key=value`
-8. the options, which the table below names beside their settings
-
-A setting of a mode, network, … that is not chosen is refused, and a name that is unknown is told with the nearest known
-one. `run --resume` goes on with the config.yaml of the run directory: files and environment variables do not count
-there. TF_CONFIG, or the file given with `task --cluster`, decides the size of a cluster on several machines.
-
-## In a file
-
-```yaml
-# yaml-language-server: $schema=configs/schema.json
-extends: configs/cifar10-94.yaml
-training: {{epochs: 8, seed: 1}}
-data: {{augmentation: {{flip: random}}}}
-```
-
-* **`extends`** names another file, as seen from this one. Its settings are taken first, and these change them. That
-  file may extend a further one, {MOST_FILES} files at most. Code that one of them names is run, as if you had named it.
-* **The first line** tells an editor that runs yaml-language-server where the JSON schema is. So it completes names and
-  shows mistakes. What an installed package adds is shown as unknown, and works.
-* **Values** are those of YAML 1.2; there are no anchors, tags and merge keys.
-* **A comparison's file** has other keys ([compare](tools.md#compare)) and a schema too, `configs/compare.schema.json`.
-
-## All settings
-
-`--augment` gives all settings of `data.augmentation` at once, joined by commas; those that it does not name are switched
-off. `--augment none` trains images as they are."""
 
 
 def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, object]) -> Iterator[Setting]:
@@ -286,8 +236,9 @@ def _table(settings: Sequence[Setting]) -> str:
         f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |"
         for key, values, default, meaning in settings
     ]
-    return "\n".join(["| setting | values | default | meaning |", "|---|---|---|---|", *rows])
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    file = Path(sys.argv[1])
+    write_whole(file, page(file.read_text(encoding="utf-8")))
