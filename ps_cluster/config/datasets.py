@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
 from ps_cluster.config.objectives import Field as ArrayField
@@ -38,15 +38,13 @@ Factor = Annotated[float, Field(ge=0, le=100)]
 FactorRange = Annotated[tuple[Factor, Factor], Field(strict=False), AfterValidator(_ascending)]
 
 
-class Augmentation(BaseModel):
+class Augmentation(Section):
     """The variations that `ps_cluster.data.augment.augment` draws; the defaults draw none.
 
     A value out of range raises pydantic's `ValidationError`, which names the field and the value.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     crop_padding_pixels: int = Field(0, ge=0, le=10_000)
     """Pad by this much on every side, mirrored, and crop back at random."""
@@ -189,7 +187,7 @@ def parse_sample(text: str) -> Sample | None:
 # The forms of data that are read from a path, without code of the user's.
 #
 # `--dataset PATH` is recognised once, where the user has written it. From then on the data set's name is `FORM:/the/path`,
-# so nobody has to look at the disk to know which settings it has. The forms are in `ps_cluster/data/forms/`, one file each.
+# so nobody has to look at the disk to know which settings it has. The forms are in `ps_cluster/data/forms.py`.
 
 
 class Form:
@@ -277,7 +275,7 @@ def _recognised(path: Path) -> FormPath:
 
 # The data sets: how each is found and read, what its examples are, and how they are varied. No TensorFlow.
 #
-# The package's own are in `ps_cluster/data/sets/`, one file each.
+# The package's own are in `ps_cluster/data/sets.py`.
 
 SPLITS = ("train", "test")
 MOST_CLASSES = 2**16

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from ps_cluster.config import registry
 from ps_cluster.config.modes import MODES, RULES
@@ -182,10 +182,9 @@ COMPILED = "compiled"  # the rule that stands for the optimizer of a network's c
 BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
 
 
-class FoundRates(BaseModel):
+class FoundRates(Section):
     """A learning rate and a momentum, with the mode, workers (1 in mode single) and batch they were found for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     mode: str
     workers: int = Field(ge=1)
     batch_size_per_worker: int = Field(ge=1)

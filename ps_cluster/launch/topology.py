@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import portpicker
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.layers import NamedLayer
@@ -23,7 +23,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error, one_line
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.runs.rows import TaskRow, TaskType
+from ps_cluster.runs.rows import Row, TaskRow, TaskType
 from ps_cluster.system.machine import FreeMemory
 from ps_cluster.system.network import host_and_port
 
@@ -51,18 +51,16 @@ def _is_ipv6(text: str) -> bool:
 _Jobs = dict[str, Annotated[list[Annotated[str, AfterValidator(_is_address)]], Field(min_length=1)]]
 
 
-class _Given(BaseModel):
-    # Many a TF_CONFIG has keys that TensorFlow does not know, e.g. "environment".
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-
-class _GivenTask(_Given):
+class _GivenTask(Row):
     type: Annotated[TaskType, BeforeValidator(lambda given: CHIEF if given == MASTER else given)]
     index: int = Field(ge=0)
 
 
-class _GivenConfig(_Given):
-    """The content of TF_CONFIG (https://www.tensorflow.org/guide/distributed_training#tf_config)."""
+class _GivenConfig(Row):
+    """The content of TF_CONFIG (https://www.tensorflow.org/guide/distributed_training#tf_config).
+
+    Many a TF_CONFIG has keys that TensorFlow does not know, e.g. "environment".
+    """
 
     cluster: _Jobs
     task: _GivenTask

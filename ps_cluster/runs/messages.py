@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import parse_json, read_json
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write, write_json
-from ps_cluster.runs.rows import ScaleAnswer, ScaleRequest
+from ps_cluster.runs.rows import Count, Row, ScaleAnswer, ScaleRequest
 from ps_cluster.runs.run_dir import RunDir
 
 _NAME = re.compile(r"epoch-(\d{6,9})\.json")
@@ -121,7 +121,7 @@ TOLD = "told.json"
 _MOST_BYTES = 10_000
 
 
-class LeaderMessage(BaseModel):
+class LeaderMessage(Row):
     """A leader's word to a task.
 
     Attributes:
@@ -130,9 +130,7 @@ class LeaderMessage(BaseModel):
       refused: why the leader does not take this task, on one line; None where it does.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    epoch: int = Field(ge=0)
+    epoch: Count
     ended: Literal["completed", "stopped"] | None = None
     refused: str | None = Field(default=None, max_length=2000)
 
