@@ -192,10 +192,8 @@ def _of_variable(name: str, text: str) -> Layer:
 # environment variables, `--set key=value`, the command's options.
 
 DEFAULTS = "configs/default.yaml"
-_NO_CHOICE = {
-    "data": DataSet(),
-    "model": network_recipes.Network(),
-}  # for a name that is unknown, which the validation refuses
+# For a name that is unknown, which the validation refuses.
+_NO_CHOICE = {"data": DataSet(), "model": network_recipes.Network()}
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,8 @@ class LauncherLimits:
     startup_s: float = 180.0  # until training begins
     standstill_s: float = 60.0  # without a new update
     frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead
-    silent_s: float = (
-        10.0  # minimum time without an update, while others have some, for a worker to be silent; more for long steps
-    )
+    # Minimum time without an update, while others have some, for a worker to be silent; more for long steps.
+    silent_s: float = 10.0
     first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
     kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"

@@ -65,9 +65,8 @@ def serve(
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.
     session.experimental.disable_thread_spinning = True
-    if (
-        task_type == WORKER
-    ):  # a parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py)
+    # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py).
+    if task_type == WORKER:
         session.intra_op_parallelism_threads = config.cluster.intra_op_threads
         # TensorFlow's default is the number of cores; with a single thread a server never connects.
         session.inter_op_parallelism_threads = max(2, allowance().threads)

@@ -27,9 +27,8 @@ from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
 Counts = Mapping[Hashable, float]
-Samples = Iterable[
-    tuple[Any, ...]
-]  # label values and value; of a histogram its buckets and sum. A value None: no sample
+# Label values and value; of a histogram its buckets and sum. A value None: no sample.
+Samples = Iterable[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)

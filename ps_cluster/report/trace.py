@@ -28,7 +28,8 @@ def write_trace(run_dir: RunDir) -> None:
     Raises:
       UserError: the run has left no ledger.
     """
-    found = lanes(_updates(run_dir), _applies(run_dir))
+    updates = _updates(run_dir)
+    found = [*_chief(updates), *_servers(_applies(run_dir)), *_workers(updates)]
     start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
     write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(found, start))}))
 
@@ -81,8 +82,6 @@ def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
 
 # Turn a run's ledger into lanes: what each task did when. No TensorFlow.
 
-ABOUT_STEP = ("step", "version", "staleness", "pid")
-
 
 @dataclass(frozen=True)
 class Span:
@@ -103,11 +102,6 @@ class Lane:
 
     name: str
     rows: list[list[Span]]
-
-
-def lanes(updates: np.ndarray, applies: np.ndarray) -> list[Lane]:
-    """Return the lanes of chief, parameter servers and workers. `updates`: ledger.ROW; `applies`: tables.APPLY_ROW."""
-    return [*_chief(updates), *_servers(applies), *_workers(updates)]
 
 
 def _chief(updates: np.ndarray) -> Iterator[Lane]:
@@ -145,7 +139,7 @@ def _workers(updates: np.ndarray) -> Iterator[Lane]:
         mine = mine[np.argsort(phases[0, mine], kind="stable")]
         row: list[Span] = []
         for step in mine:
-            about = {name: int(updates[step][name]) for name in ABOUT_STEP}
+            about = {name: int(updates[step][name]) for name in ("step", "version", "staleness", "pid")}
             row += _spans(GAPS, gaps[:, step])
             row.append(Span(f"step {about['step']}", float(phases[0, step]), float(phases[-1, step]), about))
             row += _spans(PHASES, phases[:, step])

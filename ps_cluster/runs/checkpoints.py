@@ -297,9 +297,8 @@ def load(path: Path) -> Checkpoint:
     try:
         header, arrays = open_tensors(path, CheckpointHeader)
         checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
-        if (match := _FILE_NAME.fullmatch(path.name)) and (own := name_of(checkpoint.step, checkpoint.epoch)) != match[
-            0
-        ]:
+        own = name_of(checkpoint.step, checkpoint.epoch)
+        if _FILE_NAME.fullmatch(path.name) and path.name != own:
             raise Malformed(f"it is that of {own}")
         return checkpoint
     except FileNotFoundError as error:

@@ -105,9 +105,8 @@ class TaskError(Row):
 Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Kind = Literal["real", "synthetic"]
 Examples = Annotated[int, Field(gt=0, le=2**40)]
-DType = Literal[
-    "bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
-]  # that rows can be gathered from
+# Those that rows can be gathered from.
+DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of a file's name
 

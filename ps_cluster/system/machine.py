@@ -127,11 +127,9 @@ class FreeMemory:
 
     def __str__(self) -> str:
         room = f"{self.memory_bytes / 1e9:.1f} GB"
-        return (
-            f"the machine has {room}"
-            if self.memory_bytes == self.free_bytes
-            else f"its control group allows {room} more"
-        )
+        if self.memory_bytes == self.free_bytes:
+            return f"the machine has {room}"
+        return f"its control group allows {room} more"
 
 
 def room() -> FreeMemory:

@@ -89,9 +89,8 @@ class TaskExit:
 
     def __str__(self) -> str:
         killed = self.exit_code < 0 and not self.time  # then its last line, often progress, is not the reason
-        last_words = (
-            f", its last line: {self.last_line}" if killed and self.last_line else f": {self.last_line or 'no output'}"
-        )
+        meaning = ", its last line: " if killed and self.last_line else ": "
+        last_words = f"{meaning}{self.last_line or 'no output'}"
         return f"{self.task} (pid {self.pid}) ended with {self.how}{last_words} (log: {self.log})"
 
 
