@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config import RunConfig, load_config
@@ -20,6 +19,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import state_of
@@ -158,12 +158,7 @@ def _flows(mode: Mode) -> tuple[Flow, ...]:
 
 def print_cluster(view: ClusterView, console: Console) -> None:
     """Print a row for each task, and what it sends to whom."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("task", "state"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("pid", justify="right", no_wrap=True)
-    table.add_column("address", no_wrap=True)
-    table.add_column("devices", overflow="fold")
+    table = plain_table(task=LEFT, state=LEFT, pid=RIGHT, address=LEFT, devices=FOLD)
     for task in view.tasks:
         state, pid = Text(task.state, _COLOURS[task.state]), str(task.pid or NONE)
         table.add_row(task.name, state, pid, task.address or NONE, task.device or NONE)

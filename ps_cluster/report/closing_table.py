@@ -22,6 +22,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.progress import real
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import RUN_ENDED, LogLine
 from ps_cluster.runs.result_rows import ProgressRow, Summary, told
@@ -232,12 +233,8 @@ def _in_vain(summary: Json) -> str:
 
 
 def _tasks(summary: Json, *, addresses: bool) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("task", no_wrap=True)
-    for heading in ("pid", "updates", summary["unit"], "restarts"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if addresses:
-        table.add_column("address", overflow="fold")
+    numbers = dict.fromkeys(("pid", "updates", summary["unit"], "restarts"), RIGHT)
+    table = plain_table(task=LEFT, **numbers, **({"address": FOLD} if addresses else {}))
     for worker in summary["workers"]:
         counts = (number(worker[name]) for name in ("updates", "examples", "restarts"))
         address = [worker["address"] or "–"] if addresses else []

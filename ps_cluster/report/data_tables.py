@@ -14,6 +14,7 @@ from ps_cluster.data.describing import Described, describe, example_rows, groups
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sources import Copy, Entry
 from ps_cluster.files.values import number_text
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 
 MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5
 _BAR, _LONGEST_NAME = 30, 20  # columns of a terminal
@@ -23,10 +24,8 @@ Json = dict[str, Any]
 
 def print_entries(entries: list[Entry], console: Console) -> None:
     """Print a row for each packed copy, and for each data set that has none."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("data set", overflow="fold", max_width=_LONGEST_NAME)
-    table.add_column("examples", no_wrap=True)
-    table.add_column("form, origin, name of the copy", overflow="fold", ratio=1)
+    name, rest = {**FOLD, "max_width": _LONGEST_NAME}, {**FOLD, "ratio": 1}
+    table = plain_table(**{"data set": name, "examples": LEFT, "form, origin, name of the copy": rest})
     for entry in entries:
         for copy in entry.copies:
             table.add_row(Text(entry.name, "bold"), *_cells_of(copy))
@@ -130,27 +129,19 @@ def _copy_as_json(copy: Copy) -> Json:
 
 
 def _fields_table(described: list[Described]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("field", overflow="fold")
-    table.add_column("dtype", no_wrap=True)
-    table.add_column("shape", no_wrap=True)
-    for heading in ("min", "mean", "std", "max", "missing"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = dict.fromkeys(("min", "mean", "std", "max", "missing"), RIGHT)
+    table = plain_table(field=FOLD, dtype=LEFT, shape=LEFT, **numbers)
     for one in described:
         found = (one.low, one.mean, one.std, one.high)
-        numbers = ("–" if value is None else number_text(value) for value in found)
+        texts = ("–" if value is None else number_text(value) for value in found)
         shape = "x".join(map(str, one.shape)) or "1"
-        table.add_row(one.name, one.dtype, shape, *numbers, Text(f"{one.missing:,}", "red" if one.missing else "dim"))
+        table.add_row(one.name, one.dtype, shape, *texts, Text(f"{one.missing:,}", "red" if one.missing else "dim"))
     return table
 
 
 def _groups_table(dataset: PackedDataset) -> Table:
     """Return the counts of each class, label or range of the target, with bars."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("target", overflow="fold")
-    for heading in ("training", "test"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    table = plain_table(target=FOLD, training=RIGHT, test=RIGHT, **{"": {}})
     groups = groups_of(dataset)
     most = max(group.train_examples for group in groups)
     for group in groups[:MOST_GROUPS]:
@@ -163,8 +154,8 @@ def _groups_table(dataset: PackedDataset) -> Table:
 
 def _rows_table(dataset: PackedDataset) -> Table:
     names, rows = example_rows(dataset, slice(ROWS))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names[:MOST_COLUMNS]:
+    table = plain_table()
+    for name in names[:MOST_COLUMNS]:  # two may have one name
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row[:MOST_COLUMNS])

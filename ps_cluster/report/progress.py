@@ -24,7 +24,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import printable
 from ps_cluster.installation import to_install
-from ps_cluster.report.terminal import Output, SafeConsole
+from ps_cluster.report.terminal import LEFT, RIGHT, Output, SafeConsole, plain_table
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA, PROGRESS, SCORE, TEXT, LogFormat
 from ps_cluster.runs.result_rows import EvaluationRow
@@ -205,10 +205,8 @@ def _bar(state: RunState, seconds: float) -> Table:
 def _task_table(state: RunState, width: int) -> Table:
     """Return a table with a row per process and, with enough room, a bar of each worker's share of the updates."""
     roomy = width >= 76
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("task", "pid", "state", "updates", state.dataset.spec.unit):
-        table.add_column(heading, justify="left" if heading in ("task", "state") else "right", no_wrap=True)
-    table.add_column("share of the updates" if roomy else "share", no_wrap=True)
+    last = {state.dataset.spec.unit: RIGHT, "share of the updates" if roomy else "share": LEFT}
+    table = plain_table(task=LEFT, pid=RIGHT, state=LEFT, updates=RIGHT, **last)
     work, trainer = _work(state), state.config.mode_kind.trainer_type
     all_updates = sum(row["updates"] for row in work.values())
     for task in sorted(state.tasks, key=lambda task: (task["type"] != trainer, task["type"], task["index"])):

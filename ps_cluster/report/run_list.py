@@ -22,6 +22,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import last_row, read_json
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, told
 from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
@@ -132,19 +133,14 @@ def print_runs(runs: list[ListedRun], console: Console, now: float | None = None
     """Print a row for each run. `now`: seconds since 1970, from which ages count."""
     now = time.time() if now is None else now
     unit = "images" if all(run.unit == "images" for run in runs) else "examples"
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("run", overflow="fold", ratio=2)
-    table.add_column("state", no_wrap=True)
-    table.add_column("age", justify="right", no_wrap=True)
-    for heading in ("mode", "data", "network"):
-        table.add_column(heading, overflow="fold", ratio=1)
-    table.add_column("test", justify="right", no_wrap=True)
-    table.add_column(f"{unit}/s", justify="right", no_wrap=True)
+    names = dict.fromkeys(("mode", "data", "network"), {**FOLD, "ratio": 1})
+    last = {"test": RIGHT, f"{unit}/s": RIGHT}
+    table = plain_table(run={**FOLD, "ratio": 2}, state=LEFT, age=RIGHT, **names, **last)
     for run in runs:
-        names = (_short(name) for name in (run.mode, run.dataset, run.model))
+        chosen = (_short(name) for name in (run.mode, run.dataset, run.model))
         speed = "–" if run.examples_per_second is None else f"{run.examples_per_second:,.0f}"
         state = Text(_state(run), COLOURS[run.state])
-        table.add_row(run.root.name, state, age(now - run.began_at), *names, run.score, speed)
+        table.add_row(run.root.name, state, age(now - run.began_at), *chosen, run.score, speed)
     console.print(table)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.files.values import one_line, printable
@@ -61,6 +62,19 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_printable_lines(segment.text))
+
+
+LEFT: Mapping[str, Any] = {"no_wrap": True}
+RIGHT: Mapping[str, Any] = {"no_wrap": True, "justify": "right"}
+FOLD: Mapping[str, Any] = {"overflow": "fold"}
+
+
+def plain_table(**columns: Mapping[str, Any]) -> Table:
+    """Return a table without lines. `columns`: heading → how rich shows the column, e.g. `RIGHT`."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading, options in columns.items():
+        table.add_column(heading, **options)
+    return table
 
 
 def _printable_lines(text: str) -> str:
