@@ -83,10 +83,6 @@ class Analysis(ABC):
         merits = ((self.merit(row), index) for index, row in enumerate(self.rows))
         return [index for _, index in sorted(one for one in merits if one[0] is not None)[:MOST_SHOWN]]
 
-    @property
-    def shown_rows(self) -> list[Any]:
-        return [self.rows[index] for index in self.shown]
-
     @abstractmethod
     def cells(self, row: Any) -> list[str]:
         """Return a row of the table as text, without its name."""
@@ -214,8 +210,7 @@ def reliability(found: Calibration, unit: str) -> list[Plot]:
 # The analysis of each kind of task.
 
 MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
-MOST_CONFUSIONS = 1000  # in results.json
-_CONFUSIONS = 10  # on the page
+MOST_CONFUSIONS = 1000  # in results.json; the page has the first ten
 NOTHING = -1  # "predicted" where an output is not finite
 
 
@@ -326,7 +321,7 @@ class ClassResults(Analysis):
         return flat.reshape(len(labels), len(labels))
 
     @cached_property
-    def all_confusions(self) -> list[Confusion]:
+    def confusions(self) -> list[Confusion]:
         """The pairs that were confused, the most frequent first, at most MOST_CONFUSIONS."""
         wrong = self.known & ~self._right
         pairs, counts = np.unique(
@@ -338,10 +333,6 @@ class ClassResults(Analysis):
             Confusion(self.names[target], self.names[said], count, count / self.rows[target].examples)
             for target, said, count in found
         ]
-
-    @property
-    def confusions(self) -> list[Confusion]:
-        return self.all_confusions[:_CONFUSIONS]
 
     @cached_property
     def calibration(self) -> Calibration:  # type: ignore[override]
@@ -355,7 +346,7 @@ class ClassResults(Analysis):
             "without_prediction": self.without_prediction,
             "classes": [asdict(row) for row in self.rows],
             "confusion_matrix": None if whole is None else self._counts(whole).tolist(),
-            "confusions": [asdict(one) for one in self.all_confusions],
+            "confusions": [asdict(one) for one in self.confusions],
             "calibration": self.calibration.to_json(),
         }
 

@@ -78,7 +78,9 @@ def test_of_a_thousand_classes_the_worst_are_shown_and_the_numbers_have_all():
     predicted[: 3 * 25] = 999  # the first 25 classes are all wrong
     half = np.full(3000, 0.5)
     found = ClassResults(of_classes(target, predicted, half, half, [f"class {label}" for label in range(1000)]))
-    assert [row.name for row in found.shown_rows] == [f"class {label}" for label in range(MOST_SHOWN)]
+    assert [row.name for row in map(found.rows.__getitem__, found.shown)] == [
+        f"class {label}" for label in range(MOST_SHOWN)
+    ]
     assert found.has_others and [row[-1].count for row in found.matrix] == [3] * MOST_SHOWN
     numbers = found.numbers()
     assert len(numbers["classes"]) == 1000 and numbers["confusion_matrix"] is None
