@@ -19,10 +19,11 @@ from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineComman
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.tools.bench import empty
+from ps_cluster.tools.bench.empty import CHEAPEST_RULE
 from ps_cluster.tools.bench.throughput import case
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
-CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 PHASES = ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")
 OF_NETWORKS = (
     ShownFigure("examples/s", "examples_per_second"),
@@ -79,7 +80,7 @@ def one_case(
     about = {"workers": workers, "ps": servers}
     if millions is None:
         return Case(about, lambda: timed(config, packed, seconds))
-    moved, body = config.with_values(CHEAPEST_RULE), ("benchmarks.empty_steps", str(round(1e6 * millions)))
+    moved, body = config.with_values(CHEAPEST_RULE), (empty.__name__, str(round(1e6 * millions)))
     return Case({"M weights": millions} | about, lambda: timed(moved, packed, seconds, *body))
 
 

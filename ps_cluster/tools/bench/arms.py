@@ -103,7 +103,8 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
-        raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {', '.join(ARMS)}")
+        known = f"{', '.join(ARMS)}; by itself also empty"
+        raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {known}")
     return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
 
 

@@ -20,6 +20,7 @@ from ps_cluster.tools.bench import arms
         "bench --models tutorial_cnn --rounds 1",
         "bench --arms cluster,single --models airbench --output bench.json",
         "bench --dataset synthetic --straggler 2:5x",
+        "bench --arms empty",
     )
 )
 @option(
@@ -27,7 +28,7 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="What to measure, separated by commas; also ddp and torch_single.",
+    help="What to measure, separated by commas; also ddp and torch_single. By itself, empty: steps/s without computation.",
 )
 @option(
     "--models",
@@ -57,9 +58,14 @@ def bench(
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system import environment
-    from ps_cluster.tools.bench import throughput
+    from ps_cluster.tools.bench import empty, throughput
 
     os.environ.update(environment.for_tensorflow(os.environ))
+    if tuple(names) == (empty.NAME,):
+        values = overrides(assignments, options)
+        packed = resolve_data(build_config(None, values).data, notify=print_line)
+        empty.print_table(empty.measure(packed, values, rounds, output, notify=print_line), make_console())
+        return
     wanted = build_config(None, overrides(assignments, options))
     chosen = arms.choose(names, ddp_python)
     if straggler:

@@ -121,16 +121,13 @@ def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[
         elif arm != first:
             ratios = [rate / other for rate, other in zip(rates[first.name], rates[arm.name], strict=True)]
             found[f"{first.name}_to_{arm.name}"] = ratios
-    return {
-        name: {
-            "median": statistics.median(values),
-            "min": min(values),
-            "max": max(values),
-            "n": len(values),
-            "values": values,
-        }
-        for name, values in found.items()
-    }
+    return {name: spread(values) for name, values in found.items()}
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return median, min, max and n of the values, and the values."""
+    about = {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
+    return about | {"values": list(values)}
 
 
 def first_of(arms: Sequence[BenchArm]) -> BenchArm:
@@ -154,17 +151,18 @@ def print_table(arms: Sequence[BenchArm], rows: list[dict[str, Any]], unit: str,
     for row in rows:
         for arm in arms:
             ratio = row.get(f"{first.name}_to_{arm.name}")
-            cells = (_shown(row[arm.name], ",.0f"), _shown(ratio, ".2f") if ratio else "")
+            cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
             table.add_row(row["model"], row["precision"], arm.name, *cells)
     console.width = max(console.width, TABLE_WIDTH)
     console.print(table, highlight=False)
     for row, arm in product(rows, (arm for arm in arms if arm.slowed)):
-        share, of_ideal = (_shown(row[f"{arm.name}_to_{other}"], ".2f") for other in (arm.slowed, "ideal"))
+        share, of_ideal = (shown(row[f"{arm.name}_to_{other}"], ".2f") for other in (arm.slowed, "ideal"))
         line = f"{arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
         console.print(f"{row['model']} {row['precision']}: {line}", highlight=False, soft_wrap=True)
 
 
-def _shown(found: dict[str, Any], spec: str) -> str:
+def shown(found: Mapping[str, Any], spec: str) -> str:
+    """Return a spread as text: median (min–max)."""
     return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
 
 
