@@ -13,20 +13,20 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import Contents, OwnDataSettings
+from ps_cluster.config.datasets import Contents
 from ps_cluster.config.layers import trusted
 from ps_cluster.config.network_recipes import arguments_taken
 from ps_cluster.config.registry import PICKLE, Reference
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.data import packed, sources
-from ps_cluster.data.array_files import as_contents, settings_of
+from ps_cluster.data.array_files import as_contents
 from ps_cluster.data.packed import check_contents, sound_pieces, write_packed
 from ps_cluster.data.sets import PACKED_ARRAYS, PACKED_IMAGES
 from ps_cluster.data.sources import packed_folder
@@ -223,7 +223,7 @@ def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
     """Return what was given as contents, by the settings `data.objective` and `data.held_out` in `values`."""
     settings = build_config(None, {**values, "data.dataset": PACKED_IMAGES.name}).data
     try:
-        return as_contents(found, **settings_of(cast(OwnDataSettings, settings)))
+        return as_contents(found, settings)
     except Malformed as error:
         raise UserError(f"data: {error}") from error
 

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, DataSettings, OwnDataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_sparse
-from ps_cluster.data.targets import hold_out, targets_of
+from ps_cluster.config.objectives import WEIGHT, Field, Rows, refuse_sparse
+from ps_cluster.data.targets import contents_of, split_of, targets_of
 from ps_cluster.files.untrusted import most_memory, open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
@@ -136,29 +136,20 @@ NAMES = (*NEEDED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
 
 
-def as_contents(found: Any, *, objective: str = "auto", held_out: float = 0.1) -> Contents:
+def as_contents(found: Any, settings: DataSettings) -> Contents:
     """Return the contents of a data set for what a user's function returned.
 
     Args:
       found: `Contents`; or a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train,
         weight_test; or Keras's ((x_train, y_train), (x_test, y_test)). Arrays may be memory maps.
-      objective, held_out: as the settings `data.objective` and `data.held_out`.
 
     Raises:
       Malformed: it is something else, or the arrays do not fit each other.
     """
-    return found if isinstance(found, Contents) else contents_of(_by_name(found), objective, held_out)
-
-
-def settings_of(settings: DataSettings) -> dict[str, Any]:
-    """Return the settings that `as_contents` takes, of data sets that have them."""
-    if not isinstance(settings, OwnDataSettings):
-        return {}
-    return {"objective": settings.objective, "held_out": settings.held_out}
-
-
-def contents_of(given: Mapping[str, Any], objective: str = "auto", held_out: float = 0.1) -> Contents:
-    """Return the contents of a data set of arrays by name. Raises Malformed where they do not fit each other."""
+    if isinstance(found, Contents):
+        return found
+    own = settings if isinstance(settings, OwnDataSettings) else OwnDataSettings(dataset=settings.dataset)
+    given = _by_name(found)
     unused = [name for name in given if name not in NAMES]
     if missing := [name for name in NEEDED if given.get(name) is None]:
         there = one_line(", ".join(map(str, given)), 300) or "nothing"
@@ -167,22 +158,13 @@ def contents_of(given: Mapping[str, Any], objective: str = "auto", held_out: flo
         )
     arrays = {name: _rows(name, given[name]) for name in NAMES if given.get(name) is not None}
     _check_lengths(arrays)
-    has_test = "x_test" in arrays
-    targets = targets_of(arrays["y_train"][:], arrays["y_test"][:] if has_test else None, objective)
-    train = _inputs(arrays, "train") | {TARGET: targets.train} | _weights(arrays, "train")
-    notes = [f"not used: {one_line(', '.join(map(str, unused)), 300)}"] if unused else []
-    if has_test:
-        test = _inputs(arrays, "test") | {TARGET: targets.test} | _weights(arrays, "test")
-    else:
-        split = hold_out(held_out, len(targets.train), targets.train if targets.objective == "classification" else None)
-        # Targets and weights become arrays; inputs stay where they are.
-        train, test = (
-            {name: rows[ids] if name in (TARGET, WEIGHT) else Selected(rows, ids) for name, rows in train.items()}
-            for ids in (split.train, split.test)
-        )
-        notes.append(split.note)
-    contents = Contents.of(train, test, objective=targets.objective, classes=targets.classes)
-    return replace(contents, notes=tuple(notes))
+    y_test = arrays["y_test"][:] if "y_test" in arrays else None
+    targets = targets_of(arrays["y_train"][:], y_test, own.objective)
+    splits = ("train",) if y_test is None else ("train", "test")
+    rows = [_inputs(arrays, split) | _weights(arrays, split) for split in splits]
+    contents = contents_of(targets, split_of(targets, own.held_out), *rows)
+    notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
+    return replace(contents, notes=notes + contents.notes)
 
 
 def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -266,24 +248,6 @@ def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
             f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"
         )
     return {WEIGHT: weights.reshape(-1).astype(np.float32)}
-
-
-# Rows that are made from others when they are asked for, so that not all of them have to fit into the memory.
-
-
-class Selected:
-    """Some rows of an array, in the order of `ids` [N]."""
-
-    def __init__(self, rows: Any, ids: np.ndarray):
-        self._rows, self._ids = rows, ids
-        self.dtype, self.shape = rows.dtype, (len(ids), *rows.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
-        rows: np.ndarray = self._rows[self._ids[part]]
-        return rows
 
 
 class ChangedRows:

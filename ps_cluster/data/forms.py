@@ -1,4 +1,4 @@
-"""The forms `arrays` and `image_arrays`: numpy's .npz, and a folder of .npy files, as x_train, y_train, x_test, y_test."""
+"""The forms of data that are read from a path: arrays, folders of other libraries, pictures, tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,19 +31,18 @@ from ps_cluster.config.datasets import (
     OwnImageSettings,
 )
 from ps_cluster.data import targets
-from ps_cluster.data.array_files import NAMES, as_contents, form_of, is_image, open_folder, open_npz, settings_of
+from ps_cluster.data.array_files import NAMES, form_of, is_image, open_folder, open_npz
 from ps_cluster.data.pictures import ENDINGS, Labelled, Picture, PictureSettings, contents_of_pictures
 from ps_cluster.data.sets import PACKED_IMAGES
 from ps_cluster.data.tables import (
     BATCH_ROWS,
     TABLES,
+    ArrowTable,
     TableSettings,
     Types,
     arrow_errors,
-    as_types,
     contents_of_tables,
     open_tables,
-    types_like,
 )
 from ps_cluster.data.targets import TRAIN
 from ps_cluster.errors import UserError, did_you_mean
@@ -53,68 +53,51 @@ from ps_cluster.installation import to_install
 from ps_cluster.system.environment import for_child
 
 
-class _At(DataSet):
-    """Data at a path, which are no images of one size."""
+class _OwnForm(Form, DataSet):
+    """A form and its data sets, which are copies of it with a path. They are no images unless a subclass says so."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
     path: Path
 
-    def __init__(self, path: Path):
-        self.path = path
+    def dataset(self, path: Path) -> DataSet:
+        made = copy(self)
+        made.path = path
+        return made
 
 
-class _PicturesAt(_At, ImageDataSet):
-    """Pictures at a path."""
+class _PictureForm(_OwnForm, ImageDataSet):
+    """A form of pictures that have to be decoded."""
 
     Settings: type[PictureSettings] = PictureSettings
     recipe = ImageDataSet.recipe
 
 
-class _PathForm(Form):
-    """A form whose data sets are of one class. `reads`: that class."""
-
-    reads: type[_At]
-
-    def dataset(self, path: Path) -> DataSet:
-        return self.reads(path)
+# The forms `arrays` and `image_arrays`: numpy's .npz, and a folder of .npy files, as x_train, y_train, x_test, y_test.
 
 
-class ArraysAt(_At):
-    """The arrays of a file or folder."""
-
-    Settings: type[DataSettings] = OwnDataSettings
-
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        if self.path.is_dir():
-            arrays = open_folder(self.path)
-        elif self.path.suffix.lower() == ".npz":
-            arrays = open_npz(self.path)
-        else:
-            raise Malformed("is one array, and y_train is missing: put x_train.npy and y_train.npy into a folder")
-        return as_contents(arrays, **settings_of(settings))
-
-
-class ImageArraysAt(ArraysAt, ImageDataSet):
-    """Arrays of which x_train holds images."""
-
-    Settings = OwnImageSettings
-    recipe = PACKED_IMAGES.recipe
-
-
-class Arrays(_PathForm):
+class Arrays(_OwnForm):
     name = "arrays"
     looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
     endings = (".npz", ".npy")
-    Settings, reads = OwnDataSettings, ArraysAt
+    Settings: type[DataSettings] = OwnDataSettings
 
     def recognises(self, path: Path) -> bool:
         return super().recognises(path) or any(os.path.isfile(path / f"{name}.npy") for name in NAMES)
 
+    def read(self, source: Path | None, settings: DataSettings) -> Any:
+        """Return the arrays by name."""
+        if self.path.is_dir():
+            return open_folder(self.path)
+        if self.path.suffix.lower() == ".npz":
+            return open_npz(self.path)
+        raise Malformed("is one array, and y_train is missing: put x_train.npy and y_train.npy into a folder")
 
-class ImageArrays(Arrays):
+
+class ImageArrays(Arrays, ImageDataSet):
     name = "image_arrays"
     looks_for = "such arrays whose x_train is uint8 of [N, height, width], or of [N, height, width, 1 or 3]"
-    Settings, reads = OwnImageSettings, ImageArraysAt
+    Settings = OwnImageSettings
+    recipe = PACKED_IMAGES.recipe
 
     def recognises(self, path: Path) -> bool:
         form = form_of(path, "x_train") if super().recognises(path) else None
@@ -137,33 +120,42 @@ class HuggingFaceImageSettings(PictureSettings):
     target: str | None = Field(default=None, description="The column of classes; null: label.")
 
 
-class HuggingFaceAt(_At):
-    """The columns of numbers and names of a folder."""
+class HuggingFace(_OwnForm):
+    name = "hugging_face"
+    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
+    Settings: type[DataSettings] = TableSettings
 
-    Settings = TableSettings
+    def recognises(self, path: Path) -> bool:
+        return any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return the columns of numbers and names."""
         assert isinstance(settings, TableSettings)
         found = _opened(self.path, settings.target)
-        names = _names_of(found, found.target)
+        names = found.rows["train"].names(found.target)
         objective = "classification" if names and settings.objective == "auto" else settings.objective
-        train = _ArrowTable("train", found.rows["train"], {})
-        others = {
-            split: _ArrowTable(split, rows, train.columns) for split, rows in found.rows.items() if split != "train"
-        }
+        tables: dict[str, ArrowTable] = {}
+        for split, rows in found.rows.items():  # the first is "train"
+            wanted = tables["train"].columns if tables else {}
+            tables[split] = ArrowTable(rows.types, wanted, f"the split '{split}'", rows.batches)
         chosen = settings.model_copy(update={"target": found.target, "objective": objective})
-        contents = contents_of_tables({"train": train} | others, chosen)
+        contents = contents_of_tables(tables, chosen)
         classes = tuple(names[int(label)] for label in contents.spec.classes) if names else contents.spec.classes
         spec = replace(contents.spec, classes=classes)
         return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
-class HuggingFaceImagesAt(_PicturesAt):
-    """The pictures of a folder."""
-
+class HuggingFaceImages(HuggingFace, ImageDataSet):
+    name = "hugging_face_images"
+    looks_for = "such a folder with a column of pictures"
     Settings = HuggingFaceImageSettings
+    recipe = ImageDataSet.recipe
+
+    def recognises(self, path: Path) -> bool:
+        return super().recognises(path) and "Image" in _types_of_columns(path)
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return the pictures."""
         assert isinstance(settings, HuggingFaceImageSettings)
         found = _opened(self.path, settings.target)
         train, target = found.rows["train"], found.target or "label"
@@ -171,7 +163,7 @@ class HuggingFaceImagesAt(_PicturesAt):
             hint = did_you_mean(target, train.types).strip()
             known = f"{', '.join(train.types)}{f': {hint}' if hint else ''}"
             raise Malformed(f"data.target: there is no column '{target}', of {known}")
-        names = _names_of(found, target)
+        names = train.names(target)
         if names is None:
             in_order = sorted(set(train.values(target)), key=lambda label: (isinstance(label, str), label))
             names = [str(label) for label in in_order]  # 2 before 10
@@ -184,38 +176,6 @@ class HuggingFaceImagesAt(_PicturesAt):
         pictures = {split: _labelled(split, rows, column, target, label_of) for split, rows in found.rows.items()}
         contents = contents_of_pictures(pictures, names, settings)
         return replace(contents, notes=(*found.notes, *contents.notes))
-
-
-class HuggingFace(_PathForm):
-    name = "hugging_face"
-    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
-    Settings: type[DataSettings] = TableSettings
-    reads: type[_At] = HuggingFaceAt
-
-    def recognises(self, path: Path) -> bool:
-        return any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
-
-
-class HuggingFaceImages(HuggingFace):
-    name = "hugging_face_images"
-    looks_for = "such a folder with a column of pictures"
-    Settings, reads = HuggingFaceImageSettings, HuggingFaceImagesAt
-
-    def recognises(self, path: Path) -> bool:
-        return super().recognises(path) and "Image" in _types_of_columns(path)
-
-
-class _ArrowTable:
-    """A split, as pyarrow's batches. `types`: those of columns that are known."""
-
-    def __init__(self, split: str, rows: _Rows, types: Types):
-        self._rows, self._told = rows, f"the split '{split}'"
-        self.columns = types_like(types, rows.types, self._told)
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        types = {name: self.columns[name] for name in columns}
-        for batch in self._rows.table.select(list(columns)).to_batches(BATCH_ROWS):
-            yield as_types(types, batch, self._told)
 
 
 class _SplitNames(BaseModel):
@@ -248,12 +208,17 @@ class _Rows:
     def types(self) -> Types:
         return {field.name: field.type for field in self.table.schema}
 
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        return iter(self.table.select(columns).to_batches(BATCH_ROWS))
+
     def values(self, column: str) -> list[Any]:
         return list(self.table.column(column).to_pylist())
 
-    def names(self, column: str) -> list[str] | None:
+    def names(self, column: str | None) -> list[str] | None:
         """Return the names of the classes, where a column knows them."""
-        names = self.features.get(column, {}).get("names")  # the library also writes a text: a class for each letter
+        names = self.features.get(column or "", {}).get(
+            "names"
+        )  # the library also writes a text: a class for each letter
         return [str(name) for name in names] if isinstance(names, list | str) else None
 
 
@@ -320,11 +285,6 @@ def _unlabelled(rows: _Rows, target: str | None) -> int:
     return without if secret else sum(label is None for label in labels)
 
 
-def _names_of(found: _Found, column: str | None) -> list[str] | None:
-    """Return the names of the classes, where the column knows them."""
-    return found.rows["train"].names(column) if column else None
-
-
 def _types_of_columns(path: Path) -> set[str | None]:
     """Return the types of the columns, as the file beside them names them, without the library."""
     try:
@@ -366,8 +326,17 @@ HUGGING_FACE = HuggingFace()
 _TRAIN, _TEST = "train", ("test", "val", "valid", "validation")
 
 
-class ImagesIn(_PicturesAt):
-    """The pictures of a folder, in a folder for each class."""
+class ImageFolder(_PictureForm):
+    name = "image_folder"
+    looks_for = (
+        f"a folder with {_TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
+    )
+
+    def recognises(self, path: Path) -> bool:
+        if not os.path.isdir(path):
+            return False
+        inner = path / _TRAIN if os.path.isdir(path / _TRAIN) else path
+        return any(next(_pictures(inner / name), None) for name in _classes(inner))
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, PictureSettings)
@@ -378,20 +347,6 @@ class ImagesIn(_PicturesAt):
         splits = {split: _pictures_of(folder, classes, self.path) for split, folder in folders.items()}
         contents = contents_of_pictures(splits, classes, settings)
         return replace(contents, notes=(*contents.notes, *note))
-
-
-class ImageFolder(_PathForm):
-    name = "image_folder"
-    looks_for = (
-        f"a folder with {_TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
-    )
-    Settings, reads = PictureSettings, ImagesIn
-
-    def recognises(self, path: Path) -> bool:
-        if not os.path.isdir(path):
-            return False
-        inner = path / _TRAIN if os.path.isdir(path / _TRAIN) else path
-        return any(next(_pictures(inner / name), None) for name in _classes(inner))
 
 
 def _splits(path: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
@@ -430,10 +385,14 @@ IMAGE_FOLDER = ImageFolder()
 # The form `table`: CSV or Parquet, in one file or in two.
 
 
-class TableAt(_At):
-    """The table of a file, or those of a folder."""
-
+class TableForm(_OwnForm):
+    name = "table"
+    looks_for = "a .csv or .parquet file whose first line names the columns, or a folder with train.csv and test.csv"
+    endings = tuple(TABLES)
     Settings = TableSettings
+
+    def recognises(self, path: Path) -> bool:
+        return super().recognises(path) or _file(path, "train") is not None
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, TableSettings)
@@ -442,16 +401,6 @@ class TableAt(_At):
             found = {split: _file(self.path, split) for split in ("train", "test")}
             files = {split: file for split, file in found.items() if file is not None}
         return contents_of_tables(open_tables(files, settings.categorical), settings)
-
-
-class TableForm(_PathForm):
-    name = "table"
-    looks_for = "a .csv or .parquet file whose first line names the columns, or a folder with train.csv and test.csv"
-    endings = tuple(TABLES)
-    Settings, reads = TableSettings, TableAt
-
-    def recognises(self, path: Path) -> bool:
-        return super().recognises(path) or _file(path, "train") is not None
 
 
 def _file(folder: Path, split: str) -> Path | None:
@@ -466,8 +415,12 @@ TABLE = TableForm()
 _READER = "ps_cluster.data.tfds_reader"
 
 
-class TfdsAt(_PicturesAt):
-    """The pictures of a folder of TensorFlow Datasets."""
+class Tfds(_PictureForm):
+    name = "tfds"
+    looks_for = "the folder of a version of a data set of TensorFlow Datasets, with dataset_info.json"
+
+    def recognises(self, path: Path) -> bool:
+        return os.path.isfile(path / "dataset_info.json") and os.path.isfile(path / "features.json")
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, PictureSettings)
@@ -481,15 +434,6 @@ class TfdsAt(_PicturesAt):
             {split: copied.labelled(name) for split, name in copied.splits.items()}, copied.classes, settings
         )
         return replace(contents, notes=(*copied.notes, *contents.notes))
-
-
-class Tfds(_PathForm):
-    name = "tfds"
-    looks_for = "the folder of a version of a data set of TensorFlow Datasets, with dataset_info.json"
-    Settings, reads = PictureSettings, TfdsAt
-
-    def recognises(self, path: Path) -> bool:
-        return os.path.isfile(path / "dataset_info.json") and os.path.isfile(path / "features.json")
 
 
 class _Copied:

@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ps_cluster.config.datasets import MOST_CLASSES, Contents, OwnImageSettings
-from ps_cluster.config.objectives import TARGET
-from ps_cluster.data.targets import hold_out
+from ps_cluster.data.targets import Targets, contents_of, split_of
 from ps_cluster.files.values import Malformed, one_line
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class Images:
     def __len__(self) -> int:
         return len(self._pictures)
 
-    def __getitem__(self, part: slice) -> np.ndarray:
-        pictures = self._pictures[part]
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        pictures = [self._pictures[place] for place in np.arange(len(self))[part]]
         images = np.empty((len(pictures), *self._size), np.uint8)
         for place, image in enumerate(_in_threads(self._decoded, pictures)):
             images[place] = image
@@ -219,22 +218,12 @@ def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str],
     sound, found, notes = _readable(given, settings.skip_bad)
     _check_classes(sound, classes)
     size = size_of(found, settings.sides)
-    if "test" not in sound:
-        labels = np.array([label for _, label in sound["train"]])
-        split = hold_out(settings.held_out, len(labels), labels)
-        everything = sound["train"]
-        sound = {name: [everything[i] for i in ids] for name, ids in (("train", split.train), ("test", split.test))}
-        notes.append(split.note)
     dtype = np.uint8 if len(classes) <= 2**8 else np.uint16
-    arrays: dict[str, dict[str, Any]] = {
-        split: {
-            "image": Images([picture for picture, _ in pictures], size),
-            TARGET: np.array([label for _, label in pictures], dtype),
-        }
-        for split, pictures in sound.items()
-    }
-    contents = Contents.of(arrays["train"], arrays["test"], classes=classes)
-    return replace(contents, notes=tuple(notes))
+    labels = {split: np.array([label for _, label in pictures], dtype) for split, pictures in sound.items()}
+    images = {split: {"image": Images([one for one, _ in pictures], size)} for split, pictures in sound.items()}
+    targets = Targets(labels["train"], labels.get("test"), "classification", tuple(classes))
+    contents = contents_of(targets, split_of(targets, settings.held_out), images["train"], images.get("test"))
+    return replace(contents, notes=(*notes, *contents.notes))
 
 
 def _readable(

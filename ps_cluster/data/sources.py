@@ -253,7 +253,7 @@ def _written(kind: DataSet, settings: DataSettings, source: Path | None, folder:
 def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
     """Return what a data set reads. Raises UserError, in one line, for whatever a user's own code raises."""
     try:
-        contents = array_files.as_contents(kind.read(source, settings), **array_files.settings_of(settings))
+        contents = array_files.as_contents(kind.read(source, settings), settings)
     except (UserError, MemoryError):
         raise
     except Malformed as error:

@@ -1,4 +1,4 @@
-"""Give the columns of several tables the same types, those of the first; refuse what is something else there."""
+"""Read tables in pieces, encode their columns as inputs, and make data sets of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.datasets import Contents, OwnDataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT
+from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.packed import Moments
-from ps_cluster.data.targets import Targets, classes_by_name, hold_out, targets_of
+from ps_cluster.data.targets import Targets, classes_by_name, contents_of, split_of, targets_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
@@ -31,36 +31,6 @@ def wide(kind: Any) -> Any:
     import pyarrow
 
     return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
-
-
-def types_like(wanted: Types, own: Types, what: str) -> dict[str, Any]:
-    """Return the types of a table's columns: as `wanted`, where it names them.
-
-    Raises:
-      Malformed: a column can't get the type that is wanted. The message names it, and `what`.
-    """
-    found = {name: wanted.get(name, _plain(kind)) for name, kind in own.items()}
-    for name, kind in own.items():
-        if not _is_like(kind, found[name]):
-            raise Malformed(
-                f"the column '{name}' of {what} is {kind}, and the table before has {found[name]}: save both as one type"
-            )
-    return found
-
-
-def as_types(types: Types, batch: Any, what: str) -> Any:
-    """Return the columns that `types` names of a record batch, in these types. Raises Malformed where a value has none."""
-    import pyarrow
-
-    columns = []
-    for name, kind in types.items():
-        column = batch.column(name)
-        try:
-            columns.append(column if column.type == kind else column.cast(wide(kind)))
-        except pyarrow.ArrowException as error:
-            told = one_line(str(error), 200)
-            raise Malformed(f"the column '{name}' of {what} can't be read as {kind}: {told}") from error
-    return pyarrow.RecordBatch.from_arrays(columns, list(types))
 
 
 def _plain(kind: Any) -> Any:
@@ -153,29 +123,59 @@ class CsvTable:
             yield reader
 
 
-class ParquetTable:
-    """A Parquet file."""
+class ArrowTable:
+    """A table whose source knows the types of its columns."""
 
-    def __init__(self, path: Path, types: Mapping[str, Any]):
-        """Read the types, which the file knows itself. `types`: those of columns that are known."""
-        self._path, self._told = path, f"'{path.name}'"
-        with self._open() as file:
-            _check_columns(path, file.metadata.num_columns)
-            own = {field.name: field.type for field in file.schema_arrow}
-        self.columns = types_like(types, own, self._told)
+    def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
+        """Choose the types: as `wanted`, where it names a column.
+
+        Args:
+          what: the table, for messages.
+          read: returns record batches of some columns in their own types.
+        Raises:
+          Malformed: a column can't get the type that is wanted.
+        """
+        self._what, self._read = what, read
+        self.columns = {name: wanted.get(name, _plain(kind)) for name, kind in own.items()}
+        for name, kind in own.items():
+            if not _is_like(kind, found := self.columns[name]):
+                raise Malformed(
+                    f"the column '{name}' of {what} is {kind}, and the table before has {found}: save both as one type"
+                )
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        types = {name: self.columns[name] for name in columns}
-        with self._open() as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
-                yield as_types(types, batch, self._told)
+        """Yield the rows. Raises Malformed for a value that the type of its column does not have."""
+        import pyarrow
 
-    @contextmanager
-    def _open(self) -> Iterator[Any]:
-        from pyarrow.parquet import ParquetFile
+        for batch in self._read(list(columns)):
+            yield pyarrow.RecordBatch.from_arrays([self._typed(batch, name) for name in columns], list(columns))
 
-        with arrow_errors(self._told), _arrow_file(self._path) as file:
-            yield ParquetFile(file)
+    def _typed(self, batch: Any, name: str) -> Any:
+        import pyarrow
+
+        column, kind = batch.column(name), self.columns[name]
+        try:
+            return column if column.type == kind else column.cast(wide(kind))
+        except pyarrow.ArrowException as error:
+            told = one_line(str(error), 200)
+            raise Malformed(f"the column '{name}' of {self._what} can't be read as {kind}: {told}") from error
+
+
+def _parquet_table(path: Path, types: Types) -> ArrowTable:
+    """Open a Parquet file. `types`: those of columns that are known."""
+    from pyarrow.parquet import ParquetFile
+
+    what = f"'{path.name}'"
+
+    def read(columns: list[str]) -> Iterator[Any]:
+        with arrow_errors(what), _arrow_file(path) as file:
+            yield from ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
+
+    with arrow_errors(what), _arrow_file(path) as file:
+        parquet = ParquetFile(file)
+        _check_columns(path, parquet.metadata.num_columns)
+        own = {field.name: field.type for field in parquet.schema_arrow}
+    return ArrowTable(own, types, what, read)
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _arrow_file(path: Path) -> Iterator[Any]:
         yield own
 
 
-TABLES: dict[str, Callable[[Path, Mapping[str, Any]], PiecewiseTable]] = {".csv": CsvTable, ".parquet": ParquetTable}
+TABLES: dict[str, Callable[[Path, Mapping[str, Any]], PiecewiseTable]] = {".csv": CsvTable, ".parquet": _parquet_table}
 """Ending of a file's name → how it is read."""
 
 
@@ -243,14 +243,6 @@ def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
 MOST_CATEGORIES = 100_000  # of a column
 
 
-class TablePart(NamedTuple):
-    """Some rows of a table. `mask`: bool [rows of the table]; None for all."""
-
-    table: PiecewiseTable
-    rows: int
-    mask: np.ndarray | None = None
-
-
 class Encoding:
     """The encoding of columns as numbers.
 
@@ -268,15 +260,15 @@ class Encoding:
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
-    def arrays(self, part: TablePart) -> dict[str, Streamed]:
-        """Return the inputs of some rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
+    def arrays(self, table: PiecewiseTable, rows: int) -> dict[str, Streamed]:
+        """Return the inputs of a table's rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
         found = {}
         if self.numbers:
-            read = partial(_read, part, self.numbers, self._as_numbers)
-            found["numbers"] = Streamed("float32", (part.rows, len(self.numbers)), read)
+            read = partial(_encoded, table, self.numbers, self._as_numbers)
+            found["numbers"] = Streamed("float32", (rows, len(self.numbers)), read)
         if self.categories:
-            read = partial(_read, part, self.categories, self._as_codes)
-            found["categories"] = Streamed("int32", (part.rows, len(self.categories)), read)
+            read = partial(_encoded, table, self.categories, self._as_codes)
+            found["categories"] = Streamed("int32", (rows, len(self.categories)), read)
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
@@ -308,26 +300,36 @@ class Encoding:
         return (np.stack(codes, 1) + 1).astype(np.int32)
 
 
-def _read(part: TablePart, columns: Sequence[str], encoded: Callable[[Any], np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the rows of a part, encoded."""
-    for batch, kept in _pieces(part, columns):
-        yield encoded(batch)[kept]
+def _encoded(
+    table: PiecewiseTable, columns: Sequence[str], encode: Callable[[Any], np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Return all rows of some columns, encoded, in pieces."""
+    return map(encode, table.batches(columns))
 
 
-def learned(part: TablePart, target: str, numbers: Sequence[str], categories: Sequence[str]) -> Encoding:
+def learned(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
     """Read the rows to train on once, for the statistics of columns of numbers and the values of those of categories.
+
+    Args:
+      kept: which rows of the table those are, bool [N]; None for all.
 
     Raises:
       Malformed: a column has infinite values, or too many categories.
     """
+    import pyarrow
+
+    numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]
-    moments = Moments()
+    moments, at = Moments(), 0
     with np.errstate(invalid="ignore", over="ignore"):  # of infinite values, which are told
-        for batch, kept in _pieces(part, [*numbers, *categories]):
-            values = _floats(batch, numbers)[kept]
+        for batch in table.batches([*numbers, *categories]):
+            end = at + batch.num_rows
+            mine = batch if kept is None else batch.filter(pyarrow.array(kept[at:end]))
+            at = end
+            values = _floats(mine, numbers)
             moments.add(values, ~np.isnan(values))
             for name, found in zip(categories, seen):
-                found.update(_texts_of(batch, name, kept))
+                found.update(mine.column(name).cast(pyarrow.string()).unique().drop_null().to_pylist())
                 if len(found) > MOST_CATEGORIES:
                     raise Malformed(
                         f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
@@ -337,7 +339,7 @@ def learned(part: TablePart, target: str, numbers: Sequence[str], categories: Se
     columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist())
     return Encoding(
         {
-            "target": target,
+            "target": roles.target,
             "numbers": [{"name": name, "mean": middle, "std": width} for name, middle, width in columns],
             "categories": [{"name": name, "values": sorted(values)} for name, values in zip(categories, seen)],
         }
@@ -348,14 +350,6 @@ def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
     """Raise Malformed where a column is not finite. `finite`: bool [k]."""
     if not finite.all():
         raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
-
-
-def _pieces(part: TablePart, columns: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield record batches, and which of their rows belong to the part."""
-    at = 0
-    for batch in part.table.batches(columns):
-        yield batch, slice(None) if part.mask is None else part.mask[at : at + batch.num_rows]
-        at += batch.num_rows
 
 
 def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
@@ -376,52 +370,40 @@ def as_floats(column: Any) -> np.ndarray:
     return numbers
 
 
-def _texts_of(batch: Any, name: str, kept: Any) -> list[str]:
-    """Return the different values of a column in the rows that are kept, without missing ones."""
-    import pyarrow
-
-    column = batch.column(name).cast(pyarrow.string())
-    chosen = column if isinstance(kept, slice) else column.filter(pyarrow.array(kept))
-    texts: list[str] = chosen.unique().drop_null().to_pylist()
-    return texts
-
-
 class Streamed:
     """Rows that can only be read from the first to the last. Reading goes on where it was, or begins again."""
+
+    _pieces: Iterator[np.ndarray]  # that come
+    _piece: np.ndarray  # the one that was read last
+    _first: int  # the place of its first row
 
     def __init__(self, dtype: str, shape: tuple[int, ...], read: Callable[[], Iterator[np.ndarray]]):
         """Keep how to read. `read` returns all rows [N, ...] from the first on, in pieces of any length."""
         self.dtype, self.shape = np.dtype(dtype), shape
         self._read = read
-        self._begin_again()
+        self._forget()
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, part: slice) -> np.ndarray:
-        start, stop, _ = part.indices(len(self))
-        if start < self._at:
-            self._begin_again()
-        self._take(start - self._at)
-        return self._take(stop - start)
-
-    def _begin_again(self) -> None:
-        self._at = 0
-        self._pieces: Iterator[np.ndarray] = iter(())
-        self._left = np.empty((0, *self.shape[1:]), self.dtype)
-
-    def _take(self, count: int) -> np.ndarray:
-        """Return the next rows, and go on behind them."""
-        if not self._at and not len(self._left):
-            self._pieces = self._read()
-        taken = [self._left[:count]]
-        self._left, missing = self._left[count:], count - len(taken[0])
-        while missing > 0:
-            piece = next(self._pieces)
-            taken.append(piece[:missing])
-            self._left, missing = piece[missing:], missing - len(taken[-1])
-        self._at += count
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        """Return some rows. `part`: a slice, or their places int64 [M], ascending."""
+        places = np.arange(*part.indices(len(self))) if isinstance(part, slice) else part
+        if len(places) and places[0] < self._first:
+            self._forget()
+        taken = [self._piece[:0]]
+        while len(places):
+            behind = self._first + len(self._piece)
+            here = int(np.searchsorted(places, behind))
+            taken.append(self._piece[places[:here] - self._first])
+            places = places[here:]
+            if len(places):
+                self._first, self._piece = behind, next(self._pieces)
         return np.concatenate(taken)
+
+    def _forget(self) -> None:
+        self._first, self._piece = 0, np.empty((0, *self.shape[1:]), self.dtype)
+        self._pieces = self._read()
 
 
 # Data sets of tables: a column to predict, and columns to predict it from.
@@ -461,33 +443,20 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     roles = _roles(tables["train"].columns, settings)
     _check_same(tables, roles)
     targets = _targets(tables, roles.target, settings.objective)
-    weights = {split: _column(table, roles.weight) for split, table in tables.items()} if roles.weight else {}
-    if "test" in tables:
-        assert targets.test is not None  # it was read above
-        arrays = {"train": {TARGET: targets.train}, "test": {TARGET: targets.test}}
-        parts = {split: TablePart(table, len(arrays[split][TARGET])) for split, table in tables.items()}
-        notes: tuple[str, ...] = ()
-    else:
-        labels = targets.train if targets.objective == "classification" else None
-        split = hold_out(settings.held_out, len(targets.train), labels)
-        ids = {"train": split.train, "test": split.test}
-        every = np.arange(len(targets.train))
-        parts = {name: TablePart(tables["train"], len(chosen), np.isin(every, chosen)) for name, chosen in ids.items()}
-        arrays = {name: {TARGET: targets.train[chosen]} for name, chosen in ids.items()}
-        weights = {name: weights["train"][chosen] for name, chosen in ids.items() if weights}
-        notes = (split.note,)
-    encoding = learned(parts["train"], roles.target, roles.numbers, roles.categories)
-    _check_free_text(encoding, parts["train"].rows, settings)
-    whole: dict[str, dict[str, Any]] = {
-        split: {**encoding.arrays(part), **arrays[split], **({WEIGHT: weights[split]} if weights else {})}
-        for split, part in parts.items()
-    }
-    contents = Contents.of(whole["train"], whole["test"], objective=targets.objective, classes=targets.classes)
+    split, examples = split_of(targets, settings.held_out), len(targets.train)
+    kept = None if split is None else np.isin(np.arange(examples), split.train)
+    encoding = learned(tables["train"], kept, roles)
+    _check_free_text(encoding, examples if split is None else len(split.train), settings)
+    rows: list[dict[str, Any]] = []
+    for table, target in zip(tables.values(), (targets.train, targets.test)):
+        assert target is not None  # it was read above
+        weights = {WEIGHT: _column(table, roles.weight)} if roles.weight else {}
+        rows.append(encoding.arrays(table, len(target)) | weights)
+    contents = contents_of(targets, split, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
-    spec = replace(contents.spec, inputs=inputs)
-    return replace(contents, spec=spec, notes=notes, encoding=encoding.content)
+    return replace(contents, spec=replace(contents.spec, inputs=inputs), encoding=encoding.content)
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.datasets import MOST_CLASSES
+from ps_cluster.config.datasets import MOST_CLASSES, Contents
+from ps_cluster.config.objectives import TARGET, Rows
 from ps_cluster.files.values import Malformed, one_line
 
 
@@ -164,6 +166,47 @@ class Split(NamedTuple):
     train: np.ndarray
     test: np.ndarray
     note: str
+
+
+def split_of(targets: Targets, share: float) -> Split | None:
+    """Return the training examples that are held out, as `hold_out`; None where others were given to test on."""
+    if targets.test is not None:
+        return None
+    labels = targets.train if targets.objective == "classification" else None
+    return hold_out(share, len(targets.train), labels)
+
+
+def contents_of(
+    targets: Targets, split: Split | None, train: Mapping[str, Rows], test: Mapping[str, Rows] | None = None
+) -> Contents:
+    """Return the contents of a data set.
+
+    Args:
+      split: of `split_of`. The rows of its two parts are made when they are packed, from those of `train`.
+      train, test: inputs and weights, name → [N, ...].
+    """
+    whole: dict[str, Any] = {**train, TARGET: targets.train}
+    if split is None:
+        parts = [whole, {**(test or {}), TARGET: targets.test}]
+    else:
+        parts = [{name: Selected(rows, ids) for name, rows in whole.items()} for ids in (split.train, split.test)]
+    contents = Contents.of(*parts, objective=targets.objective, classes=targets.classes)
+    return contents if split is None else replace(contents, notes=(split.note,))
+
+
+class Selected:
+    """Some rows of others, in the order of `ids` [N], made when they are asked for: not all have to fit into the memory."""
+
+    def __init__(self, rows: Any, ids: np.ndarray):
+        self._rows, self._ids = rows, ids
+        self.dtype, self.shape = rows.dtype, (len(ids), *rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        rows: np.ndarray = self._rows[self._ids[part]]
+        return rows
 
 
 def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> Split:

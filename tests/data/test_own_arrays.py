@@ -7,15 +7,18 @@ import pandas as pd
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import Augmentation
+from ps_cluster.config.datasets import Augmentation, OwnDataSettings
 from ps_cluster.data import array_files
-from ps_cluster.data.array_files import as_contents
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
 DRAW = np.random.default_rng(0)
 LABELS = np.arange(20) % 4
 WITH_FIRST = np.maximum(np.eye(4, dtype=int)[LABELS], [1, 0, 0, 0])
+
+
+def as_contents(found, **settings):
+    return array_files.as_contents(found, OwnDataSettings(dataset="packed_arrays", **settings))
 
 
 def arrays(x=None, y=LABELS, **more):
@@ -103,7 +106,7 @@ def test_weights_belong_to_the_examples_that_they_were_given_with():
     contents = as_contents(arrays(np.arange(20.0), weight_train=weights))
     for split in ("train", "test"):
         rows = contents.arrays[split]
-        np.testing.assert_array_equal(rows["weight"], rows["x"][:][:, 0])
+        np.testing.assert_array_equal(rows["weight"][:], rows["x"][:][:, 0])
     assert as_contents(with_test(weight_train=weights)).arrays["test"]["weight"].tolist() == [1.0] * 5
 
 
