@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -48,16 +49,32 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
     for name, field, rows in fields_with_rows(dataset, "train"):
-        apart = len(field.shape) == 1 and field.shape[0] <= max(_MOST_COLUMNS, len(encoded.get(name, ())))
-        columns = field.shape[0] if apart else 1
-        sums = _sums(rows, columns, most_bytes)
-        described = [sums.described(name, field, () if apart else field.shape, index) for index in range(columns)]
-        if name in encoded:
-            found += [column.described(one) for one, column in zip(described, encoded[name])]
-        elif apart:
-            found += [replace(one, name=f"{name}[{index}]") for index, one in enumerate(described)]
-        else:
-            found += described
+        columns = encoded.get(name, [])
+        apart = len(field.shape) == 1 and field.shape[0] <= max(_MOST_COLUMNS, len(columns))
+        names = [f"{name}[{index}]" for index in range(field.shape[0])] if apart else [name]
+        described = _described(names, replace(field, shape=() if apart else field.shape), rows, most_bytes)
+        found += [column.described(one) for one, column in zip(described, columns)] if columns else described
+    return found
+
+
+def _described(names: Sequence[str], field: Field, rows: np.ndarray, most_bytes: int) -> list[Described]:
+    """Return the description of each of `names`: columns of the rows, or the field as a whole."""
+    moments, low, high, read = Moments(), np.full(len(names), np.inf), np.full(len(names), -np.inf), 0
+    every = max(1, -(-rows.nbytes // most_bytes))
+    for piece in islice(pieces(rows, _PIECE_BYTES), None, None, every):
+        values = np.asarray(piece, np.float64).reshape(-1, len(names))
+        finite = np.isfinite(values)
+        moments.add(values, finite)
+        low = np.minimum(low, np.where(finite, values, np.inf).min(0))
+        high = np.maximum(high, np.where(finite, values, -np.inf).max(0))
+        read += len(piece)
+    found = []
+    for place, name in enumerate(names):
+        count = int(moments.count[place])
+        numbers = (float(of[place]) if count else None for of in (low, moments.mean, moments.std, high))
+        lowest, mean, std, highest = numbers
+        missing = read * math.prod(field.shape) - count
+        found.append(Described(name, field.dtype, field.shape, lowest, mean, std, highest, missing, read))
     return found
 
 
@@ -132,38 +149,6 @@ def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
         "numbers": [_Column(column.name, column.mean, column.std) for column in encoding.numbers],
         "categories": [_Column(column.name, values=tuple(column.values)) for column in encoding.categories],
     }
-
-
-class _Sums:
-    """Sums over values [n, C], for each of C columns."""
-
-    def __init__(self, columns: int):
-        self._rows = 0
-        self._missing = np.zeros(columns, np.int64)
-        self._low, self._high = np.full(columns, np.inf), np.full(columns, -np.inf)
-        self._moments = Moments()
-
-    def add(self, values: np.ndarray, rows: int) -> None:
-        finite = np.isfinite(values)
-        self._moments.add(values, finite)
-        self._rows += rows
-        self._missing += (~finite).sum(0)
-        self._low = np.minimum(self._low, np.where(finite, values, np.inf).min(0))
-        self._high = np.maximum(self._high, np.where(finite, values, -np.inf).max(0))
-
-    def described(self, name: str, field: Field, shape: tuple[int, ...], column: int) -> Described:
-        numbers = (self._low, self._moments.mean, self._moments.std, self._high)
-        low, mean, std, high = (float(of[column]) if self._moments.count[column] else None for of in numbers)
-        return Described(name, field.dtype, shape, low, mean, std, high, int(self._missing[column]), self._rows)
-
-
-def _sums(rows: np.ndarray, columns: int, most_bytes: int) -> _Sums:
-    sums = _Sums(columns)
-    every = max(1, -(-rows.nbytes // most_bytes))
-    for number, piece in enumerate(pieces(rows, _PIECE_BYTES)):
-        if number % every == 0:
-            sums.add(np.asarray(piece, np.float64).reshape(-1, columns), len(piece))
-    return sums
 
 
 # Draw examples of each class of a data set of images, as they are and as training varies them.

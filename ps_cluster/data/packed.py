@@ -12,11 +12,11 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from ps_cluster.config.datasets import SPLITS, Contents
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field, Rows, check_rows
@@ -25,13 +25,15 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.runs.rows import DatasetPointer, FieldRow, Manifest, TableEncoding
+from ps_cluster.runs.rows import DatasetPointer, Manifest, TableEncoding
 
 MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2
 MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
 
 _PIECE_BYTES = 2**26  # written or looked at together
+_SPEC = TypeAdapter(ExampleSpec)
+_OF_SPEC = {one.name for one in fields(ExampleSpec)}  # has these names in the manifest too
 
 
 class Unusable(UserError):
@@ -198,22 +200,16 @@ def load_pointed(file: Path) -> PackedDataset:
 def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     if manifest.format != FORMAT:
         raise Malformed(f"format {manifest.format} instead of {FORMAT}")
-    inputs = {name: _field(row) for name, row in manifest.inputs.items()}
     for name in (TARGET, WEIGHT):
-        if name in inputs:
+        if name in manifest.inputs:
             raise Malformed(f"an input is called '{name}'")
-    weight = _field(manifest.weight) if manifest.weight else None
-    spec = ExampleSpec(inputs, _field(manifest.target), manifest.objective, tuple(manifest.classes), weight)
+    spec = _SPEC.validate_python(manifest.model_dump(include=_OF_SPEC))
     train, test = manifest.train_examples, manifest.test_examples
     listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
     return PackedDataset(
         manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes),
         checksum=hashlib.sha256(listed.encode()).hexdigest() if listed else "",
     )  # fmt: skip
-
-
-def _field(row: FieldRow) -> Field:
-    return Field(row.dtype, tuple(row.shape), tuple(row.mean), tuple(row.std), tuple(row.codes))
 
 
 def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
@@ -371,33 +367,18 @@ def check_contents(contents: Contents) -> None:
 
 
 def _manifest(name: str, kind: str, contents: Contents, source: str) -> Manifest:
-    spec = contents.spec
     examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
-    return Manifest(
-        format=FORMAT,
-        name=name,
-        kind=kind,  # type: ignore[arg-type]  # checked there
-        objective=spec.objective,
-        target=_row(spec.target),
-        weight=_row(spec.weight) if spec.weight else None,
-        inputs={key: _row(field) for key, field in spec.inputs.items()},
-        classes=list(spec.classes),
-        train_examples=examples["train"],
-        test_examples=examples["test"],
-        source=source,
-        notes=list(contents.notes),
-        bytes=sizes(spec, examples),
-    )
-
-
-def _row(field: Field) -> FieldRow:
-    return FieldRow(
-        dtype=field.dtype,  # type: ignore[arg-type]  # checked there
-        shape=list(field.shape),
-        mean=list(field.mean),
-        std=list(field.std),
-        codes=list(field.codes),
-    )
+    about = {
+        "format": FORMAT,
+        "name": name,
+        "kind": kind,
+        "train_examples": examples["train"],
+        "test_examples": examples["test"],
+        "source": source,
+        "notes": list(contents.notes),
+        "bytes": sizes(contents.spec, examples),
+    }
+    return Manifest.model_validate(_SPEC.dump_python(contents.spec, mode="json") | about)
 
 
 def _write_files(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> None:

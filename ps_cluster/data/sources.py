@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,17 @@ def resolve(
     """
     kind = DATASETS[settings.dataset]
     kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
+    search = _Search(settings, cache_dir, notify)
     if settings.data_dir is not None:
-        return _from_data_dir(kinds[0], settings, cache_dir, notify)
+        return search.in_data_dir(kinds[0], Path(os.path.expanduser(settings.data_dir)))
     untrusted.check_folder(cache_dir, _CACHE, notify)
     for kind, following in zip(kinds, [*kinds[1:], None]):
         if not kind.is_on_disk:
-            return _made(kind, settings, cache_dir, notify)
-        if found := _on_this_machine(kind, settings, cache_dir, notify):
+            return search.made(kind)
+        if found := search.on_this_machine(kind):
             return found
         try:
-            return _downloaded(kind, settings, cache_dir, notify, progress, url, _AUTO_NETWORK if following else {})
+            return search.downloaded(kind, progress, url, _AUTO_NETWORK if following else {})
         except DownloadError as error:
             if following is None:
                 raise UserError(
@@ -127,127 +128,133 @@ def of_run(
     return resolve(settings, cache_dir, notify=notify, progress=progress)
 
 
-def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
-    assert settings.data_dir is not None
-    data_dir = Path(os.path.expanduser(settings.data_dir))
-    if not kind.is_on_disk:
-        how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
-        raise UserError(f"data_dir: '{data_dir}' has no use with dataset '{kind.name}', which is {how}; drop one")
-    if os.path.isfile(data_dir / packed.MANIFEST):
-        dataset = load_packed(data_dir)
-        if dataset.name != kind.name:
-            raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not {kind.full_name}")
-        return dataset
-    untrusted.check_folder(cache_dir, _CACHE, notify)
-    for source in kind.candidates(data_dir):
-        folder = target(kind, settings, cache_dir, fingerprint(source))
-        try:
-            return _cached(folder, notify) or _pack(kind, settings, source, folder, notify)
-        except NotThisDataSet as error:
-            raise UserError(f"data_dir: {error}; {_OWN}") from error
-    state = f"holds no {kind.full_name}" if os.path.isdir(data_dir) else "does not exist"
-    raise UserError(
-        f"data_dir: '{data_dir}' {state} (looked for {kind.wanted} and a packed data "
-        f"set); correct it, or leave it out to use the cache or a download; {_OWN}"
-    )
+@dataclass(frozen=True)
+class _Search:
+    """The search for packed copies of what the section `data` chooses, in a cache; they are made if there are none."""
 
+    settings: DataSettings
+    cache_dir: Path
+    notify: Notify
 
-def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
-    if dataset := _packed_before(kind, settings, cache_dir, notify):
-        return dataset
-    for place in places(cache_dir):
-        for source in kind.candidates(place):
+    def in_data_dir(self, kind: DataSet, data_dir: Path) -> PackedDataset:
+        if not kind.is_on_disk:
+            how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
+            raise UserError(f"data_dir: '{data_dir}' has no use with dataset '{kind.name}', which is {how}; drop one")
+        if os.path.isfile(data_dir / MANIFEST):
+            dataset = load_packed(data_dir)
+            if dataset.name != kind.name:
+                raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not {kind.full_name}")
+            return dataset
+        untrusted.check_folder(self.cache_dir, _CACHE, self.notify)
+        for source in kind.candidates(data_dir):
+            folder = self._target(kind, fingerprint(source))
             try:
-                untrusted.refuse_foreign(source)
-                return _pack(kind, settings, source, target(kind, settings, cache_dir), notify)
-            except (NotThisDataSet, untrusted.Foreign) as error:
-                notify(f"passed over: {error}")
-    return None
+                return self._cached(folder) or self._packed(kind, source, folder)
+            except NotThisDataSet as error:
+                raise UserError(f"data_dir: {error}; {_OWN}") from error
+        state = f"holds no {kind.full_name}" if os.path.isdir(data_dir) else "does not exist"
+        raise UserError(
+            f"data_dir: '{data_dir}' {state} (looked for {kind.wanted} and a packed data "
+            f"set); correct it, or leave it out to use the cache or a download; {_OWN}"
+        )
 
+    def on_this_machine(self, kind: DataSet) -> PackedDataset | None:
+        if dataset := self._packed_before(kind):
+            return dataset
+        for place in places(self.cache_dir):
+            for source in kind.candidates(place):
+                try:
+                    untrusted.refuse_foreign(source)
+                    return self._packed(kind, source, self._target(kind))
+                except (NotThisDataSet, untrusted.Foreign) as error:
+                    self.notify(f"passed over: {error}")
+        return None
 
-def _packed_before(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
-    """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest."""
-    folder = target(kind, settings, cache_dir)
-    copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=_packed_at, reverse=True)
-    for directory in (folder, *copies):
-        dataset = _cached(directory, notify, otherwise="passed over")
-        if dataset is None or dataset.name != kind.name:
-            continue
-        if directory in copies:
-            of_several = f", the newest of {len(copies)} in the cache" if len(copies) > 1 else ""
-            origin = f"packed from '{dataset.source}'" if dataset.source else "packed before"
-            notify(
-                f"{kind.full_name}: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir"
-            )
+    def _packed_before(self, kind: DataSet) -> PackedDataset | None:
+        """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest."""
+        folder = self._target(kind)
+        copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=_packed_at, reverse=True)
+        for directory in (folder, *copies):
+            dataset = self._cached(directory, otherwise="passed over")
+            if dataset is None or dataset.name != kind.name:
+                continue
+            if directory in copies:
+                of_several = f", the newest of {len(copies)} in the cache" if len(copies) > 1 else ""
+                origin = f"packed from '{dataset.source}'" if dataset.source else "packed before"
+                self.notify(
+                    f"{kind.full_name}: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir"
+                )
+            return dataset
+        return None
+
+    def downloaded(
+        self, kind: DataSet, progress: Progress, url: str | None, patience: Mapping[str, Any]
+    ) -> PackedDataset:
+        """Download, pack, and remove what was downloaded. Raises DownloadError."""
+        if not kind.downloads:
+            raise DownloadError("it can't be downloaded")
+        folder = self.cache_dir if len(kind.downloads) == 1 else self.cache_dir / f"{kind.name}-files"
+        files = [folder / one.file for one in kind.downloads]
+        for one, file in zip(kind.downloads, files):
+            place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
+            self.notify(f"downloading {kind.full_name} from {place}")
+            try:
+                download(place, file, one.sha256, progress, **patience)
+            except OSError as error:
+                raise packed.cannot_write(file, error) from error
+        source = files[0] if len(files) == 1 else folder
+        dataset = self._packed(kind, source, self._target(kind))
+        for file in files:  # only the packed copy is used from now on
+            file.unlink(missing_ok=True)
+        if source == folder:
+            shutil.rmtree(folder, ignore_errors=True)
         return dataset
-    return None
 
+    def made(self, kind: DataSet) -> PackedDataset:
+        """Return the packed copy of a data set that its own code generates or reads, or that is at a user's path."""
+        if kind.path is not None and not os.path.exists(kind.path):
+            raise UserError(f"dataset: there is no '{kind.path}': correct the path")
+        folder = self._target(kind)
+        dataset = self._cached(folder) or self._packed(kind, None, folder)
+        for note in dataset.notes:
+            self.notify(note)
+        return dataset
 
-def _packed_at(directory: Path) -> float:
-    """Return when the packed folder was written, in seconds since 1970; 0 if unknown."""
-    try:
-        return (directory / MANIFEST).stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _downloaded(
-    kind: DataSet,
-    settings: DataSettings,
-    cache_dir: Path,
-    notify: Notify,
-    progress: Progress,
-    url: str | None,
-    patience: dict[str, Any],
-) -> PackedDataset:
-    if not kind.downloads:
-        raise DownloadError("it can't be downloaded")
-    folder = cache_dir if len(kind.downloads) == 1 else cache_dir / f"{kind.name}-files"
-    files = [folder / one.file for one in kind.downloads]
-    for one, file in zip(kind.downloads, files):
-        place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
-        notify(f"downloading {kind.full_name} from {place}")
+    def _packed(self, kind: DataSet, source: Path | None, folder: Path) -> PackedDataset:
+        """Read a data set and pack it: what is at a user's path may be anybody's, so it is read in bounded memory."""
+        what = f"{kind.full_name} from '{source}'" if source else f"the data set '{kind.name}'"
+        self.notify(f"{'generating' if kind.generated else 'packing'} {what}, once")
+        place = os.path.realpath(source) if source else str(kind.path or "")
         try:
-            download(place, file, one.sha256, progress, **patience)
-        except OSError as error:
-            raise packed.cannot_write(file, error) from error
-    source = files[0] if len(files) == 1 else folder
-    dataset = _pack(kind, settings, source, target(kind, settings, cache_dir), notify)
-    for file in files:  # only the packed copy is used from now on
-        file.unlink(missing_ok=True)
-    if source == folder:
-        shutil.rmtree(folder, ignore_errors=True)
-    return dataset
+            with bounded_memory(size_of(kind.path)) if kind.path else contextlib.nullcontext():
+                contents = _contents(kind, self.settings, source)
+                return write_packed(folder, kind.name, kind.kind, contents, place, notify=self.notify)
+        except Malformed as error:
+            raise UserError(f"dataset: '{kind.path}': {error}") from error
 
+    def _cached(self, folder: Path, otherwise: str = "packing again") -> PackedDataset | None:
+        """Return the packed copy if it is sound; a damaged one is left for the next writer to replace."""
+        if not os.path.exists(folder):
+            return None
+        untrusted.refuse_foreign(folder)
+        try:
+            return load_packed(folder)
+        except UserError as error:
+            self.notify(f"{otherwise}: {error}")
+            return None
 
-def _pack(kind: DataSet, settings: DataSettings, source: Path, folder: Path, notify: Notify) -> PackedDataset:
-    notify(f"packing {kind.full_name} from '{source}', once")
-    return _written(kind, settings, source, folder, notify)
-
-
-def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
-    """Return the packed copy of a data set that its own code generates or reads, or that is at a path of the user's."""
-    if kind.path is not None and not os.path.exists(kind.path):
-        raise UserError(f"dataset: there is no '{kind.path}': correct the path")
-    folder = target(kind, settings, cache_dir)
-    dataset = _cached(folder, notify)
-    if dataset is None:
-        notify(f"{'generating' if kind.generated else 'packing'} the data set '{kind.name}', once")
-        dataset = _written(kind, settings, None, folder, notify)
-    for note in dataset.notes:
-        notify(note)
-    return dataset
-
-
-def _written(kind: DataSet, settings: DataSettings, source: Path | None, folder: Path, notify: Notify) -> PackedDataset:
-    """Read a data set and pack it: what is at a user's path may be anybody's, so it is read in bounded memory."""
-    place = os.path.realpath(source) if source else str(kind.path or "")
-    try:
-        with bounded_memory(size_of(kind.path)) if kind.path else contextlib.nullcontext():
-            contents = _contents(kind, settings, source)
-            return write_packed(folder, kind.name, kind.kind, contents, place, notify=notify)
-    except Malformed as error:
-        raise UserError(f"dataset: '{kind.path}': {error}") from error
+    def _target(self, kind: DataSet, *parts: str) -> Path:
+        """Return the folder of a packed copy, with `parts` at the end: its name changes with all that it depends on."""
+        slug = kind.name
+        if kind.path is not None:
+            slug, parts = kind.path.stem, (_short(kind.name), fingerprint(kind.path), *parts)
+        elif reference := registry.parse(kind.name):
+            code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
+            slug, parts = f"{reference.file.stem}-{reference.name}", (_short(str(reference)), code, *parts)
+        if own := kind.own_settings(self.settings):
+            parts = (_short(json.dumps(own, sort_keys=True)), *parts)
+        slug = re.sub(r"\W+", "-", slug)[:60]
+        return packed_folder(self.cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
 
 
 def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
@@ -269,16 +276,12 @@ def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Con
     return contents
 
 
-def _cached(folder: Path, notify: Notify, otherwise: str = "packing again") -> PackedDataset | None:
-    """Return the packed copy if it is sound; a damaged one is left for the next writer to replace."""
-    if not os.path.exists(folder):
-        return None
-    untrusted.refuse_foreign(folder)
+def _packed_at(directory: Path) -> float:
+    """Return when the packed folder was written, in seconds since 1970; 0 if unknown."""
     try:
-        return load_packed(folder)
-    except UserError as error:
-        notify(f"{otherwise}: {error}")
-        return None
+        return (directory / MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 # Tell which data sets this machine has: packed copies in the cache, and archives that can be packed. No TensorFlow.
@@ -442,26 +445,9 @@ def _wrong_files(directory: Path, progress: CopyProgress) -> Iterator[str]:
             yield f"the content of {file} has changed: its SHA-256 is {digest.hexdigest()[:12]}…, not {expected[:12]}…"
 
 
-# Name the folder of a packed copy: the name changes with all that the copy depends on.
-
-
 def packed_folder(cache_dir: Path) -> Path:
     """Return the folder of packed copies. Copies of another format are left alone: an older version may train on them."""
     return cache_dir / f"packed-{packed.FORMAT}"
-
-
-def target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
-    """Return the folder of a packed copy, with `parts` at the end of its name."""
-    slug = kind.name
-    if kind.path is not None:
-        slug, parts = kind.path.stem, (_short(kind.name), fingerprint(kind.path), *parts)
-    elif reference := registry.parse(kind.name):
-        code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
-        slug, parts = f"{reference.file.stem}-{reference.name}", (_short(str(reference)), code, *parts)
-    if own := kind.own_settings(settings):
-        parts = (_short(json.dumps(own, sort_keys=True)), *parts)
-    slug = re.sub(r"\W+", "-", slug)[:60]
-    return packed_folder(cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
 
 
 def fingerprint(source: Path) -> str:
