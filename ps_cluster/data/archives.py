@@ -323,8 +323,7 @@ def read_mnist(kind: MnistForm, source: Path) -> Contents:
         arrays = _from_folder(source) if source.is_dir() else _from_archive(source)
         _check(kind, arrays["train"]["target"])
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        raise NotThisDataSet(f"'{source}' is not {kind.title} ({reason}); give {kind.wanted}") from error
+        raise NotThisDataSet(f"'{source}' is not {kind.title} ({_one_line(error)}); give {kind.wanted}") from error
     return Contents.of(arrays["train"], arrays["test"], classes=kind.classes)
 
 

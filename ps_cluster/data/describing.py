@@ -10,9 +10,9 @@ from itertools import islice
 import numpy as np
 
 from ps_cluster.config.datasets import Augmentation, DataSet, DataSettings
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, Field
+from ps_cluster.config.objectives import OBJECTIVES, Field
 from ps_cluster.config.registry import import_object
-from ps_cluster.data.packed import Moments, PackedDataset, pieces
+from ps_cluster.data.packed import Moments, PackedDataset, fields_of, pieces
 from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
@@ -79,13 +79,8 @@ def _described(names: Sequence[str], field: Field, rows: np.ndarray, most_bytes:
 
 
 def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, Field, np.ndarray]]:
-    """Yield name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
-    spec, inputs, weight = dataset.spec, dataset.inputs(split), dataset.weight(split)
-    for name, field in spec.inputs.items():
-        yield name, field, inputs[name]
-    yield TARGET, spec.target, dataset.target(split)
-    if spec.weight is not None and weight is not None:
-        yield WEIGHT, spec.weight, weight
+    """Return name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
+    return ((name, field, dataset.rows(split, name, field)) for name, field in fields_of(dataset.spec).items())
 
 
 def example_rows(

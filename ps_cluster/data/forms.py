@@ -32,7 +32,7 @@ from ps_cluster.config.datasets import (
 )
 from ps_cluster.data import targets
 from ps_cluster.data.array_files import NAMES, form_of, is_image, open_folder, open_npz
-from ps_cluster.data.pictures import ENDINGS, Labelled, Picture, PictureSettings, contents_of_pictures
+from ps_cluster.data.pictures import ENDINGS, Picture, PictureSettings, contents_of_pictures
 from ps_cluster.data.sets import PACKED_IMAGES
 from ps_cluster.data.tables import (
     BATCH_ROWS,
@@ -296,15 +296,13 @@ def _types_of_columns(path: Path) -> set[str | None]:
     return {feature.get("_type") for feature in features.values() if isinstance(feature, dict)}
 
 
-def _labelled(
-    split: str, rows: _Rows, column: str, target: str, label_of: Mapping[str, int]
-) -> list[tuple[Picture, int]]:
+def _labelled(split: str, rows: _Rows, column: str, target: str, label_of: Mapping[str, int]) -> list[Picture]:
     """Return the pictures of a split, undecoded, with their labels."""
     pictures, found = rows.table.column(column), []
     for place, label in enumerate(rows.values(target)):
         if str(label) not in label_of:
             raise Malformed(f"the {split} split has the class '{label}', which no training example has")
-        found.append((Picture(f"{split}[{place}]", partial(_open, pictures, place)), label_of[str(label)]))
+        found.append(Picture(f"{split}[{place}]", partial(_open, pictures, place), label_of[str(label)]))
     return found
 
 
@@ -369,13 +367,13 @@ def _pictures(folder: Path) -> Iterator[str]:
     return (entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(ENDINGS) and entry.is_file())
 
 
-def _pictures_of(folder: Path, classes: list[str], root: Path) -> Labelled:
+def _pictures_of(folder: Path, classes: list[str], root: Path) -> list[Picture]:
     """Return the pictures of a split with their labels, in the order of classes and names."""
     found = []
     for label, name in enumerate(classes):
         place = folder / name
         for file in sorted(_pictures(place)) if os.path.isdir(place) else ():
-            found.append((Picture(str((place / file).relative_to(root)), partial(open_regular, place / file)), label))
+            found.append(Picture(str((place / file).relative_to(root)), partial(open_regular, place / file), label))
     return found
 
 
@@ -460,13 +458,13 @@ class _Copied:
         self.notes: list[str] = about["notes"]
         self.splits = {"train": TRAIN} | ({"test": about["test"]} if about["test"] else {})
 
-    def labelled(self, split: str) -> Labelled:
+    def labelled(self, split: str) -> list[Picture]:
         """Return the pictures of a split with their labels."""
         place = Path(self._folder.name)
         labels, ends = (np.load(place / f"{split}.{what}.npy") for what in ("labels", "ends"))
         starts = [0, *ends[:-1].tolist()]
         return [
-            (Picture(f"{split}[{number}]", partial(self._open, split, start, end)), label)
+            Picture(f"{split}[{number}]", partial(self._open, split, start, end), label)
             for number, (start, end, label) in enumerate(zip(starts, ends.tolist(), labels.tolist()))
         ]
 

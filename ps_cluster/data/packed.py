@@ -96,15 +96,15 @@ class PackedDataset:
 
     def inputs(self, split: str) -> dict[str, np.ndarray]:
         """Return the inputs of `split` ("train", "validation" or "test"): name → read-only array [N, ...], mapped."""
-        return {name: self._mapped(split, name, field) for name, field in self.spec.inputs.items()}
+        return {name: self.rows(split, name, field) for name, field in self.spec.inputs.items()}
 
     def target(self, split: str) -> np.ndarray:
         """Return the targets of `split` ("train", "validation" or "test"): a read-only array [N, ...], mapped."""
-        return self._mapped(split, TARGET, self.spec.target)
+        return self.rows(split, TARGET, self.spec.target)
 
     def weight(self, split: str) -> np.ndarray | None:
         """Return the weights of `split`: a read-only array [N], mapped; None if the data set has none."""
-        return None if self.spec.weight is None else self._mapped(split, WEIGHT, self.spec.weight)
+        return None if self.spec.weight is None else self.rows(split, WEIGHT, self.spec.weight)
 
     def encoding(self) -> TableEncoding | None:
         """Return how the columns of a table became numbers; None for other data. Raises UserError if it is damaged."""
@@ -113,7 +113,8 @@ class PackedDataset:
         except FileNotFoundError:
             return None
 
-    def _mapped(self, split: str, name: str, field: Field) -> np.ndarray:
+    def rows(self, split: str, name: str, field: Field) -> np.ndarray:
+        """Return the rows of a field: a read-only array [N, ...], mapped."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
         rows = np.memmap(path, field.dtype, mode="r").reshape(-1, *field.shape)
         first = slice(self.train_examples)

@@ -31,10 +31,11 @@ _AT_ONCE = 1024  # pictures that are decoded into memory together
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture to decode: its name for messages, and how to open it."""
+    """A picture to decode: its name for messages, how to open it, and its label."""
 
     name: str
     open: Callable[[], BinaryIO]
+    label: int = 0
 
 
 class Looked(NamedTuple):
@@ -196,15 +197,13 @@ class PictureSettings(OwnImageSettings):
         return int(height), int(width)
 
 
-Labelled = Sequence[tuple[Picture, int]]
-"""Pictures with their labels."""
-
-
-def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str], settings: PictureSettings) -> Contents:
+def contents_of_pictures(
+    splits: Mapping[str, Sequence[Picture]], classes: Sequence[str], settings: PictureSettings
+) -> Contents:
     """Return the contents of a data set of pictures.
 
     Args:
-      splits: "train" and perhaps "test" → pictures with their labels.
+      splits: "train" and perhaps "test" → pictures.
       classes: their names.
 
     Raises:
@@ -213,32 +212,29 @@ def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str],
     # In an order without meaning: a folder has one class after the other, and examples to choose on are the last ones of the
     # training examples (`evaluation.validation_examples`).
     order = np.random.default_rng(0).permutation(len(splits["train"]))
-    given = {split: list(pictures) for split, pictures in splits.items()}
-    given["train"] = [given["train"][i] for i in order]
-    sound, found, notes = _readable(given, settings.skip_bad)
+    mixed = {**splits, "train": [splits["train"][i] for i in order]}
+    sound, found, notes = _readable(mixed, settings.skip_bad)
     _check_classes(sound, classes)
     size = size_of(found, settings.sides)
     dtype = np.uint8 if len(classes) <= 2**8 else np.uint16
-    labels = {split: np.array([label for _, label in pictures], dtype) for split, pictures in sound.items()}
-    images = {split: {"image": Images([one for one, _ in pictures], size)} for split, pictures in sound.items()}
+    labels = {split: np.array([picture.label for picture in pictures], dtype) for split, pictures in sound.items()}
+    images = {split: {"image": Images(pictures, size)} for split, pictures in sound.items()}
     targets = Targets(labels["train"], labels.get("test"), "classification", tuple(classes))
     contents = contents_of(targets, split_of(targets, settings.held_out), images["train"], images.get("test"))
     return replace(contents, notes=(*notes, *contents.notes))
 
 
 def _readable(
-    splits: Mapping[str, list[tuple[Picture, int]]], skip_bad: bool
-) -> tuple[dict[str, list[tuple[Picture, int]]], list[Looked], list[str]]:
+    splits: Mapping[str, Sequence[Picture]], skip_bad: bool
+) -> tuple[dict[str, list[Picture]], list[Looked], list[str]]:
     """Return the pictures that can be read, what was found of each, and a note about the others."""
-    sound: dict[str, list[tuple[Picture, int]]] = {}
+    sound: dict[str, list[Picture]] = {split: [] for split in splits}
     looked: list[Looked] = []
     bad: list[str] = []
     for split, pictures in splits.items():
-        found = look_at_all([picture for picture, _ in pictures], wholly=skip_bad)
-        sound[split] = []
-        for one, (picture, label) in zip(found, pictures, strict=True):
+        for picture, one in zip(pictures, look_at_all(pictures, wholly=skip_bad), strict=True):
             if not one.wrong:
-                sound[split].append((picture, label))
+                sound[split].append(picture)
                 looked.append(one)
             elif skip_bad:
                 bad.append(picture.name)
@@ -251,13 +247,13 @@ def _readable(
     return sound, looked, [f"skipped {len(bad):,} picture{'s' * (len(bad) > 1)} that can't be read: {which}{more}"]
 
 
-def _check_classes(splits: Mapping[str, Labelled], classes: Sequence[str]) -> None:
+def _check_classes(splits: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -> None:
     if len(classes) > MOST_CLASSES:
         raise Malformed(f"there are {len(classes):,} classes, of at most {MOST_CLASSES:,}")
     if len(classes) < 2:
         one = f"only one class, '{classes[0]}'" if classes else "no class"
         raise Malformed(f"there is {one}: there is nothing to tell apart")
-    present = {label for _, label in splits["train"]}
+    present = {picture.label for picture in splits["train"]}
     if missing := [name for label, name in enumerate(classes) if label not in present]:
         raise Malformed(f"the class '{missing[0]}' has no picture to train on: add some, or remove the class")
     if not splits.get("test", (1,)):

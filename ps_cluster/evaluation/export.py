@@ -151,33 +151,13 @@ class ExportCheck:
     mean: float
 
 
-class _Tally:
-    """Sums over examples."""
-
-    def __init__(self, spec: ExampleSpec):
-        self._objective, self._has_classes = OBJECTIVES[spec.objective], bool(spec.classes)
-        self._count = 0
-        self._metric = self._same = self._mean = self._largest = 0.0
-
-    def add(self, target: np.ndarray, original: np.ndarray, found: np.ndarray) -> None:
-        apart = np.abs(found - original)
-        self._count += len(target)
-        self._metric += float(self._objective.metrics(target, found).sum())
-        self._mean += float(apart.mean(1).sum())
-        self._largest = float(np.maximum(self._largest, apart.max()))  # NaN stays
-        same = self._objective.decisions(found) == self._objective.decisions(original)
-        self._same += float(same.reshape(len(target), -1).all(1).sum())
-
-    def result(self) -> ExportCheck:
-        same = self._same / self._count if self._has_classes else None
-        return ExportCheck(self._metric / self._count, same, self._largest, self._mean / self._count)
-
-
 def compare(
     dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
 ) -> dict[str, ExportCheck]:
     """Return name → what each does on test examples, evenly spaced if there are more than `most`."""
-    tallies = {name: _Tally(dataset.spec) for name in others}
+    objective = OBJECTIVES[dataset.spec.objective]
+    sums = {name: np.zeros(3) for name in others}  # of metrics, of equal decisions, of mean differences
+    largest = dict.fromkeys(others, 0.0)
     inputs, target = dataset.inputs("test"), dataset.target("test")
     ids = spaced(dataset.test_examples, most)
     for start in range(0, len(ids), BATCH_SIZE):
@@ -185,8 +165,16 @@ def compare(
         batch, wanted = {name: np.asarray(rows[some]) for name, rows in inputs.items()}, np.asarray(target[some])
         expected = original(batch)
         for name, predictions in others.items():
-            tallies[name].add(wanted, expected, predictions(batch))
-    return {name: tally.result() for name, tally in tallies.items()}
+            found = predictions(batch)
+            apart = np.abs(found - expected)
+            same = (objective.decisions(found) == objective.decisions(expected)).reshape(len(some), -1).all(1)
+            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), apart.mean(1).sum()
+            largest[name] = float(np.maximum(largest[name], apart.max()))  # NaN stays
+    checks = {}
+    for name, total in sums.items():
+        metric, share, mean = (total / len(ids)).tolist()
+        checks[name] = ExportCheck(metric, share if dataset.spec.classes else None, largest[name], mean)
+    return checks
 
 
 @dataclass(frozen=True)

@@ -190,31 +190,24 @@ class NamedExamples(NamedTuple):
 Reader = Callable[[Sequence[Path], TrainedRun], Iterator[NamedExamples]]
 
 
-class PictureReader:
-    """Reads pictures of any size and colour, made to fit the network as those of its training were."""
-
-    def __init__(self, skip_bad: bool, notify: Notify):
-        self._skip_bad, self._notify = skip_bad, notify
-
-    def __call__(self, files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-        (name, field), *others = run.spec.inputs.items()
-        if others or not field.is_image:
-            raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
-        for start in range(0, len(files), BATCH_SIZE):
-            some = [Picture(str(file), partial(open_regular, file)) for file in files[start : start + BATCH_SIZE]]
-            pictures = list(self._sound(some)) if self._skip_bad else some
-            try:
-                images = Images(pictures, Size(*field.shape))[:]
-            except Malformed as error:
-                raise UserError(str(error)) from error
-            yield NamedExamples([picture.name for picture in pictures], {name: images})
-
-    def _sound(self, pictures: Sequence[Picture]) -> Iterator[Picture]:
-        for picture, looked in zip(pictures, look_at_all(pictures, wholly=True), strict=True):
-            if looked.wrong:
-                self._notify(f"skipped '{picture.name}', which can't be read ({looked.wrong})")
-            else:
-                yield picture
+def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
+    """Read pictures of any size and colour, made to fit the network as those of its training were."""
+    (name, field), *others = run.spec.inputs.items()
+    if others or not field.is_image:
+        raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
+    for start in range(0, len(files), BATCH_SIZE):
+        pictures = [Picture(str(file), partial(open_regular, file)) for file in files[start : start + BATCH_SIZE]]
+        if skip_bad:
+            wrong = [looked.wrong for looked in look_at_all(pictures, wholly=True)]
+            for picture, why in zip(pictures, wrong):
+                if why:
+                    notify(f"skipped '{picture.name}', which can't be read ({why})")
+            pictures = [picture for picture, why in zip(pictures, wrong) if not why]
+        try:
+            images = Images(pictures, Size(*field.shape))[:]
+        except Malformed as error:
+            raise UserError(str(error)) from error
+        yield NamedExamples([picture.name for picture in pictures], {name: images})
 
 
 def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
@@ -251,7 +244,7 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
     Raises:
       UserError: there is no such file, or it can't be read.
     """
-    pictures = PictureReader(skip_bad, notify)
+    pictures = partial(_read_pictures, skip_bad, notify)
     others: dict[str, Reader] = {".npy": _read_arrays, ".npz": _read_arrays, **dict.fromkeys(TABLES, _read_tables)}
     files = [file for path in paths for file in _files(path)]
     for reader, group in groupby(files, lambda file: others.get(file.suffix.lower(), pictures)):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ps_cluster.report.sheets import Answer
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
+MOST_BYTES = 2**26  # that are kept of all examples; CIFAR-10's test images take 160 kB
 
 
 def dataset_of(
@@ -124,12 +125,11 @@ class Scorer:
         self._assign(checkpoint)
         held_out = self._over("validation", self._sums)[0] if self._dataset.validation_examples else None
         self._compiled.taken()
-        kept = Collected(self.test_examples)
-        metric, loss = self._over("test", self._sums, kept)
+        metric, loss, kept = self._over("test", self._sums)
         compiled = self._compiled.taken()
         by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
         about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
-        predictions = Predictions(*about, kept.arrays) if kept.arrays else None
+        predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, held_out, by_views, compiled, predictions)
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
@@ -184,21 +184,28 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(
-        self, split: str, sums: Callable[..., Any], kept: Collected | None = None
-    ) -> tuple[float | None, float | None]:
-        """Return the means of metric and loss over a split; None for one that is not finite. Fills `kept`."""
+    def _over(self, split: str, sums: Callable[..., Any]) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
+        """Return the means of metric and loss over a split, None for one that is not finite, and what is kept of it."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
-        metric, loss = 0.0, 0.0
+        metric, loss, kept = 0.0, 0.0, None
         for start in range(0, len(target), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
             arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
             of_metric, of_loss, of_batch = sums(arrays, np.asarray(target[batch]))
-            if kept is not None:
-                kept.put(start, of_batch)
+            kept = room_for(of_batch, len(target)) if kept is None else kept
+            for name, rows in kept.items():
+                rows[batch] = of_batch[name]
             metric += float(of_metric)
             loss += float(of_loss)
-        return _finite(metric / len(target)), _finite(loss / len(target))
+        return _finite(metric / len(target)), _finite(loss / len(target)), kept or {}
+
+
+def room_for(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
+    """Return arrays [N, ...] for what is kept of all examples, as of a batch; none if they would take too much room."""
+    first = {name: np.asarray(rows) for name, rows in batch.items()}
+    if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
+        return {}
+    return {name: np.zeros((examples, *rows.shape[1:]), rows.dtype) for name, rows in first.items()}
 
 
 def _finite(value: float) -> float | None:
@@ -282,36 +289,3 @@ class GradientProbe:
         values = [variable.value for variable in self._variables]
         gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in gradients], axis=0)
-
-
-# Join what is kept of batches of examples.
-
-MOST_BYTES = 2**26  # of all examples; CIFAR-10's test images take 160 kB
-
-
-class Collected:
-    """Arrays over all examples of a split, filled batch by batch. Nothing is kept if they would take too much room."""
-
-    def __init__(self, examples: int, most_bytes: int = MOST_BYTES):
-        self._examples, self._most_bytes = examples, most_bytes
-        self._arrays: dict[str, np.ndarray] | None = None
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Name → [N, ...]; empty if there was nothing to keep, or if it would be too large."""
-        return self._arrays or {}
-
-    def put(self, first: int, batch: Mapping[str, Any]) -> None:
-        """Take in the arrays or tensors of some examples: name → [B, ...]. `first`: the index of the first one."""
-        if self._arrays is None:
-            self._arrays = self._room_for(batch)
-        for name, array in self._arrays.items():
-            rows = np.asarray(batch[name])
-            array[first : first + len(rows)] = rows
-
-    def _room_for(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        rows = {name: np.asarray(part) for name, part in batch.items()}
-        per_example = sum(part[:1].nbytes for part in rows.values())
-        if per_example * self._examples > self._most_bytes:
-            return {}
-        return {name: np.zeros((self._examples, *part.shape[1:]), part.dtype) for name, part in rows.items()}

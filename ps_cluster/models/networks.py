@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.config import objectives as forms
 from ps_cluster.config.network_recipes import ActivationSettings, Network
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
@@ -18,25 +17,26 @@ from ps_cluster.config.registry import keras
 UNKNOWN = 127.5  # mean and deviation of pixels whose own are not known: they then go from -1 to 1
 
 
-def mean_and_std(image: ArrayField) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each channel, in pixels; a channel without variation has deviation 1."""
-    channels = image.shape[-1]
-    mean, std = (list(given) or [UNKNOWN] * channels for given in (image.mean, image.std))
+def mean_and_std(field: ArrayField) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel; a channel without variation has deviation 1."""
+    channels = field.shape[-1] if field.shape else 1
+    mean, std = (list(given) or [UNKNOWN] * channels for given in (field.mean, field.std))
     return mean, [value or 1.0 for value in std]
+
+
+def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
+    """Return what standardises each channel."""
+    mean, std = mean_and_std(field)
+    return [1 / value for value in std], [-middle / value for middle, value in zip(mean, std, strict=True)]
 
 
 def pixels(image: ArrayField) -> list[keras.layers.Layer]:
     """Return the input `[B, *image.shape]`, 0..255, and its float32 normalisation per channel."""
-    mean, std = mean_and_std(image)
+    scale, offset = scale_and_offset(image)
     row = image.shape[1]  # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3
     return [
         keras.Input(image.shape, name="pixels"),
-        keras.layers.Rescaling(
-            scale=[[1 / value for value in std]] * row,
-            offset=[[-middle / value for middle, value in zip(mean, std, strict=True)]] * row,
-            dtype="float32",
-            name="normalise",
-        ),
+        keras.layers.Rescaling([scale] * row, [offset] * row, dtype="float32", name="normalise"),
     ]
 
 
@@ -113,7 +113,7 @@ class Airbench(Network):
             _whiten(model, spec.image(self.name), images)
 
 
-def _whitening_filters(image: forms.Field) -> int:
+def _whitening_filters(image: ArrayField) -> int:
     """Return two for each value of a 2x2 patch: an eigenvector and its negative."""
     return 2 * 2 * 2 * image.shape[-1]
 
@@ -129,7 +129,7 @@ def _make_partial_identity(model: keras.Model) -> None:
             layer.kernel.assign(kernel)
 
 
-def _whiten(model: keras.Model, image: forms.Field, images: np.ndarray) -> None:
+def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
     """Set the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2).
 
     Args:
@@ -246,12 +246,9 @@ def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[ke
     flat = layers.Reshape((width,), name=f"{name}_flat")(given)
     if not field.mean and field.dtype != "uint8":  # of an unknown scale
         return [layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(flat)]
-    channels = field.shape[-1] if field.shape else 1
-    mean = list(field.mean or [UNKNOWN] * channels) * (width // channels)
-    std = [value or 1.0 for value in field.std or [UNKNOWN] * channels] * (width // channels)
-    offset = [-middle / value for middle, value in zip(mean, std, strict=True)]
-    scale = [1 / value for value in std]
-    return [layers.Rescaling(scale, offset, dtype="float32", name=f"{name}_norm")(flat)]
+    scale, offset = scale_and_offset(field)
+    times = width // len(scale)
+    return [layers.Rescaling(scale * times, offset * times, dtype="float32", name=f"{name}_norm")(flat)]
 
 
 def _width(categories: int) -> int:

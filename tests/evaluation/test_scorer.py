@@ -9,7 +9,8 @@ import pytest
 from ps_cluster.config import build_config, registry
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed
-from ps_cluster.evaluation.scorer import BATCH_SIZE, Collected, Scorer
+from ps_cluster.evaluation import scorer as scoring
+from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer, room_for
 from ps_cluster.runs.checkpoints import Checkpoint
 
 NETWORK = """
@@ -63,6 +64,7 @@ def checkpoint(weights):
 def test_a_network_that_changes_in_each_call_has_one_score_and_is_saved_as_in_the_checkpoint(scorer, tmp_path):
     random = checkpoint(np.random.default_rng(1).normal(size=15))
     first, second = scorer.score(random), scorer.score(random)
+    assert first.predictions.arrays["target"].tolist() == [number % 3 for number in range(BATCH_SIZE + 20)]
     assert first == second and first.compiled["of_rows"] == pytest.approx(first.metric)
     scorer.save_model(tmp_path / "model.keras")
     assert float(keras.models.load_model(tmp_path / "model.keras").layers[0].calls) == 0
@@ -95,30 +97,8 @@ def test_a_model_is_saved_with_the_precision_of_its_function_and_not_of_the_run(
     assert "bfloat16" in inside and saved.get_layer("plain").compute_dtype == "float32"
 
 
-def batches(sizes):
-    first = 0
-    for size in sizes:
-        ids = np.arange(first, first + size)
-        yield first, {"id": ids.astype(np.int32), "pair": np.stack([ids, -ids], 1).astype(np.float32)}
-        first += size
-
-
-def test_batches_are_joined_in_order():
-    kept = Collected(7)
-    for first, batch in batches((3, 3, 1)):
-        kept.put(first, batch)
-    assert kept.arrays["id"].tolist() == list(range(7)) and kept.arrays["pair"][:, 1].tolist() == [-i for i in range(7)]
-
-
-def test_nothing_is_kept_of_what_would_be_too_large():
-    for most, names in ((7 * 12, {"id", "pair"}), (7 * 12 - 1, set())):
-        kept = Collected(7, most_bytes=most)
-        for first, batch in batches((3, 4)):
-            kept.put(first, batch)
-        assert set(kept.arrays) == names
-
-
-def test_where_a_judge_keeps_nothing_there_is_nothing():
-    kept = Collected(7)
-    kept.put(0, {})
-    assert kept.arrays == {}
+def test_nothing_is_kept_of_what_would_be_too_large_or_where_a_judge_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(scoring, "MOST_BYTES", 7 * 12)
+    batch = {"id": np.arange(3, dtype=np.int32), "pair": np.zeros((3, 2), np.float32)}
+    assert {name: rows.shape for name, rows in room_for(batch, 7).items()} == {"id": (7,), "pair": (7, 2)}
+    assert room_for(batch, 8) == room_for({}, 7) == {}
