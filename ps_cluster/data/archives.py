@@ -50,11 +50,17 @@ def _cifar(kind: Cifar, source: Path) -> Contents:
     names, found = kind.spec.classes, {}
     for name, content in _members(source, (*batches, kind.names_file)):
         try:
-            fields = _text_keys(load_plain(content), name)
+            read = load_plain(content)
         except pickle.UnpicklingError as error:
             raise ValueError(f"{name}: {_one_line(error)}") from error
+        if not isinstance(read, dict):
+            raise ValueError(f"{name} holds no dictionary")
+        fields = {_text(key): value for key, value in read.items()}
         if name == kind.names_file:
-            names = _class_names(kind, fields)
+            told, count = fields.get(kind.names_key), len(kind.spec.classes)
+            if not isinstance(told, list) or len(told) != count:
+                raise ValueError(f"{name} has no {count} '{kind.names_key}'")
+            names = tuple(map(_text, told))
         else:
             batch = batches[name]
             found[name] = _pixels(fields, batch), _labels(fields, kind.labels_key, batch, len(names))
@@ -66,13 +72,6 @@ def _cifar(kind: Cifar, source: Path) -> Contents:
         images, labels = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         arrays[split] = {"image": images, "target": labels}
     return Contents(replace(kind.spec, classes=names), arrays)
-
-
-def _class_names(kind: Cifar, fields: Mapping[str, object]) -> tuple[str, ...]:
-    names, count = fields.get(kind.names_key), len(kind.spec.classes)
-    if not isinstance(names, list) or len(names) != count:
-        raise ValueError(f"{kind.names_file} has no {count} '{kind.names_key}'")
-    return tuple(_text(name) for name in names)
 
 
 def _members(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
@@ -168,12 +167,6 @@ def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: i
     if not all(isinstance(label, int) and 0 <= label < classes for label in labels):
         raise ValueError(f"{batch.name}: '{key}' are not whole numbers from 0 to {classes - 1}")
     return np.array(labels, np.uint8)
-
-
-def _text_keys(content: object, name: str) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise ValueError(f"{name} holds no dictionary")
-    return {_text(key): value for key, value in content.items()}
 
 
 def _text(value: object) -> str:

@@ -393,7 +393,8 @@ def _render(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     back = _uniform(rng, 0, 256, (count, 1, 1, 3))
     # At least 80 of 256 from the background in every channel, and still uniform over 0..255.
     colour = (back + _uniform(rng, 80, 176, (count, 1, 1, 3))) % 256
-    images = back + _blotches(count, rng)
+    # Uneven light: the same in squares of 8x8 pixels.
+    images = back + _uniform(rng, -24, 24, (count, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
     images += _coverage(labels, rng)[..., None] * (colour - images)
     images = np.where(_patch(count, rng)[..., None], _uniform(rng, 0, 256, (count, 1, 1, 3)), images)
     images += 12 * rng.standard_normal(images.shape, np.float32)
@@ -429,11 +430,6 @@ def _outside(labels: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         mine = labels == label
         outside[mine] = distance(u[mine], v[mine], np.hypot(u[mine], v[mine]))
     return outside
-
-
-def _blotches(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return uneven light for the background: float32 [count, 32, 32, 3] in -24..24, in squares of 8x8 pixels."""
-    return _uniform(rng, -24, 24, (count, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
 
 
 def _patch(count: int, rng: np.random.Generator) -> np.ndarray:

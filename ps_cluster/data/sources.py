@@ -29,11 +29,8 @@ from ps_cluster.data.packed import (
 )
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
-from ps_cluster.files.untrusted import bounded_memory
+from ps_cluster.files.untrusted import Notify, bounded_memory
 from ps_cluster.files.values import Malformed, one_line
-
-Notify = Callable[[str], None]
-"""Called with one line for a person to read."""
 
 _OWN = "your own data are given by dataset: a path, or code (docs/extending.md#your-own-data)"
 _CACHE = "cache (PS_CLUSTER_CACHE)"

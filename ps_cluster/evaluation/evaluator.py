@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ps_cluster.config import RunConfig, fitted, load_config, telling
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of
 from ps_cluster.files import locks
+from ps_cluster.files.untrusted import Notify
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
@@ -32,8 +32,6 @@ NICE = 10
 PATIENCE_S = 600.0
 # Attempts, `POLL_S` apart, at a checkpoint that is missing or unreadable. A damaged one is not tried again.
 ATTEMPTS = 5
-
-Notify = Callable[[str], None]
 
 
 class OutOfPatience(UserError):

@@ -26,7 +26,7 @@ from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, look_at_all
 from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
-from ps_cluster.files.untrusted import bounded_memory, open_regular
+from ps_cluster.files.untrusted import Notify, bounded_memory, open_regular
 from ps_cluster.files.values import Malformed, cell, one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
@@ -58,7 +58,7 @@ class TrainedRun:
 
     @classmethod
     def open(
-        cls, root: Path | None, data_dir: Path | None, notify: Callable[[str], None], *, needs_examples: bool = True
+        cls, root: Path | None, data_dir: Path | None, notify: Notify, *, needs_examples: bool = True
     ) -> TrainedRun:
         """Return the run in `root`; for None the one in runs/ with the newest model.
 
@@ -176,7 +176,6 @@ def _loaded(run: TrainedRun, as_trained: bool) -> keras.Model:
 # Read the examples to predict: pictures, folders of them, arrays and tables, a batch at a time.
 
 BATCH_SIZE = 64
-Notify = Callable[[str], None]
 
 
 class NamedExamples(NamedTuple):
@@ -439,7 +438,7 @@ def predict(
     top: int,
     output: Path | None,
     skip_bad: bool,
-    notify: Callable[[str], None],
+    notify: Notify,
 ) -> int:
     """Write the predictions for all examples in files and folders, and return how many there are.
 

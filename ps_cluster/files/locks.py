@@ -18,7 +18,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
+from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import is_at, open_to_write, write_whole
 
@@ -42,8 +43,6 @@ _LOOK_EVERY_S = 0.05
 _LOOKING_TAKES_S = 0.5  # at most, also where a looking process is not scheduled at once
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
-Notify = Callable[[str], None]
-
 
 class InUse(UserError):
     """Another process holds the lock."""
@@ -58,13 +57,6 @@ class Holder(BaseModel):
     host: str
     since: str
     command: str
-
-    @classmethod
-    def ourselves(cls) -> Holder:
-        command = one_line(shlex.join(sys.argv), _MOST_CHARACTERS)
-        return cls(
-            pid=os.getpid(), host=socket.gethostname(), since=time.strftime("%Y-%m-%d %H:%M:%S"), command=command
-        )
 
     def __str__(self) -> str:
         where = "" if self.host == socket.gethostname() else f" on {self.host}"
@@ -87,9 +79,15 @@ class Lock:
         """
         self._path = path.absolute()  # absolute, since a task works in a folder of its own
         self._descriptor = _locked(path, what, notify, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        ourselves = Holder(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            since=time.strftime("%Y-%m-%d %H:%M:%S"),
+            command=one_line(shlex.join(sys.argv), _MOST_CHARACTERS),
+        )
         with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, Holder.ourselves().model_dump_json().encode(), 0)
+            os.pwrite(self._descriptor, ourselves.model_dump_json().encode(), 0)
 
     def release(self) -> None:
         """Remove the file while it is still locked, so that no process reads the name of a former holder.

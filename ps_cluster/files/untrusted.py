@@ -23,6 +23,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 
 Notify = Callable[[str], None]
+"""Called with one line for a person to read."""
 
 
 @contextlib.contextmanager
@@ -71,7 +72,15 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
     user = os.geteuid() if user is None else user
     check_way(folder, what, user=user)
     if os.path.exists(folder):
-        _check_owner(folder, what, notify, user)
+        owner = os.stat(folder).st_uid
+        if is_foreign(folder, user=user):
+            raise Foreign(
+                f"{what} '{folder}' belongs to {name_of(owner)}, who could change what lies in it: choose another"
+            )
+        if owner not in trusted(user):
+            notify(
+                f"{what} '{folder}' belongs to {name_of(owner)} and is used as root: what is made in it belongs to root"
+            )
     for line in _open_to_others(Path(os.path.realpath(folder))):
         notify(f"{what} '{folder}': {line}")
 
@@ -113,16 +122,6 @@ def name_of(user: int) -> str:
         return f"user {pwd.getpwuid(user).pw_name} (uid {user})"
     except KeyError:
         return f"another user (uid {user})"
-
-
-def _check_owner(folder: Path, what: str, notify: Notify, user: int) -> None:
-    owner = os.stat(folder).st_uid
-    if is_foreign(folder, user=user):
-        raise Foreign(
-            f"{what} '{folder}' belongs to {name_of(owner)}, who could change what lies in it: choose another"
-        )
-    if owner not in trusted(user):
-        notify(f"{what} '{folder}' belongs to {name_of(owner)} and is used as root: what is made in it belongs to root")
 
 
 def _links(path: Path, seen: set[Path]) -> Iterator[Path]:

@@ -181,21 +181,18 @@ def _new_beside(path: Path) -> tuple[Path, int]:
     for _ in range(_TRIES):
         beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         descriptor = open_to_write(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        if _lock_new(descriptor, beside):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_ours = False
+        except OSError:  # no locks in this file system: others can't lock it either, so they leave it alone
+            is_ours = True
+        else:
+            is_ours = is_at(descriptor, beside)  # not if `remove_leftovers` took it for a killed writer's
+        if is_ours:
             return beside, descriptor
         os.close(descriptor)
     raise _refusal(path, "files beside it are removed as soon as they are made")
-
-
-def _lock_new(descriptor: int, path: Path) -> bool:
-    """Lock a new file. Return False if `remove_leftovers` removed it, as a killed writer's, before it was locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # no locks in this file system: others can't lock it either, so they leave it alone
-        return True
-    return is_at(descriptor, path)
 
 
 # Check, before any work is done, that its result can be written.

@@ -68,7 +68,12 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        return _document(yaml.parse(text, Loader=yaml.SafeLoader))
+        events = (event for event in yaml.parse(text, Loader=yaml.SafeLoader) if not isinstance(event, _AROUND))
+        first = next(events, None)
+        value = None if first is None else _value(first, events, MOST_LEVELS)
+        if next(events, None) is not None:
+            raise Malformed("holds more than one document")
+        return value
     except Malformed:
         raise
     except UnicodeDecodeError as error:
@@ -100,17 +105,6 @@ def _is_plain_text(text: str) -> bool:
         return text.lower() not in ("y", "n") and isinstance(_plain(text), str)
     except Malformed:
         return False
-
-
-def _document(events: Events) -> Any:
-    inside = (event for event in events if not isinstance(event, _AROUND))
-    first = next(inside, None)
-    if first is None:
-        return None
-    value = _value(first, inside, MOST_LEVELS)
-    if next(inside, None) is not None:
-        raise Malformed("holds more than one document")
-    return value
 
 
 def _value(event: Event, events: Events, levels: int) -> Any:

@@ -84,7 +84,8 @@ class Airbench(Network):
         layers = keras.layers
         image = examples.image(self.name)
         body = [
-            layers.Conv2D(_whitening_filters(image), 2, padding="valid", name="whiten"),
+            # Two filters for each value of a patch: an eigenvector and its negative.
+            layers.Conv2D(2 * 2 * 2 * image.shape[-1], 2, padding="valid", name="whiten"),
             layers.Activation(activation),
         ]
         for group, width in enumerate((64, 256, 256)):
@@ -111,11 +112,6 @@ class Airbench(Network):
         if examples is not None:
             (images,) = examples.values()
             _whiten(model, spec.image(self.name), images)
-
-
-def _whitening_filters(image: ArrayField) -> int:
-    """Return two for each value of a 2x2 patch: an eigenvector and its negative."""
-    return 2 * 2 * 2 * image.shape[-1]
 
 
 def _make_partial_identity(model: keras.Model) -> None:
@@ -196,8 +192,6 @@ CIFAR_TF_CNN = CifarTfCnn()
 
 # Dense layers for inputs of any form: columns of a table, rows of numbers, small images.
 
-_WIDEST_EMBEDDING = 32
-
 
 class MlpSettings(ActivationSettings):
     hidden: tuple[int, ...] = Field(
@@ -240,7 +234,8 @@ def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[ke
     width = math.prod(field.shape)
     if field.codes:
         return [
-            layers.Embedding(count, _width(count), name=f"{name}_{place}")(given[:, place])
+            # As long as the square root, as is usual, within bounds.
+            layers.Embedding(count, min(32, max(2, round(math.sqrt(count)))), name=f"{name}_{place}")(given[:, place])
             for place, count in enumerate(field.codes)
         ]
     flat = layers.Reshape((width,), name=f"{name}_flat")(given)
@@ -249,11 +244,6 @@ def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[ke
     scale, offset = scale_and_offset(field)
     times = width // len(scale)
     return [layers.Rescaling(scale * times, offset * times, dtype="float32", name=f"{name}_norm")(flat)]
-
-
-def _width(categories: int) -> int:
-    """Return the length of an embedding: the square root, as is usual, within bounds."""
-    return min(_WIDEST_EMBEDDING, max(2, round(math.sqrt(categories))))
 
 
 MLP = Mlp()
