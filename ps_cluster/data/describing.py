@@ -51,30 +51,33 @@ def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Descr
     for name, field, rows in fields_with_rows(dataset, "train"):
         columns = encoded.get(name, [])
         apart = len(field.shape) == 1 and field.shape[0] <= max(_MOST_COLUMNS, len(columns))
-        names = [f"{name}[{index}]" for index in range(field.shape[0])] if apart else [name]
-        described = _described(names, replace(field, shape=() if apart else field.shape), rows, most_bytes)
-        found += [column.described(one) for one, column in zip(described, columns)] if columns else described
+        if not columns:
+            columns = [_Column(f"{name}[{index}]") for index in range(field.shape[0])] if apart else [_Column(name)]
+        found += _described(columns, replace(field, shape=() if apart else field.shape), rows, most_bytes)
     return found
 
 
-def _described(names: Sequence[str], field: Field, rows: np.ndarray, most_bytes: int) -> list[Described]:
-    """Return the description of each of `names`: columns of the rows, or the field as a whole."""
-    moments, low, high, read = Moments(), np.full(len(names), np.inf), np.full(len(names), -np.inf), 0
+def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_bytes: int) -> list[Described]:
+    """Return the description of each column of the rows, or of the field as a whole, which is a single one."""
+    mean, std = (np.array(of) for of in zip(*((column.mean, column.std) for column in columns)))
+    moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
     every = max(1, -(-rows.nbytes // most_bytes))
     for piece in islice(pieces(rows, _PIECE_BYTES), None, None, every):
-        values = np.asarray(piece, np.float64).reshape(-1, len(names))
+        values = np.asarray(piece, np.float64).reshape(-1, len(columns)) * std + mean
         finite = np.isfinite(values)
         moments.add(values, finite)
         low = np.minimum(low, np.where(finite, values, np.inf).min(0))
         high = np.maximum(high, np.where(finite, values, -np.inf).max(0))
         read += len(piece)
     found = []
-    for place, name in enumerate(names):
+    for place, column in enumerate(columns):
         count = int(moments.count[place])
-        numbers = (float(of[place]) if count else None for of in (low, moments.mean, moments.std, high))
-        lowest, mean, std, highest = numbers
+        lowest, middle, width, highest = (
+            float(of[place]) if count else None for of in (low, moments.mean, moments.std, high)
+        )
         missing = read * math.prod(field.shape) - count
-        found.append(Described(name, field.dtype, field.shape, lowest, mean, std, highest, missing, read))
+        name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
+        found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
     return found
 
 
@@ -112,21 +115,12 @@ def _text(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of a table: numbers, which became (value - mean) / std, or the codes of `values`, from 1."""
+    """A column: of a table numbers, which became (value - mean) / std, or the codes of `values`, from 1."""
 
     name: str
     mean: float = 0.0
     std: float = 1.0
     values: tuple[str, ...] = ()
-
-    def described(self, one: Described) -> Described:
-        """Return the description of its numbers in its own units, or of its codes."""
-        if self.values:
-            return replace(one, name=f"{self.name} (code, of {len(self.values)})")
-        numbers = (None if value is None else value * self.std + self.mean for value in (one.low, one.mean, one.high))
-        low, mean, high = numbers
-        std = None if one.std is None else one.std * self.std
-        return replace(one, name=self.name, low=low, mean=mean, std=std, high=high)
 
     def text(self, value: float) -> str:
         """Return an encoded value as it was in the table."""
@@ -214,35 +208,28 @@ def with_samples(
     return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
 
 
-def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset) -> Callable[[int], Vary] | None:
-    """Return a function that makes a `Vary` for a seed; None where training takes the images as they are.
-
-    TensorFlow is imported when that function is called.
-    """
+def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset, seed: int) -> Vary | None:
+    """Return how training varies images, for which TensorFlow is imported; None where it takes them as they are."""
     if kind.augment is None or getattr(settings, "augmentation", None) == Augmentation():
         return None
+    import tensorflow as tf
 
-    def make(seed: int) -> Vary:
-        import tensorflow as tf
+    from ps_cluster.data.batches import Batch
 
-        from ps_cluster.data.batches import Batch
+    augment = import_object(kind.augment)
+    (name,) = dataset.spec.inputs
 
-        augment = import_object(kind.augment)
-        (name,) = dataset.spec.inputs
+    def vary(ids: np.ndarray, epoch: int) -> np.ndarray:
+        parts = []
+        for start in range(0, len(ids), _AT_ONCE):
+            part = ids[start : start + _AT_ONCE]
+            step = tf.constant(epoch * len(ids) + start, tf.int64)  # another one for each part: other draws
+            batch = Batch(seed, step, tf.constant(part, tf.int64), tf.fill([len(part)], tf.cast(epoch, tf.int64)))
+            images = tf.constant(_images(dataset, part))
+            parts.append(augment({name: images}, batch, dataset.spec, settings)[name].numpy())
+        return np.concatenate(parts)
 
-        def vary(ids: np.ndarray, epoch: int) -> np.ndarray:
-            parts = []
-            for start in range(0, len(ids), _AT_ONCE):
-                part = ids[start : start + _AT_ONCE]
-                step = tf.constant(epoch * len(ids) + start, tf.int64)  # another one for each part: other draws
-                batch = Batch(seed, step, tf.constant(part, tf.int64), tf.fill([len(part)], tf.cast(epoch, tf.int64)))
-                images = tf.constant(_images(dataset, part))
-                parts.append(augment({name: images}, batch, dataset.spec, settings)[name].numpy())
-            return np.concatenate(parts)
-
-        return vary
-
-    return make
+    return vary
 
 
 def _images(dataset: PackedDataset, ids: np.ndarray) -> np.ndarray:

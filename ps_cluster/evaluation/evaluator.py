@@ -87,7 +87,7 @@ class _Evaluator:
         self._scorer: Scorer | None = None
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
-        self._passed_over: dict[tuple[int, int], str] = {}  # those that can't be read, and why
+        self._passed_over: dict[Path, str] = {}  # those that can't be read, and why; a leader writes each name once
         self._left_out: set[int] = set()  # those that a newer one made needless
         self._rows: list[EvaluationRow] = []
 
@@ -176,28 +176,22 @@ class _Evaluator:
 
     def _sound(self) -> list[int]:
         """Return the steps of all checkpoints except those given up."""
-        present = checkpoints.steps(self._folder.checkpoints)
-        return [step for step in present if self._identity(step) not in self._passed_over]
-
-    def _identity(self, step: int) -> tuple[int, int]:
-        """Return step and time of change: a sound file may replace a damaged one of its step after a rollback."""
-        try:
-            return step, checkpoints.path_of(self._folder.checkpoints, step).stat().st_mtime_ns
-        except OSError:  # missing, or a dangling link
-            return step, 0
+        folder = self._folder.checkpoints
+        present = checkpoints.steps(folder)
+        return [step for step in present if checkpoints.path_of(folder, step) not in self._passed_over]
 
     def _load(self, step: int) -> Checkpoint | None:
         """Return the checkpoint, after several attempts if need be; None if it was deleted or is given up."""
         for attempts_left in reversed(range(ATTEMPTS)):
-            identity = self._identity(step)
+            path = checkpoints.path_of(self._folder.checkpoints, step)
             try:
-                return checkpoints.load(checkpoints.path_of(self._folder.checkpoints, step))
+                return checkpoints.load(path)
             except CheckpointError as error:
                 if step not in checkpoints.steps(self._folder.checkpoints):
                     return None
                 may_come = isinstance(error, (CheckpointGone, CheckpointUnreadable))
                 if not may_come or not attempts_left:
-                    self._passed_over[identity] = str(error)
+                    self._passed_over[path] = str(error)
                     self._notify(CHECKPOINT_PASSED_OVER(f"passed over: {error}", step=step))
                     return None
             time.sleep(POLL_S)
@@ -257,8 +251,8 @@ class _Evaluator:
         return self._rows
 
     def _unscored(self, last: int) -> RunFailed:
-        reasons = (why for (step, _), why in self._passed_over.items() if step == last)
-        return RunFailed(f"the last checkpoint, of step {last}, is not scored: {next(reasons, 'it is not there')}")
+        why = self._passed_over.get(checkpoints.path_of(self._folder.checkpoints, last), "it is not there")
+        return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
     def _wants_views(self, checkpoint: Checkpoint) -> bool:
         return self._folder.config(checkpoint).evaluation.augment_last

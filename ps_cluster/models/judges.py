@@ -273,7 +273,7 @@ class CompiledLoss:
         given = (targets, outputs, weights)
         # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
         with tf.init_scope():
-            self._resolve(targets, outputs)
+            _build(self._compiled, targets, outputs)
             graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given))
         if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
             raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
@@ -282,7 +282,7 @@ class CompiledLoss:
     def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
         """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
         with tf.init_scope():
-            self._resolve(targets, outputs)
+            _build(self._compiled, targets, outputs)
         size = tf.cast(tf.shape(targets)[0], tf.float32)
         parts = self._losses(targets, outputs, None)
         return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
@@ -292,7 +292,7 @@ class CompiledLoss:
         try:
             with tf.GradientTape() as tape:
                 tape.watch(keras.tree.flatten(outputs))
-                self._resolve(targets, outputs)
+                _build(self._compiled, targets, outputs)
                 loss = self._sum(targets, outputs, weights)
             gradients = tape.gradient(loss, keras.tree.flatten(outputs))
             self(targets, outputs, weights)
@@ -315,12 +315,6 @@ class CompiledLoss:
             value = one.loss(_target_for(one.loss, targets, self._outputs), output, weights)
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
 
-    def _resolve(self, targets: tf.Tensor, outputs: Any) -> None:
-        """Let Keras find the loss of each output, by examples."""
-        example, for_each = keras.tree.map_structure(_zeros_like, (outputs, _each(outputs, targets)))
-        if not self._compiled.built:
-            self._compiled.build(for_each, example)
-
 
 class CompiledMetrics:
     """The metrics that a model was compiled with, over examples that come in batches. Without any it does nothing."""
@@ -336,9 +330,8 @@ class CompiledMetrics:
             return
         with tf.init_scope():
             if not self._metrics.built:
-                example, for_each = keras.tree.map_structure(_zeros_like, (outputs, _each(outputs, targets)))
-                self._metrics.build(for_each, example)
-                self._update(_zeros_like(targets), example)
+                _build(self._metrics, targets, outputs)
+                self._update(_zeros_like(targets), keras.tree.map_structure(_zeros_like, outputs))
                 self._metrics.reset_state()
         self._update(targets, outputs)
 
@@ -408,9 +401,11 @@ def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
     return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
 
 
-def _each(outputs: Any, targets: tf.Tensor) -> Any:
-    """Return the targets in the place of each output."""
-    return keras.tree.map_structure(lambda _: targets, outputs)
+def _build(compiled: Any, targets: tf.Tensor, outputs: Any) -> None:
+    """Let Keras find the loss or metrics of each output, by examples, if it has not."""
+    if not compiled.built:
+        example = keras.tree.map_structure(_zeros_like, outputs)
+        compiled.build(keras.tree.map_structure(lambda _: _zeros_like(targets), outputs), example)
 
 
 # The end of a model: what its outputs are, and layers after them.

@@ -172,12 +172,9 @@ def write_sheet(dataset: PackedDataset, settings: DataSettings, output: Path | N
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    make = variation(kind, settings, dataset)
-    vary = None
-    if make:
-        os.environ.update(environment.for_tensorflow(os.environ))  # it is imported now, without its lines
-        with without_first_lines():
-            vary = make(seed)
+    os.environ.update(environment.for_tensorflow(os.environ))  # it may be imported now, without its lines
+    with without_first_lines():
+        vary = variation(kind, settings, dataset, seed)
     found = groups_of(dataset)
     shape = shape_for(min(len(found), MOST_GROUPS), varied=vary is not None)
     groups = with_samples(

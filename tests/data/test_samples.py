@@ -82,8 +82,8 @@ def test_an_example_with_two_labels_is_in_both_groups(tmp_path):
 def test_where_training_varies_nothing_there_is_nothing_to_draw(dataset):
     config = build_config(None, {"data.dataset": "cifar10"})
     kind = DATASETS["cifar10"]
-    assert variation(kind, config.data, dataset) is not None
-    assert variation(kind, config.data.model_copy(update={"augmentation": Augmentation()}), dataset) is None
+    assert variation(kind, config.data, dataset, 0) is not None
+    assert variation(kind, config.data.model_copy(update={"augmentation": Augmentation()}), dataset, 0) is None
 
 
 def test_images_are_mirrored_in_every_second_epoch_as_the_setting_says(dataset):
@@ -92,7 +92,7 @@ def test_images_are_mirrored_in_every_second_epoch_as_the_setting_says(dataset):
     images = np.array(IMAGES)
     images[:, :, 0] = 255  # the left column is white
     images.tofile(dataset.directory / "train_image.uint8")
-    vary = variation(DATASETS["cifar10"], settings, marked)(0)
+    vary = variation(DATASETS["cifar10"], settings, marked, 0)
     first, second, third = (vary(np.arange(6), epoch) for epoch in range(3))
     np.testing.assert_array_equal(second, first[:, :, ::-1])
     np.testing.assert_array_equal(third, first)
