@@ -232,10 +232,18 @@ class _Found(NamedTuple):
 
 def _opened(path: Path, target: str | None) -> _Found:
     """Return the splits whose examples have labels. Raises Malformed if some of them have none."""
-    if not os.path.isfile(path / _SPLITS):
-        return _chosen({"train": _rows(path)}, target)
-    names = read_json(path / _SPLITS, _SplitNames).splits
-    return _chosen({name: _rows(_inside(path, name)) for name in names}, target)
+    if os.path.isfile(path / _SPLITS):
+        found = {name: _rows(_inside(path, name)) for name in read_json(path / _SPLITS, _SplitNames).splits}
+    else:
+        found = {"train": _rows(path)}
+    there = found["train"].types if "train" in found else ()
+    target = target or next((name for name in _TARGETS if name in there), None)
+    unlabelled = {name: _unlabelled(rows, target) for name, rows in found.items()}
+    which = targets.chosen(found, lambda name: unlabelled[name] < len(found[name]))
+    used = {"train": "train"} | ({"test": which.test} if which.test else {})
+    for name in used.values():
+        targets.check_all_labelled(name, unlabelled[name], len(found[name]))
+    return _Found({split: found[name] for split, name in used.items()}, target, which.notes)
 
 
 def _rows(folder: Path) -> _Rows:
@@ -262,17 +270,6 @@ def _inside(folder: Path, name: str) -> Path:
     if name != os.path.basename(name) or name in ("", ".", ".."):
         raise Malformed(f"it names '{name:.100}', which is no name in the folder")
     return folder / name
-
-
-def _chosen(found: Mapping[str, _Rows], target: str | None) -> _Found:
-    there = found["train"].types if "train" in found else ()
-    target = target or next((name for name in _TARGETS if name in there), None)
-    unlabelled = {name: _unlabelled(rows, target) for name, rows in found.items()}
-    which = targets.chosen(found, lambda name: unlabelled[name] < len(found[name]))
-    used = {"train": "train"} | ({"test": which.test} if which.test else {})
-    for name in used.values():
-        targets.check_all_labelled(name, unlabelled[name], len(found[name]))
-    return _Found({split: found[name] for split, name in used.items()}, target, which.notes)
 
 
 def _unlabelled(rows: _Rows, target: str | None) -> int:

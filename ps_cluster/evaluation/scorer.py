@@ -17,10 +17,10 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.network_recipes import NETWORKS
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.config.registry import import_object, keras, tf
 from ps_cluster.data import sources
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packed import PackedDataset, fields_of
 from ps_cluster.errors import UserError
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ps_cluster.report.sheets import Answer
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
+PROBED = 50  # examples of which the gradient is taken: as many as are scored together
 MOST_BYTES = 2**26  # that are kept of all examples; CIFAR-10's test images take 160 kB
 
 
@@ -82,7 +83,7 @@ class Scorer:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
-        self._dataset = dataset
+        self._config, self._dataset = config, dataset
         # A user's own network is saved as its function makes it, without the run's precision. It is built first, so that its
         # layers have the names that they have in Keras alone.
         as_written = config.model.model_copy(update={"precision": "float32"})
@@ -99,16 +100,6 @@ class Scorer:
         def first(inputs: dict[str, Any]) -> Any:
             return keras.tree.flatten(outputs(inputs))[0]
 
-        def plain_outputs(inputs: dict[str, Any]) -> Any:
-            return keras.tree.map_structure(_floats, infer(self._model, as_arguments(_given(inputs, dataset.spec))))
-
-        self._probe = (
-            partial(
-                GradientProbe, self._model, plain_outputs, judge_of(dataset.spec, config.training, self._model), dataset
-            )
-            if config.evaluation.gradients
-            else None
-        )
         self._first, self._plain_judge = first, judge_of(dataset.spec)
         views = import_object(DATASETS[config.data.dataset].views)
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
@@ -138,12 +129,35 @@ class Scorer:
         return self._judge.finished(self._saved)
 
     @cached_property
-    def gradient(self) -> GradientProbe | None:
-        """The gradient of the training's loss by the weights scored last, in the order of the flat vector of weights.
+    def gradient(self) -> Callable[[], np.ndarray] | None:
+        """Returns the gradient of the training's loss by the weights scored last: float32 [n], as the flat vector of weights.
 
-        None unless the run asks for it.
+        None unless the run asks for it. It is taken on a few examples that are spread evenly over the training set, and is
+        not that of any step: there is no augmentation, no dropout and no regulariser, and batch normalisation takes its
+        moving statistics.
         """
-        return self._probe() if self._probe else None
+        if not self._config.evaluation.gradients:
+            return None
+        from ps_cluster.models.flat import as_arguments, infer
+        from ps_cluster.models.judges import judge_of
+
+        spec, variables = self._dataset.spec, self._model.trainable_variables
+        judge = judge_of(spec, self._config.training, self._model)
+        chosen = np.unique(np.linspace(0, self._dataset.train_examples - 1, PROBED).astype(np.int64))
+        rows = {name: self._dataset.rows("train", name, field)[chosen] for name, field in fields_of(spec).items()}
+        inputs = {name: rows[name] for name in spec.inputs}
+
+        @tf.function(autograph=False)
+        def gradient() -> tf.Tensor:
+            targets = judge.targets(tf.constant(rows[TARGET]))
+            with tf.GradientTape() as tape:
+                outputs = keras.tree.map_structure(_floats, infer(self._model, as_arguments(_given(inputs, spec))))
+                loss = judge.loss(targets, outputs, judge.weights(targets, rows.get(WEIGHT)))
+            values = [variable.value for variable in variables]
+            gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in gradients], axis=0)
+
+        return lambda: np.asarray(gradient())
 
     @property
     def variables(self) -> dict[str, int]:
@@ -245,47 +259,3 @@ def _summing(
 
     graph: Callable[..., Any] = sums
     return graph
-
-
-# Compute the gradient of the training's loss on a few fixed training examples, to see how it changes over a run.
-
-PROBED = 50  # as many as are scored together, so that the evaluator takes little more memory
-
-
-class GradientProbe:
-    """The gradient at a model's weights, on examples that are spread evenly over the training set.
-
-    It is not the gradient of any step: there is no augmentation, no dropout and no regulariser, and batch normalisation
-    takes its moving statistics.
-    """
-
-    def __init__(
-        self, model: keras.Model, outputs: Callable[[dict[str, Any]], Any], judge: LossAndMetric, dataset: PackedDataset
-    ):
-        """Keep the examples.
-
-        Args:
-          outputs: name of an input → rows [B, ...], to the outputs of `model`.
-          judge: has the loss of the training.
-        """
-        self._variables = model.trainable_variables
-        chosen = np.unique(np.linspace(0, dataset.train_examples - 1, PROBED).astype(np.int64))
-        self._inputs = {name: np.asarray(rows[chosen]) for name, rows in dataset.inputs("train").items()}
-        self._target = np.asarray(dataset.target("train")[chosen])
-        weight = dataset.weight("train")
-        self._weight = None if weight is None else np.asarray(weight[chosen])
-        self._outputs, self._judge = outputs, judge
-        self._graph = tf.function(self._gradient, autograph=False)
-
-    def __call__(self) -> np.ndarray:
-        """Return the gradient at the model's weights of now: float32 [n], in the order of its trainable variables."""
-        gradient: np.ndarray = self._graph().numpy()
-        return gradient
-
-    def _gradient(self) -> tf.Tensor:
-        targets = self._judge.targets(tf.constant(self._target))
-        with tf.GradientTape() as tape:
-            loss = self._judge.loss(targets, self._outputs(self._inputs), self._judge.weights(targets, self._weight))
-        values = [variable.value for variable in self._variables]
-        gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return tf.concat([tf.reshape(tf.cast(one, tf.float32), [-1]) for one in gradients], axis=0)
