@@ -68,7 +68,18 @@ def download(
     part = destination.with_name(destination.name + ".part")
     with _locked(part) as file:
         transfer = _Transfer(url, file, progress, timeout_s, connect_timeout_s, time.monotonic() + deadline_s)
-        _retry(transfer, attempts, sleep)
+        failures, most = 0, transfer.size
+        while True:
+            try:
+                transfer.attempt()
+                break
+            except _Interrupted as error:
+                # Only more bytes than ever before count as progress: a server could make us start over without end.
+                failures = 1 if transfer.size > most else failures + 1
+                most = max(most, transfer.size)
+                if failures >= attempts:
+                    raise DownloadError(f"url: '{url}' cannot be fetched ({error}; attempt {failures})") from error
+                sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
         file.seek(0)
         found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it is a file
         if found != sha256:
@@ -104,28 +115,23 @@ class _Transfer:
             _Interrupted: worth another attempt.
             DownloadError: not worth another attempt.
         """
-        response = self._request()
-        if response is not None:
-            with response:
-                self._receive(response)
-
-    def _request(self) -> http.client.HTTPResponse | None:
-        """Request the missing bytes; return None if the server says that none are missing."""
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:
                 request.add_header("Range", f"bytes={self.size}-")
-            return _open(request, self.timeout_s, self.connect_timeout_s)
+            response = _open(request, self.timeout_s, self.connect_timeout_s)
         except urllib.error.HTTPError as error:
             error.close()
-            self._refused(error)
-            return None
+            return self._refused(error)
         except ValueError as error:
             raise DownloadError(f"url: '{self.url}' is not an address ({error})") from error
         except (OSError, http.client.HTTPException) as error:
             raise _Interrupted(_reason(error)) from error
+        with response:
+            self._receive(response)
 
     def _refused(self, error: urllib.error.HTTPError) -> None:
+        """Return if the server says that no byte is missing. Raises as `attempt`."""
         if error.code == 416 and _whole_size(error.headers) == self.size:
             return
         if error.code == 416:
@@ -154,20 +160,6 @@ class _Transfer:
 
     def _start_over(self) -> None:
         self.file.truncate(0)
-
-
-def _retry(transfer: _Transfer, attempts: int, sleep: Callable[[float], None]) -> None:
-    failures, most = 0, transfer.size
-    while True:
-        try:
-            return transfer.attempt()
-        except _Interrupted as error:
-            # Only more bytes than ever before count as progress: a server could make us start over without end.
-            failures = 1 if transfer.size > most else failures + 1
-            most = max(most, transfer.size)
-            if failures >= attempts:
-                raise DownloadError(f"url: '{transfer.url}' cannot be fetched ({error}; attempt {failures})") from error
-            sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

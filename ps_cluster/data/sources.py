@@ -407,11 +407,23 @@ def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: 
     copy = opened(copy.directory, whole=True)
     if copy.dataset is None:
         return copy
-    try:
-        wrong = next(_wrong_files(copy.directory, progress), "")
-    except OSError as error:
-        wrong = f"'{error.filename}' can't be read: {error.strerror}"
-    return Copy(copy.directory, None, wrong) if wrong else copy
+    manifest = read_manifest(copy.directory)
+    total, done = sum(manifest.bytes.values()), 0
+    for file in [*manifest.bytes, *({ENCODING} & manifest.sha256.keys())]:
+        digest = hashlib.sha256()
+        try:
+            with (copy.directory / file).open("rb") as content:
+                while block := content.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    done += len(block)
+                    progress(done, total)
+        except OSError as error:
+            return Copy(copy.directory, None, f"'{error.filename}' can't be read: {error.strerror}")
+        found, expected = digest.hexdigest(), manifest.sha256.get(file, digest.hexdigest())
+        if found != expected:
+            wrong = f"the content of {file} has changed: its SHA-256 is {found[:12]}…, not {expected[:12]}…"
+            return Copy(copy.directory, None, wrong)
+    return copy
 
 
 def has_checksums(copy: Copy) -> bool:
@@ -424,22 +436,6 @@ def remove(copy: Copy) -> None:
     untrusted.refuse_foreign(copy.directory)
     with locks.to_remove(copy.directory, f"the packed copy '{copy.directory}'"):
         remove_packed(copy.directory)
-
-
-def _wrong_files(directory: Path, progress: CopyProgress) -> Iterator[str]:
-    """Yield what is wrong with each file that is not as it was written."""
-    manifest = read_manifest(directory)
-    total, done = sum(manifest.bytes.values()), 0
-    for file in [*manifest.bytes, *({ENCODING} & manifest.sha256.keys())]:
-        digest = hashlib.sha256()
-        with (directory / file).open("rb") as content:
-            while block := content.read(_BLOCK_BYTES):
-                digest.update(block)
-                done += len(block)
-                progress(done, total)
-        expected = manifest.sha256.get(file, digest.hexdigest())
-        if digest.hexdigest() != expected:
-            yield f"the content of {file} has changed: its SHA-256 is {digest.hexdigest()[:12]}…, not {expected[:12]}…"
 
 
 def packed_folder(cache_dir: Path) -> Path:
