@@ -148,7 +148,14 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
     try:
         manifest = read_manifest(directory)
         dataset = _of_manifest(directory, manifest)
-        _checksizes(dataset, manifest)
+        if manifest.bytes != sizes(dataset.spec, {"train": dataset.train_examples, "test": dataset.test_examples}):
+            raise Malformed("bytes do not fit the numbers of examples")
+        for name, size in manifest.bytes.items():
+            status = (directory / name).stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise Malformed(f"{name} is no regular file")
+            if status.st_size != size:
+                raise Malformed(f"promises {size} bytes in {name}, which has {status.st_size}")
         if check_targets:
             for split in SPLITS:
                 check_values(dataset.spec, split, dataset.target(split), dataset.weight(split))
@@ -223,31 +230,17 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _checksizes(dataset: PackedDataset, manifest: Manifest) -> None:
-    if manifest.bytes != sizes(dataset.spec, {"train": dataset.train_examples, "test": dataset.test_examples}):
-        raise Malformed("bytes do not fit the numbers of examples")
-    for name, size in manifest.bytes.items():
-        status = (dataset.directory / name).stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise Malformed(f"{name} is no regular file")
-        if status.st_size != size:
-            raise Malformed(f"promises {size} bytes in {name}, which has {status.st_size}")
-
-
 def check_values(spec: ExampleSpec, split: str, target: Rows, weight: Rows | None) -> None:
     """Raise ValueError for targets [N, ...] and weights [N] of a split that can't be trained on or scored."""
     objective = OBJECTIVES[spec.objective]
     for piece in pieces(target):
         objective.check_target(piece, spec)
-    if weight is not None:
-        _check_weights(split, weight)
-
-
-def _check_weights(split: str, weights: Rows) -> None:
-    if np.dtype(weights.dtype).kind != "f" or len(weights.shape) != 1:
-        raise ValueError(f"{split} weights are {weights.dtype} {list(weights.shape[1:])}, not one float each")
+    if weight is None:
+        return
+    if np.dtype(weight.dtype).kind != "f" or len(weight.shape) != 1:
+        raise ValueError(f"{split} weights are {weight.dtype} {list(weight.shape[1:])}, not one float each")
     largest = 0.0
-    for piece in pieces(weights):
+    for piece in pieces(weight):
         if not np.isfinite(piece).all() or piece.min() < 0:
             wrong = piece[~(np.isfinite(piece) & (piece >= 0))][0]
             raise ValueError(f"a {split} weight is {wrong}: weights are finite and at least 0")
@@ -296,8 +289,13 @@ def write_packed(
         directory.parent.mkdir(parents=True, exist_ok=True)
         for left_over in directory.parent.glob(".*.*.tmp"):  # by killed processes
             locks.remove_abandoned(left_over)
-        _check_room(name, directory.parent, sum(manifest.bytes.values()), free_bytes)
-        return _written(directory, contents, manifest, PackingProgress(name, sum(manifest.bytes.values()), notify))
+        wanted, free = sum(manifest.bytes.values()), free_bytes(directory.parent)
+        if wanted > free:
+            raise UserError(
+                f"cache_dir: the packed copy of '{name}' takes {wanted / 1e9:.2f} GB, and the disk of '{directory.parent}' "
+                f"has {free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more"
+            )
+        return _written(directory, contents, manifest, PackingProgress(name, wanted, notify))
     except ValidationError as error:
         raise UserError(first_error(error, f"dataset '{name}'")) from error
     except ValueError as error:
@@ -335,15 +333,6 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
         "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
     )
-
-
-def _check_room(name: str, folder: Path, wanted: int, free_bytes: Callable[[Path], int]) -> None:
-    free = free_bytes(folder)
-    if wanted > free:
-        raise UserError(
-            f"cache_dir: the packed copy of '{name}' takes {wanted / 1e9:.2f} GB, and the disk of '{folder}' has "
-            f"{free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more"
-        )
 
 
 def check_contents(contents: Contents) -> None:

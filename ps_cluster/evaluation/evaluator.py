@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -321,7 +322,16 @@ class CheckpointFolder:
         Raises:
           UserError: it is a file or holds other things, so the path is a mistake and waiting is no use.
         """
-        _refuse_foreign(directory)
+        if directory.exists() and not directory.is_dir():
+            raise UserError(f"checkpoint directory '{directory}' is a file")
+        ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # it may come, or may just have been deleted
+            names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+        if names and not any(name in ours or name.startswith("step-") for name in names):
+            raise UserError(
+                f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"
+            )
         if RunDir(directory).config.is_file():
             return cls(RunDir(directory), RunDir(directory).checkpoints)
         parent = RunDir(directory.parent)
@@ -351,22 +361,6 @@ class CheckpointFolder:
             return f"checkpoint directory '{folder}' does not exist"
         readable = " that can be read" if checkpoints.steps(folder) else ""
         return f"checkpoint directory '{folder}' holds no checkpoint{readable}"
-
-
-def _refuse_foreign(directory: Path) -> None:
-    if not directory.is_dir():
-        if directory.exists():
-            raise UserError(f"checkpoint directory '{directory}' is a file")
-        return
-    ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
-    try:
-        names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
-    except FileNotFoundError:  # deleted meanwhile
-        return
-    if names and not any(name in ours or name.startswith("step-") for name in names):
-        raise UserError(
-            f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"
-        )
 
 
 # Show in TensorBoard, at scored checkpoints, how the weights are spread and move, and what test pictures are taken for.

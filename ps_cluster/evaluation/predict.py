@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +26,7 @@ from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.files.untrusted import Notify, bounded_memory, open_regular
-from ps_cluster.files.values import Malformed, cell, one_line
+from ps_cluster.files.values import Malformed, cell, finite, one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.terminal import Output, SafeConsole
@@ -112,7 +111,27 @@ class Predictor:
         Raises:
           UserError: the model can't be loaded, or it is not one of this data set.
         """
-        self.model = _loaded(run, as_trained)
+        with without_first_lines():
+            import tensorflow  # noqa: F401
+        from ps_cluster.models.build import in_float32, load_finished, predicting
+
+        file = run.run_dir.best_model
+        try:
+            model = load_finished(file)
+            found = predicting(model if as_trained else in_float32(model), run.spec)
+        except UserError:
+            raise
+        except Exception as error:  # a damaged file can raise almost any
+            raise UserError(
+                f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a layer in it "
+                "is your own, name its file by --code; if the data set is another than the run's, name that by --data-dir"
+            ) from error
+        if found.output.shape[1:] != (run.spec.outputs,):
+            raise UserError(
+                f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set '{run.dataset.name}' has "
+                f"{run.spec.outputs} outputs: it is not the one that the run used; name that by --data-dir"
+            )
+        self.model = found
         self._predictions = graph_of(self.model, run.spec)
 
     def __call__(self, inputs: Inputs) -> np.ndarray:
@@ -147,30 +166,6 @@ def signature_of(spec: ExampleSpec, image_dtype: str = "uint8") -> dict[str, tf.
         name: tf.TensorSpec([None, *field.shape], image_dtype if field.is_image else field.dtype, name)
         for name, field in spec.inputs.items()
     }
-
-
-def _loaded(run: TrainedRun, as_trained: bool) -> keras.Model:
-    with without_first_lines():
-        import tensorflow  # noqa: F401
-    from ps_cluster.models.build import in_float32, load_finished, predicting
-
-    file = run.run_dir.best_model
-    try:
-        model = load_finished(file)
-        found = predicting(model if as_trained else in_float32(model), run.spec)
-    except UserError:
-        raise
-    except Exception as error:  # a damaged file can raise almost any
-        raise UserError(
-            f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a layer in it "
-            "is your own, name its file by --code; if the data set is another than the run's, name that by --data-dir"
-        ) from error
-    if found.output.shape[1:] != (run.spec.outputs,):
-        raise UserError(
-            f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set '{run.dataset.name}' has "
-            f"{run.spec.outputs} outputs: it is not the one that the run used; name that by --data-dir"
-        )
-    return found
 
 
 # Read the examples to predict: pictures, folders of them, arrays and tables, a batch at a time.
@@ -367,7 +362,7 @@ class Classes:
 
     def _best(self, prediction: np.ndarray) -> list[tuple[str, float | None]]:
         order = np.argsort(-prediction, kind="stable")[: self._top]
-        return [(self._names[label], _finite(prediction[label])) for label in order]
+        return [(self._names[label], finite(prediction[label])) for label in order]
 
 
 class Values:
@@ -378,7 +373,7 @@ class Values:
         self.headings = self.columns
 
     def cells(self, prediction: np.ndarray) -> list[Any]:
-        return [_finite(value) for value in prediction]
+        return [finite(value) for value in prediction]
 
     def shown(self, prediction: np.ndarray) -> list[str]:
         return [f"{value:.6g}" for value in prediction]
@@ -421,10 +416,6 @@ def _write_table(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: C
 
 
 WRITERS: dict[str, Writer] = {"table": _write_table, "json": _write_json, "csv": _write_csv}
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 # Predict examples with the best model of a run, a batch at a time, and write what it says.

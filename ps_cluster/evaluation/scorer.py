@@ -5,7 +5,6 @@ TensorFlow is imported when the first scorer is made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -22,6 +21,7 @@ from ps_cluster.config.registry import import_object, keras, tf
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of
 from ps_cluster.errors import UserError
+from ps_cluster.files.values import finite
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.run_dir import RunDir
@@ -211,7 +211,7 @@ class Scorer:
                 rows[batch] = of_batch[name]
             metric += float(of_metric)
             loss += float(of_loss)
-        return _finite(metric / len(target)), _finite(loss / len(target)), kept or {}
+        return finite(metric / len(target)), finite(loss / len(target)), kept or {}
 
 
 def room_for(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
@@ -220,10 +220,6 @@ def room_for(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
         return {}
     return {name: np.zeros((examples, *rows.shape[1:]), rows.dtype) for name, rows in first.items()}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _given(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:

@@ -103,7 +103,13 @@ def _printable(character: str) -> str:
     return "?" if unicodedata.category(character) in _UNSAFE else character
 
 
-# Write numbers for people.
+# Write numbers, for programs and for people.
+
+
+def finite(value: float) -> float | None:
+    """Return a number that JSON has; None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None
+
 
 LARGE, VERY_LARGE = 1e4, 1e12
 

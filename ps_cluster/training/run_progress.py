@@ -15,6 +15,7 @@ import numpy as np
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
+from ps_cluster.files.values import finite
 from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
@@ -245,7 +246,7 @@ class RunProgress:
 
         def mean(name: str) -> float | None:
             """Return a mean; None without rows, and for NaN or infinity, which JSON lacks ("diverged" tells those)."""
-            return _finite(sums[name] / count) if count else None
+            return finite(sums[name] / count) if count else None
 
         times = self.clock.times
         with self._handing_out:
@@ -273,7 +274,7 @@ class RunProgress:
             workers=self._tally.workers(),
             dispatches=dispatches,
             longest_wait_seconds=self.longest_wait_seconds,
-        ).model_copy(update={self._metric: _finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
+        ).model_copy(update={self._metric: finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
 
     def _most(self, count: str) -> int:
         return int(self.counts[:, COUNTS.index(count)].max())
@@ -306,10 +307,6 @@ class RunProgress:
             staleness=self._tally.staleness_summary(),
             workers=self._tally.workers(),
         )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 # Running sums over the ledger's rows, so that no row is read twice. No TensorFlow.
