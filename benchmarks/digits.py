@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config.datasets import Contents, ImageDataSet
-from ps_cluster.data.sets import MNIST
+from ps_cluster.data.sets import Mnist
 from ps_cluster.errors import UserError
 
 TRAINED, REPEATED = 4000, 15
@@ -24,13 +24,13 @@ TRAINED, REPEATED = 4000, 15
 class Digits(ImageDataSet):
     """Real digits, many times over."""
 
-    recipe = MNIST.recipe
-    recipes = MNIST.recipes
+    recipe = Mnist.recipe
+    recipes = Mnist.recipes
 
     def read(self, source: Path | None, settings: Any) -> Contents:
         digits = np.random.default_rng(0).permutation(all_digits())
         rows = np.tile(np.arange(TRAINED), REPEATED)
-        return Contents.of(_named(digits[rows]), _named(digits[TRAINED:]), classes=list(MNIST.classes))
+        return Contents.of(_named(digits[rows]), _named(digits[TRAINED:]), classes=list(Mnist.classes))
 
 
 def all_digits() -> np.ndarray:

@@ -28,7 +28,7 @@ from ps_cluster.config.sections import flat, nested
 from ps_cluster.data import packed, sources
 from ps_cluster.data.array_files import as_contents
 from ps_cluster.data.packed import check_contents, sound_pieces, write_packed
-from ps_cluster.data.sets import PACKED_ARRAYS, PACKED_IMAGES
+from ps_cluster.data.sets import PackedArrays, PackedImages
 from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import untrusted
@@ -212,7 +212,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None
     if isinstance(data, str | os.PathLike):
         return {**values, "data.dataset": os.fspath(data)}
     contents = _contents(data() if callable(data) else data, values)
-    kind = PACKED_IMAGES if contents.spec.unit == "images" else PACKED_ARRAYS
+    kind = PackedImages if contents.spec.unit == "images" else PackedArrays
     dataset = _packed(contents, kind.name, notify)
     for note in dataset.notes:
         notify(note)
@@ -221,7 +221,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None
 
 def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
     """Return what was given as contents, by the settings `data.objective` and `data.held_out` in `values`."""
-    settings = build_config(None, {**values, "data.dataset": PACKED_IMAGES.name}).data
+    settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data
     try:
         return as_contents(found, settings)
     except Malformed as error:

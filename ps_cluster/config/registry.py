@@ -38,8 +38,8 @@ T = TypeVar("T", bound=Named, covariant=True)
 class Registry(Generic[T]):
     """All objects of one kind (data set, mode, network, …), by name.
 
-    The package's own are the instances of `base` in the module `home`, or in the modules of the package `home`: a new
-    file there is found without being named anywhere else.
+    The package's own are the instances of `base` in the module `home`, or in the modules of the package `home`, and the
+    subclasses there that have a `name` of their own: a new one is found without being named anywhere else.
     """
 
     def __init__(self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] | None = None):
@@ -71,9 +71,18 @@ class Registry(Generic[T]):
         """The package's own objects, by name."""
         found: dict[str, T] = {}
         for module in self._modules():
-            for thing in vars(module).values():
-                if isinstance(thing, self._base):
-                    found[thing.name] = thing
+            things = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
+            made = {type(thing) for thing in things}
+            things += [
+                kind()
+                for kind in vars(module).values()
+                if isinstance(kind, type)
+                and issubclass(kind, self._base)
+                and vars(kind).get("name")
+                and kind not in made
+                if kind.__module__ == module.__name__
+            ]
+            found |= {thing.name: thing for thing in things}
         return found
 
     @property

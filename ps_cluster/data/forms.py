@@ -33,7 +33,7 @@ from ps_cluster.config.datasets import (
 from ps_cluster.data import targets
 from ps_cluster.data.array_files import NAMES, form_of, is_image, open_folder, open_npz
 from ps_cluster.data.pictures import ENDINGS, Picture, PictureSettings, contents_of_pictures
-from ps_cluster.data.sets import PACKED_IMAGES
+from ps_cluster.data.sets import PackedImages
 from ps_cluster.data.tables import (
     BATCH_ROWS,
     TABLES,
@@ -79,10 +79,14 @@ class Arrays(_OwnForm):
     name = "arrays"
     looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
     endings = (".npz", ".npy")
+    of_images = False
     Settings: type[DataSettings] = OwnDataSettings
 
     def recognises(self, path: Path) -> bool:
-        return super().recognises(path) or any(os.path.isfile(path / f"{name}.npy") for name in NAMES)
+        if not super().recognises(path) and not any(os.path.isfile(path / f"{name}.npy") for name in NAMES):
+            return False
+        form = form_of(path, "x_train")
+        return self.of_images == (form is not None and is_image(form.dtype, form.shape[1:]))
 
     def read(self, source: Path | None, settings: DataSettings) -> Any:
         """Return the arrays by name."""
@@ -97,15 +101,8 @@ class ImageArrays(Arrays, ImageDataSet):
     name = "image_arrays"
     looks_for = "such arrays whose x_train is uint8 of [N, height, width], or of [N, height, width, 1 or 3]"
     Settings = OwnImageSettings
-    recipe = PACKED_IMAGES.recipe
-
-    def recognises(self, path: Path) -> bool:
-        form = form_of(path, "x_train") if super().recognises(path) else None
-        return form is not None and is_image(form.dtype, form.shape[1:])
-
-
-IMAGE_ARRAYS = ImageArrays()  # before the other, which takes all that is left
-ARRAYS = Arrays()
+    of_images = True
+    recipe = PackedImages.recipe
 
 
 # The forms `hugging_face_images` and `hugging_face`: a folder that `save_to_disk` of the library `datasets` has written.
@@ -123,10 +120,12 @@ class HuggingFaceImageSettings(PictureSettings):
 class HuggingFace(_OwnForm):
     name = "hugging_face"
     looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
+    of_images = False
     Settings: type[DataSettings] = TableSettings
 
     def recognises(self, path: Path) -> bool:
-        return any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
+        is_one = any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
+        return is_one and self.of_images == ("Image" in _types_of_columns(path))
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         """Return the columns of numbers and names."""
@@ -149,10 +148,8 @@ class HuggingFaceImages(HuggingFace, ImageDataSet):
     name = "hugging_face_images"
     looks_for = "such a folder with a column of pictures"
     Settings = HuggingFaceImageSettings
+    of_images = True
     recipe = ImageDataSet.recipe
-
-    def recognises(self, path: Path) -> bool:
-        return super().recognises(path) and "Image" in _types_of_columns(path)
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         """Return the pictures."""
@@ -312,10 +309,6 @@ def _open(pictures: Any, place: int) -> BinaryIO:
     return io.BytesIO(content)
 
 
-HUGGING_FACE_IMAGES = HuggingFaceImages()  # before the other, which takes all that is left
-HUGGING_FACE = HuggingFace()
-
-
 # The form `image_folder`: a folder for each class, with its pictures.
 
 _TRAIN, _TEST = "train", ("test", "val", "valid", "validation")
@@ -374,9 +367,6 @@ def _pictures_of(folder: Path, classes: list[str], root: Path) -> list[Picture]:
     return found
 
 
-IMAGE_FOLDER = ImageFolder()
-
-
 # The form `table`: CSV or Parquet, in one file or in two.
 
 
@@ -400,9 +390,6 @@ class TableForm(_OwnForm):
 
 def _file(folder: Path, split: str) -> Path | None:
     return next((file for ending in TABLES if os.path.isfile(file := folder / f"{split}{ending}")), None)
-
-
-TABLE = TableForm()
 
 
 # The form `tfds`: pictures with labels in a folder that TensorFlow Datasets has prepared.
@@ -469,6 +456,3 @@ class _Copied:
         with (Path(self._folder.name) / f"{split}.pictures").open("rb") as file:
             file.seek(start)
             return io.BytesIO(file.read(end - start))
-
-
-TFDS = Tfds()

@@ -32,9 +32,6 @@ class Auto(ImageDataSet):
     candidates_of = ("cifar10", "synthetic")
 
 
-AUTO = Auto()
-
-
 # CIFAR-10 and CIFAR-100 as people have them on disk: the official python archive, or the folder inside it.
 
 
@@ -119,9 +116,6 @@ class Cifar10(Cifar):
     spec = SPEC
 
 
-CIFAR10 = Cifar10()
-
-
 # CIFAR-100: photographs as in CIFAR-10, with 100 fine labels in 20 coarse ones (Krizhevsky 2009).
 
 
@@ -159,10 +153,6 @@ class Cifar100Coarse(Cifar100):
     title = "CIFAR-100 with coarse labels"
     labels_key, names_key = "coarse_labels", "coarse_label_names"
     spec = _numbered(20)
-
-
-CIFAR100 = Cifar100()
-CIFAR100_COARSE = Cifar100Coarse()
 
 
 # The form of MNIST: 70,000 grey images of 28x28 pixels, as four IDX files or as Keras's archive.
@@ -259,9 +249,6 @@ class FashionMnist(MnistForm):
     in_equal_parts = True
 
 
-FASHION_MNIST = FashionMnist()
-
-
 # MNIST: handwritten digits (LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition).
 
 
@@ -284,9 +271,6 @@ class Mnist(MnistForm):
     keras_archive = "mnist.npz"
     folders = ("mnist", "MNIST", "MNIST/raw")
     classes = tuple("0123456789")
-
-
-MNIST = Mnist()
 
 
 # Arrays that were given to the Python API, in a folder that it has packed (`api/arrays.py`).
@@ -312,9 +296,6 @@ class PackedImages(ImageDataSet):
     offered = False
     Settings = OwnImageSettings
     recipe = {"data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}}}
-
-
-PACKED_ARRAYS, PACKED_IMAGES = PackedArrays(), PackedImages()
 
 
 # Generate a stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell but no linear model.
@@ -455,6 +436,3 @@ class Synthetic(ImageDataSet):
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         return generate()
-
-
-SYNTHETIC = Synthetic()

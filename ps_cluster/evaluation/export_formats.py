@@ -125,10 +125,6 @@ class KerasH5(KerasFile):
     file = "model.h5"
 
 
-KERAS_FILE = KerasFile()
-KERAS_H5 = KerasH5()
-
-
 # ONNX, for ONNX Runtime and Triton.
 
 
@@ -157,9 +153,6 @@ class OnnxFile(ExportFormat):
             return found
 
         return predictions
-
-
-ONNX_FILE = OnnxFile()
 
 
 # TensorFlow's SavedModel, for TensorFlow Serving and Triton.
@@ -200,9 +193,6 @@ class SavedModel(ExportFormat):
             return rows
 
         return predictions
-
-
-SAVED_MODEL = SavedModel()
 
 
 # TensorFlow Lite, for phones and small computers: in float32, or quantised to whole numbers of 8 bits.
@@ -291,7 +281,3 @@ def _restored(rows: np.ndarray, form: Any) -> np.ndarray:
     """Return an output as float32."""
     scale, zero = form["quantization"]
     return (rows.astype(np.float32) - zero) * scale if scale else rows
-
-
-TFLITE = Tflite()
-TFLITE_INT8 = TfliteInt8()

@@ -143,9 +143,6 @@ def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
     kernel.assign(np.concatenate([filters, -filters], axis=1).reshape(kernel.shape).astype(np.float32))
 
 
-AIRBENCH = Airbench()
-
-
 # Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512.
 
 
@@ -185,9 +182,6 @@ class CifarTfCnn(Network):
             + scores(examples.outputs),
             name="cifar_tf_cnn",
         )
-
-
-CIFAR_TF_CNN = CifarTfCnn()
 
 
 # Dense layers for inputs of any form: columns of a table, rows of numbers, small images.
@@ -246,9 +240,6 @@ def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[ke
     return [layers.Rescaling(scale * times, offset * times, dtype="float32", name=f"{name}_norm")(flat)]
 
 
-MLP = Mlp()
-
-
 # A ResNet-14 for CIFAR (He et al. 2015, arXiv:1512.03385, section 4.2, n = 2; 1x1 projections).
 
 
@@ -295,9 +286,6 @@ def _residual(x: keras.KerasTensor, filters: int, stride: int, activation: str, 
     if stride != 1 or x.shape[-1] != filters:
         x = layers.Conv2D(filters, 1, stride, use_bias=False, name=f"{name}_shortcut")(x)
     return layers.Activation(activation, name=f"{name}_activation2")(layers.Add(name=f"{name}_add")([x, y]))
-
-
-RESNET_SMALL = ResnetSmall()
 
 
 # The CNN of TensorFlow's tutorial, with the tutorial's optimizer (adam at its default rate), and light augmentation.
@@ -347,6 +335,3 @@ class TutorialCnn(Network):
             + scores(examples.outputs),
             name="tutorial_cnn",
         )
-
-
-TUTORIAL_CNN = TutorialCnn()

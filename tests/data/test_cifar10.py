@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.config.datasets import NotThisDataSet
+from ps_cluster.config.datasets import DATASETS, NotThisDataSet
 from ps_cluster.data import sets
 from ps_cluster.data.archives import PickledArray, load_plain
 from tests.helpers.data import arrays_of
 
+CIFAR10 = DATASETS["cifar10"]
 PROJECT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data")) / "cifar-10-python.tar.gz"
 
@@ -57,13 +58,13 @@ def broken_folder(tmp_path, folder):
 
 
 def test_archive_is_read_in_the_order_of_the_batch_numbers(archive, contents):
-    found = sets.CIFAR10.read(archive, None)
+    found = CIFAR10.read(archive, None)
     assert_is(found, contents)
     assert found.spec == sets.SPEC
 
 
 def test_folder_without_class_names_gets_the_usual_ones(broken_folder, contents):
-    found = sets.CIFAR10.read(broken_folder(**{"batches.meta": None}), None)
+    found = CIFAR10.read(broken_folder(**{"batches.meta": None}), None)
     assert_is(found, contents)
     assert found.spec.classes == sets.CLASSES
 
@@ -89,8 +90,8 @@ def test_arrays_pickled_by_python_3_are_read_too(protocol):
 def test_folder_of_batches_is_found(tmp_path, place, expected):
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "data_batch_3").touch()
-    assert [found.resolve() for found in sets.CIFAR10.candidates(tmp_path / expected)] == [tmp_path / place]
-    assert [found.resolve() for found in sets.CIFAR10.candidates(tmp_path / place)] == [tmp_path / place]
+    assert [found.resolve() for found in CIFAR10.candidates(tmp_path / expected)] == [tmp_path / place]
+    assert [found.resolve() for found in CIFAR10.candidates(tmp_path / place)] == [tmp_path / place]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +99,11 @@ def test_folder_of_batches_is_found(tmp_path, place, expected):
 )
 def test_archive_is_found_by_its_own_path_and_by_its_folder(tmp_path, name):
     (tmp_path / name).touch()
-    assert (
-        list(sets.CIFAR10.candidates(tmp_path)) == list(sets.CIFAR10.candidates(tmp_path / name)) == [tmp_path / name]
-    )
+    assert list(CIFAR10.candidates(tmp_path)) == list(CIFAR10.candidates(tmp_path / name)) == [tmp_path / name]
 
 
 def test_nothing_is_found_in_an_empty_folder_or_where_there_is_none(tmp_path):
-    assert list(sets.CIFAR10.candidates(tmp_path)) == list(sets.CIFAR10.candidates(tmp_path / "missing")) == []
+    assert list(CIFAR10.candidates(tmp_path)) == list(CIFAR10.candidates(tmp_path / "missing")) == []
 
 
 def batch(**changes) -> bytes:
@@ -136,21 +135,21 @@ def test_broken_batch_is_refused_with_one_clear_line(broken_folder, what):
     make, reason = BROKEN_BATCHES[what]
     place = broken_folder(data_batch_1=make())
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(place, None)
+        CIFAR10.read(place, None)
     assert_one_line_about(error, str(place), reason)
 
 
 def test_missing_batch_is_named(broken_folder):
     place = broken_folder(data_batch_2=None, test_batch=None)
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(place, None)
+        CIFAR10.read(place, None)
     assert_one_line_about(error, str(place), "it lacks data_batch_2, test_batch")
 
 
 def test_wrong_class_names_are_refused(broken_folder):
     place = broken_folder(**{"batches.meta": pickle.dumps({"label_names": ["cat"]})})
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(place, None)
+        CIFAR10.read(place, None)
     assert_one_line_about(error, "batches.meta has no 10 'label_names'")
 
 
@@ -162,7 +161,7 @@ def test_file_that_is_no_archive_is_refused(tmp_path, content, reason):
     path = tmp_path / "cifar-10-python.tar.gz"
     path.write_bytes(content)
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(path, None)
+        CIFAR10.read(path, None)
     assert_one_line_about(error, str(path), reason)
 
 
@@ -170,7 +169,7 @@ def test_truncated_archive_is_refused(tmp_path, archive):
     path = tmp_path / archive.name
     path.write_bytes(archive.read_bytes()[: archive.stat().st_size // 6])
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(path, None)
+        CIFAR10.read(path, None)
     assert_one_line_about(error, str(path), "ended before the end")
 
 
@@ -180,7 +179,7 @@ def test_archive_with_a_wrong_checksum_at_its_end_is_refused(tmp_path, archive):
     path = tmp_path / archive.name
     path.write_bytes(content)
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(path, None)
+        CIFAR10.read(path, None)
     assert_one_line_about(error, "CRC")
 
 
@@ -193,7 +192,7 @@ def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
         members[name].type, members[name].linkname = kind, str(outside)
     path = write_archive(tmp_path / "cifar-10-python.tar.gz", members)
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(path, None)
+        CIFAR10.read(path, None)
     assert_one_line_about(error, "it lacks data_batch_1, test_batch")
     assert sorted(tmp_path.iterdir()) == [path, outside]
 
@@ -203,7 +202,7 @@ def test_member_too_large_to_be_a_batch_is_not_read_into_memory(tmp_path):
     with open(path, "wb") as file:
         file.truncate(2**31)  # sparse: takes no room on the disk
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(tmp_path, None)
+        CIFAR10.read(tmp_path, None)
     assert_one_line_about(error, "data_batch_1 has 2147483648 bytes")
 
 
@@ -223,7 +222,7 @@ def test_malicious_pickle_does_not_run(broken_folder, tmp_path_factory, function
     attack = pickle.dumps({b"data": Malicious(function, command)}, protocol)
     place = broken_folder(data_batch_1=attack)
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(place, None)
+        CIFAR10.read(place, None)
     assert_one_line_about(error, str(place))
     assert not witness.exists()
 
@@ -231,7 +230,7 @@ def test_malicious_pickle_does_not_run(broken_folder, tmp_path_factory, function
 def test_pickle_that_asks_for_code_is_named_as_such(broken_folder):
     place = broken_folder(data_batch_1=pickle.dumps(Malicious(os.system, "true")))
     with pytest.raises(NotThisDataSet) as error:
-        sets.CIFAR10.read(place, None)
+        CIFAR10.read(place, None)
     assert_one_line_about(error, "data_batch_1: its pickle asks for posix.system, which data does not need")
 
 
@@ -243,7 +242,7 @@ def test_array_whose_state_refers_to_itself_is_refused():
 
 @pytest.mark.skipif(not REAL.is_file(), reason=f"no real CIFAR-10 at {REAL}")
 def test_real_archive_has_the_published_statistics():
-    found = sets.CIFAR10.read(REAL, None)
+    found = CIFAR10.read(REAL, None)
     train_images, train_labels, test_images, test_labels = arrays_of(found)
     assert found.spec.classes == sets.CLASSES
     assert np.bincount(train_labels).tolist() == [5_000] * 10

@@ -170,7 +170,7 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
 def test_downloaded_archive_is_packed_and_then_removed(resolve, archive, monkeypatch):
     def fake_download(url, destination, sha256, progress, **patience):
         assert (url, patience) == (UNREACHABLE, {"connect_timeout_s": 5.0, "attempts": 1})
-        assert sha256 == sets.CIFAR10.downloads[0].sha256
+        assert sha256 == DATASETS["cifar10"].downloads[0].sha256
         destination.parent.mkdir(parents=True)
         os.link(archive, destination)
 
