@@ -79,14 +79,13 @@ class Arrays(_OwnForm):
     name = "arrays"
     looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
     endings = (".npz", ".npy")
-    of_images = False
     Settings: type[DataSettings] = OwnDataSettings
 
     def recognises(self, path: Path) -> bool:
         if not super().recognises(path) and not any(os.path.isfile(path / f"{name}.npy") for name in NAMES):
             return False
         form = form_of(path, "x_train")
-        return self.of_images == (form is not None and is_image(form.dtype, form.shape[1:]))
+        return isinstance(self, ImageDataSet) == (form is not None and is_image(form.dtype, form.shape[1:]))
 
     def read(self, source: Path | None, settings: DataSettings) -> Any:
         """Return the arrays by name."""
@@ -101,7 +100,6 @@ class ImageArrays(Arrays, ImageDataSet):
     name = "image_arrays"
     looks_for = "such arrays whose x_train is uint8 of [N, height, width], or of [N, height, width, 1 or 3]"
     Settings = OwnImageSettings
-    of_images = True
     recipe = PackedImages.recipe
 
 
@@ -120,12 +118,11 @@ class HuggingFaceImageSettings(PictureSettings):
 class HuggingFace(_OwnForm):
     name = "hugging_face"
     looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
-    of_images = False
     Settings: type[DataSettings] = TableSettings
 
     def recognises(self, path: Path) -> bool:
         is_one = any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
-        return is_one and self.of_images == ("Image" in _types_of_columns(path))
+        return is_one and isinstance(self, ImageDataSet) == ("Image" in _types_of_columns(path))
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         """Return the columns of numbers and names."""
@@ -148,7 +145,6 @@ class HuggingFaceImages(HuggingFace, ImageDataSet):
     name = "hugging_face_images"
     looks_for = "such a folder with a column of pictures"
     Settings = HuggingFaceImageSettings
-    of_images = True
     recipe = ImageDataSet.recipe
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
