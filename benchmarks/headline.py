@@ -82,13 +82,14 @@ def bench(folder: Path, rounds: int, *words: object) -> dict[str, Any]:
 def arms(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
     """Measure the cluster beside the other ways to train the default network."""
     names, more = ("single,cluster,sync,ddp", ("--ddp-python", ddp)) if ddp else ("single,cluster,sync", ())
-    row = bench(folder, rounds, "--arms", names, "--models", "airbench", *PRECISION, *more, *data)
+    few = ("--set", "training.steps=60")
+    row = bench(folder, rounds, "--arms", names, "--models", "airbench", *few, *PRECISION, *more, *data)
     return [{"figure": ARMS[key], "values": row[key]["values"], "digits": 2} for key in ARMS if key in row]
 
 
 def straggler(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
     """Measure what one slow worker costs the cluster and an all-reduce."""
-    small = ("--models", "tutorial_cnn", *PRECISION, "--set", "training.steps=2500")
+    small = ("--models", "tutorial_cnn", *PRECISION, "--set", "training.steps=400")
     row = bench(folder, rounds, "--arms", "cluster,sync", "--straggler", "2:5x", *small, *data)
     return [{"figure": SLOW[key], "values": [100 * share for share in row[key]["values"]]} for key in SLOW]
 

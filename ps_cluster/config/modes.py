@@ -103,7 +103,7 @@ class Mode:
       unlabelled: its own settings that `label` leaves out.
       is_simulated: whether `simulate` can predict it.
       trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
-        the leader; in modes without parameter servers by every task.
+        the leader; in `sync` by every worker.
       slice: the `server.shard.ParameterShard` that a parameter server holds, or "module:class" of it.
       work: the `training.worker.StepSource` that the chief hands out, or "module:class" of it.
       step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
@@ -199,10 +199,6 @@ class Mode:
     def emulated_workers(self, config: RunConfig) -> int:
         """Return the number of workers whose staleness is emulated; it may be more than there are."""
         return config.training_workers
-
-    def expected_staleness(self, config: RunConfig) -> int | None:
-        """Return the mean staleness to expect with equally fast workers; None if unknown."""
-        return None
 
     def most_staleness(self, config: RunConfig) -> int | None:
         """Return the bound on the staleness of every update; None: there is none."""

@@ -273,7 +273,7 @@ class Mnist(MnistForm):
     classes = tuple("0123456789")
 
 
-# Arrays that were given to the Python API, in a folder that it has packed (`api/arrays.py`).
+# Arrays that were given to the Python API, in a folder that it has packed (`api/sent.py`).
 #
 # Nobody chooses them by their name: it is how the processes of a run open the folder that the settings name.
 

@@ -1,7 +1,7 @@
 """Make and enter network namespaces, each as a program of its own: the kernel wants a process with a single thread.
 
     python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
-    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts (ps_cluster/hosts/), sends theirs
+    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts (tools/chaos/hosts.py), sends theirs
     python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside, with the same pid and folder
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 

@@ -54,9 +54,6 @@ class Async(Mode):
     def emulated_workers(self, config: RunConfig) -> int:
         return self.settings(config).simulate_workers or config.training_workers
 
-    def expected_staleness(self, config: RunConfig) -> int | None:
-        return self.emulated_workers(config) - 1
-
     def label(self, config: RunConfig) -> str:
         simulated = self.settings(config).simulate_workers
         return self.name if simulated is None else f"{self.name} k={simulated}"
