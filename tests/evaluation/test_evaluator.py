@@ -28,7 +28,7 @@ from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs import checkpoints, scores
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
-from ps_cluster.runs.result_rows import BestRecord, EvaluationRow
+from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.data import pack_images
@@ -195,7 +195,7 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert lines.pop(1) == "not scored, because step 40 is newer: steps 20, 30"
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {name: getattr(rows[1], name) for name in BestRecord.model_fields}
+    assert best == {name: getattr(rows[1], name) for name in MeasuredMetric.model_fields}
     assert checkpoints.load(run_dir.best / "checkpoint.safetensors").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == [
         "best.json",
