@@ -178,7 +178,7 @@ class ParameterShard:
         self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tf.Tensor:
         """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        push, _ = self._arrived(step, version, gradient, fresh, row, tf.constant(NO_STEP, tf.int64))
+        push, _ = self._arrived([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row)
         with tf.device(self._device):
             return self._take(push)
 
@@ -195,7 +195,7 @@ class ParameterShard:
 
         If `following` is NO_STEP, the tensors of the answer are empty.
         """
-        push, following = self._arrived(step, version, gradient, fresh, row, following)
+        push, following = self._arrived([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
             with tf.control_dependencies([self._enter(push)]):
@@ -208,19 +208,17 @@ class ParameterShard:
             return message
 
     def _arrived(
-        self,
-        step: tf.Tensor,
-        version: tf.Tensor,
-        gradient: tf.Tensor,
-        fresh: tf.Tensor,
-        row: tf.Tensor,
-        following: tf.Tensor,
+        self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tuple[Push, tf.Tensor]:
-        """Send one message to the ps; return, on the ps, the push that it holds, and `following`."""
-        message = self._push_message.pack([gradient, fresh, tf.stack([step, version, following]), row])
+        """Send one message to the ps; return, on the ps, the push that it holds, and the step that follows.
+
+        Args:
+          ids: the step, the version that it pulled, and the step that follows, int64 [] each.
+        """
+        message = self._push_message.pack([gradient, fresh, tf.stack(ids), row])
         with tf.device(self._device):
-            gradient, fresh, ids, row = self._push_message.unpack(message)
-            return Push(ids[0], ids[1], tf.cast(gradient, tf.float32), fresh, row), ids[2]
+            gradient, fresh, numbers, row = self._push_message.unpack(message)
+            return Push(numbers[0], numbers[1], tf.cast(gradient, tf.float32), fresh, row), numbers[2]
 
     def _take(self, push: Push) -> tf.Tensor:
         return self._section.execute(lambda: self._enter(push))

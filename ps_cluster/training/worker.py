@@ -203,14 +203,17 @@ class StepSource(ABC):
 
 
 class AsynchronousSteps(StepSource):
-    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
+    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first.
+
+    Attributes:
+      graph: makes the graph of a dispatch, as `steps_function` does.
+    """
+
+    graph: Callable[..., Callable[..., Any]] = staticmethod(steps_function)
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
-        self._make_of_repeats = partial(self._graph, store, compute, repeats=True)
-        return self._graph(store, compute, repeats=False)
-
-    def _graph(self, store: ParameterStore, compute: Compute, *, repeats: bool) -> Callable[..., Any]:
-        return steps_function(store, compute, self._config, repeats=repeats)
+        self._make_of_repeats = partial(self.graph, store, compute, self._config, repeats=True)
+        return self.graph(store, compute, self._config)
 
     @cached_property
     def _of_repeats(self) -> Callable[..., Any]:

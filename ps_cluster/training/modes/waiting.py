@@ -336,13 +336,6 @@ def _put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
     return table.scatter_update(tf.IndexedSlices(value[None], index[None]))
 
 
-class BoundedSteps(AsynchronousSteps):
-    """Steps that may have to wait before they pull; one whose push was dropped is pulled and computed again."""
-
-    def _graph(self, store: ParameterStore, compute: Compute, *, repeats: bool) -> Callable[..., Any]:
-        return bounded_function(store, compute, self._config, repeats=repeats)
-
-
 def bounded_function(
     store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
 ) -> Callable[..., Any]:
@@ -369,6 +362,12 @@ def bounded_function(
 
     dispatch: Callable[..., Any] = run_steps
     return dispatch
+
+
+class BoundedSteps(AsynchronousSteps):
+    """Steps that may have to wait before they pull; one whose push was dropped is pulled and computed again."""
+
+    graph = staticmethod(bounded_function)
 
 
 class Bounded(Mode):
