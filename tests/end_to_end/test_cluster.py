@@ -140,7 +140,7 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
     assert summary["evaluation"]["step"] == 80 and (tmp_path / "whole" / "best" / "model.keras").exists()
     parts, mark = tmp_path / "parts", tmp_path / "applied"
-    held = held_modes.held({"applied": 20}, tmp_path)
+    held = held_modes.held({"applied": (0, 20)}, tmp_path)
     mode = ("--mode", held_modes.mode("asynchronous"))
     process = start("run", "--run-dir", parts, *small(*options, *mode), env=held)
     wait_until(mark.exists, within_s=90)

@@ -1,8 +1,8 @@
 """Modes `asynchronous` and `bounded` whose workers a test can hold at a point of a step, to kill them there.
 
-The variable HELD_STEPS says where: "<point>:<step id>,…@<folder>". The first worker that comes to such a point writes its
-index and pid into `folder/point`, and waits until there is a file `folder/point.go_on`. The points: `before_pull` (of the
-first step of a dispatch), `computed` and `applied`.
+The variable HELD_STEPS says where: "<point>:<worker>:<step id>,…@<folder>". At its first step from that id on, the worker
+writes its index and pid into `folder/point`, and waits until there is a file `folder/point.go_on`. The points: `before_pull`
+(of the first step of a dispatch), `computed` and `applied`.
 """
 
 import os
@@ -20,8 +20,10 @@ LOOK_EVERY_S = 0.02
 
 
 def held(points, folder):
-    """Return what `start_run` needs to hold workers: arguments of `env`."""
-    return {"HELD_STEPS": f"{','.join(f'{point}:{step}' for point, step in points.items())}@{folder}"}
+    """Return the environment of a run that holds workers. `points`: point → (worker, first step id)."""
+    return {
+        "HELD_STEPS": f"{','.join(f'{point}:{worker}:{step}' for point, (worker, step) in points.items())}@{folder}"
+    }
 
 
 def mode(name):
@@ -32,9 +34,12 @@ def mode(name):
 def hold(point, step):
     """Return operations that hold the worker which runs them, where the variable asks for it."""
     points, _, folder = os.environ["HELD_STEPS"].partition("@")
-    held_steps = {name: int(number) for name, _, number in (place.partition(":") for place in points.split(","))}
-    if point not in held_steps:
+    places = {
+        name: (int(worker), int(first)) for name, worker, first in (place.split(":") for place in points.split(","))
+    }
+    if point not in places:
         return []
+    worker, first = places[point]
     marker = os.path.join(folder, point)
 
     def missing(path, now):
@@ -51,7 +56,8 @@ def hold(point, step):
         with tf.control_dependencies([tf.io.write_file(marker, content)]):
             return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), wait, [0])[0]
 
-    return [tf.cond(tf.equal(step, held_steps[point]) & missing(marker, step), write_and_wait, lambda: 0)]
+    is_here = (step >= first) & tf.equal(WorkerIdentity.read().worker, worker)
+    return [tf.cond(is_here & missing(marker, step), write_and_wait, lambda: 0)]
 
 
 class HeldStore:
