@@ -7,7 +7,7 @@ do where it is gone. Each function says why a public name does not do.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context
 from tensorflow.python.framework import convert_to_constants
+from tensorflow.python.ops import resource_variable_ops
 
 if TYPE_CHECKING:
     import keras
@@ -110,6 +111,17 @@ def limit_silence(limit_ms: int, workers: int) -> None:
 
 
 # TensorFlow's graphs.
+
+
+def variable_of_process(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
+    """Return, in a graph, the variable of this name in the process that runs the graph; it may have no value yet.
+
+    A public `tf.Variable` is made once, by the process that writes the graph.
+    """
+    handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
+    return resource_variable_ops.BaseResourceVariable(
+        trainable=False, shape=tf.TensorShape(shape), dtype=dtype, handle=handle, handle_name=name
+    )
 
 
 @contextlib.contextmanager

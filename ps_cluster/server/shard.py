@@ -31,7 +31,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
 from ps_cluster.server.staleness import Correction, VersionHistory
-from ps_cluster.server.update_rules import Lookahead, make_rule
+from ps_cluster.server.update_rules import Lookahead, UpdateRule, make_rule
 
 # The outcomes of a push. WAIT stays within the slice: the push tries again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
@@ -116,7 +116,7 @@ class ParameterShard:
         with tf.device(device):
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
-            self._rule = make_rule(method.optimizer(config), self._weights, start.factors)
+            self._rule = self._rule_of(config, start.factors)
             correction: type[Correction] = import_object(method.correction)
             self._method = correction(config.staleness, self._weights, config.most_workers)
             updates = total_steps // config.steps_per_update
@@ -134,6 +134,10 @@ class ParameterShard:
         is_sent = device.startswith("/job:ps")  # else it is in this process
         self._pull_message = MessageLayout((weights, statistics, (tf.int64, 2)), is_sent)
         self._push_message = MessageLayout(((self._wire, self.length), statistics, (tf.int64, 3), columns), is_sent)
+
+    def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
+        """Make the rule that applies updates. `factors`: float32 [n], the learning-rate factor of each weight."""
+        return make_rule(METHODS[config.staleness.method].optimizer(config), self._weights, factors)
 
     def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> None:
         """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.

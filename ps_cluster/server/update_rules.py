@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -13,10 +13,24 @@ from ps_cluster.config.registry import LARGEST_FACTOR, Momentum, import_object, 
 from ps_cluster.config.schema import LookaheadSettings
 
 
-def make_rule(settings: RuleSettings, weights: tf.Variable, factors: np.ndarray) -> UpdateRule:
-    """Return the rule that `settings` choose, for the weights of a slice. `factors`: as for `UpdateRule`."""
+class MakeVariable(Protocol):
+    """Makes the variables of a rule beside its weights."""
+
+    def __call__(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
+        """Return a variable of this value; where it never changes, a constant serves too."""
+
+
+def on_this_device(name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> tf.Variable:
+    """Make a variable on the current device, which is a slice's."""
+    return tf.Variable(value, trainable=False)
+
+
+def make_rule(
+    settings: RuleSettings, weights: tf.Variable, factors: np.ndarray, variable: MakeVariable = on_this_device
+) -> UpdateRule:
+    """Return the rule that `settings` choose. The other arguments are as for `UpdateRule`."""
     kind: type[UpdateRule] = import_object(RULES[settings.rule].update)
-    return kind(settings, weights, factors)
+    return kind(settings, weights, factors, variable)
 
 
 class UpdateRule(ABC):
@@ -33,14 +47,21 @@ class UpdateRule(ABC):
 
     slot_names: tuple[str, ...] = ()
 
-    def __init__(self, settings: RuleSettings, weights: tf.Variable, factors: np.ndarray):
+    def __init__(
+        self,
+        settings: RuleSettings,
+        weights: tf.Variable,
+        factors: np.ndarray,
+        variable: MakeVariable = on_this_device,
+    ):
         """Create the slots. `factors`: float32 [n], the learning-rate factor of each weight."""
         self._settings: Any = settings
         self._weights = weights
-        self.applied = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._factors = None if np.all(factors == 1) else tf.Variable(factors, trainable=False)
-        self._decay = tf.Variable(decay_rates(settings, factors), trainable=False) if settings.weight_decay else None
-        self.slots = {name: tf.Variable(tf.zeros_like(weights)) for name in self.slot_names}
+        self.applied = variable("applied", np.zeros([], np.int64), changes=True)
+        self._factors = None if np.all(factors == 1) else variable("factors", factors, changes=False)
+        rates = decay_rates(settings, factors)
+        self._decay = variable("decay", rates, changes=False) if settings.weight_decay else None
+        self.slots = {name: variable(name, tf.zeros_like(weights), changes=True) for name in self.slot_names}
 
     def apply(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None = None

@@ -19,22 +19,22 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import Mode, ModeSettings
+from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.registry import tf
 from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard, Push, after
 from ps_cluster.server.update_rules import decay_rates
+from ps_cluster.training.modes.local_steps import LocalMode, local_steps_field, take_local_steps
 from ps_cluster.training.step import StepResult, TrainStep
 
 
 class ElasticSettings(ModeSettings):
-    local_steps: int = Field(
-        default=4, ge=1, le=1000, description="Steps that a worker takes by itself between two exchanges."
-    )
+    local_steps: int = local_steps_field(4)
     beta: float = Field(
         default=0.9,
         gt=0,
@@ -112,7 +112,7 @@ class LocalSteps:
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
         self._keep = keep
-        self._local_steps = ELASTIC.settings(config).local_steps
+        self._local_steps = config.batches_per_step
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
         """Take the steps of one period.
@@ -122,34 +122,24 @@ class LocalSteps:
           weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
           statistics: float32 [m].
         Returns:
-          As `TrainStep`, with the distance moved in place of the gradient. `fresh` is what all steps add to
-          keep^local_steps times the statistics given. Loss and learning rate are means, metric is the sum.
+          As `TrainStep`, with the distance moved in place of the gradient. The rest is as for `take_local_steps`.
         """
         own, before = tf.unstack(weights)
 
-        def body(
-            position: tf.Tensor, moved: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, totals: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
+        def take(position: tf.Tensor, moved: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
             # Add up the distance in float32: the rounding of bfloat16 weights would lose a step of SGD.
             there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
             here = tf.where(position == 0, before, there)
-            result = self._step(step * self._local_steps + tf.cast(position, tf.int64), here, statistics)
+            result = self._step(step * self._local_steps + position, here, statistics)
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
-            moved -= result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
-            added = tf.stack([result.loss, result.metric, result.learning_rate])
-            # One recursion from the statistics given, and one from 0. They differ by keep^position times the start.
-            statistics, fresh = (self._keep * vector + result.fresh for vector in (statistics, fresh))
-            return position + 1, moved, statistics, fresh, totals + added
+            return result, moved - result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
 
-        start = (0, tf.zeros_like(own, tf.float32), statistics, tf.zeros_like(statistics), tf.zeros([3]))
-        _, moved, _, fresh, totals = tf.while_loop(
-            lambda position, *_: position < self._local_steps, body, start, parallel_iterations=1
-        )
-        mean = totals / self._local_steps
-        return StepResult(tf.cast(moved, own.dtype), fresh, mean[0], totals[1], mean[2])
+        nothing = tf.zeros_like(own, tf.float32)
+        moved, result = take_local_steps(self._local_steps, nothing, statistics, self._keep, take)
+        return replace(result, gradient=tf.cast(moved, own.dtype))
 
 
-class Elastic(Mode):
+class Elastic(LocalMode):
     name = "elastic"
     says = "workers train weights of their own and exchange them with the centre"
     Settings = ElasticSettings
@@ -162,10 +152,6 @@ class Elastic(Mode):
     unlabelled = frozenset({"beta"})
     slice = ElasticShard
     step = LocalSteps
-
-    def batches_per_step(self, config: RunConfig) -> int:
-        settings: ElasticSettings = self.settings(config)
-        return settings.local_steps
 
     def label(self, config: RunConfig) -> str:
         return f"{self.name} k={self.settings(config).local_steps}"

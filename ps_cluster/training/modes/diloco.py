@@ -1,0 +1,153 @@
+"""Modes diloco and sync-diloco: workers train by themselves for many steps, then the server takes an outer step.
+
+Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models" (arXiv:2311.08105), algorithm 1;
+asynchronously Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling" (arXiv:2401.09135), algorithm 3. With
+the weights θ that it pulled, a worker takes H steps of the run's optimizer (the inner one) to θ_w, and pushes the outer
+gradient g = θ - θ_w. The server applies Nesterov's momentum to it. A push is a step id with H batches, applied exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import ModeSettings
+from ps_cluster.config.registry import Momentum, tf
+from ps_cluster.server.shard import ParameterShard
+from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining, local_steps_field
+from ps_cluster.training.modes.waiting import RoundShard, SyncPs, SyncPsSettings
+
+
+class OuterSettings(ModeSettings):
+    local_steps: int = local_steps_field(16)
+    outer_rate: float = Field(default=0.7, gt=0, le=10, description="Learning rate of the outer step.")
+    outer_momentum: Momentum = Field(default=0.9, description="Of the outer step, which is Nesterov's.")
+
+
+class DilocoSettings(OuterSettings):
+    momentum_every: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="The momentum changes with every N-th push, by the mean of the N; null: N is cluster.workers.",
+    )
+    momentum_spread: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="c of the paper: this share of the momentum moves the weights with each push, not only every N-th. At "
+        "most 1 / N.",
+    )
+
+
+class DelayedNesterov(UpdateRule):
+    """Delayed Nesterov (Liu et al. 2024, algorithm 3), with N `every`, c `spread`, ε the rate and β `momentum`.
+
+      Δ ← Δ + g
+      every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0
+      else:             θ ← θ - ε [cβm + g/N]
+
+    With N = 1 it is Nesterov's momentum as PyTorch has it: m ← βm + g; θ ← θ - ε [βm + g].
+    """
+
+    slot_names = ("momentum", "gathered")
+
+    def __init__(self, config: RunConfig, weights: tf.Variable, *, every: int, spread: float):
+        """Create the slots. `every`: N. `spread`: c."""
+        # The inner steps have decayed the weights already, and gone by the factors.
+        without_decay = config.optimizer.model_copy(update={"weight_decay": 0.0})
+        super().__init__(without_decay, weights, np.ones(weights.shape, np.float32))
+        self._momentum, self._every, self._spread = config.mode.outer_momentum, every, spread  # type: ignore[attr-defined]
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        momentum, gathered = (self.slots[name].read_value() for name in self.slot_names)
+        gathered += gradient
+        every, spread = self._every, self._spread
+        due = tf.equal((updates_before + 1) % every, 0)
+        momentum = tf.where(due, self._momentum * momentum + gathered / every, momentum)
+        weight = tf.where(due, 1 - spread * every + spread, spread) * self._momentum
+        return tf.group(
+            self._weights.assign_sub(learning_rate * (weight * momentum + gradient / every), read_value=False),
+            self.slots["momentum"].assign(momentum, read_value=False),
+            self.slots["gathered"].assign(tf.where(due, tf.zeros_like(gathered), gathered), read_value=False),
+        )
+
+
+class OuterShard(ParameterShard):
+    """A slice that takes outer steps."""
+
+    def __init__(self, device: str, start: Any, config: RunConfig, total_steps: int):
+        self._outer_rate = config.mode.outer_rate  # type: ignore[attr-defined]
+        super().__init__(device, start, config, total_steps)
+
+    def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
+        settings: DilocoSettings = DILOCO.settings(config)
+        every = settings.momentum_every or config.cluster.workers
+        return DelayedNesterov(config, self._weights, every=every, spread=settings.momentum_spread)
+
+    def update(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        return super().update(gradient, tf.constant(self._outer_rate), fresh, share)
+
+
+class OuterRoundShard(OuterShard, RoundShard):
+    """A slice that takes an outer step with the mean of each round's outer gradients."""
+
+    def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
+        return DelayedNesterov(config, self._weights, every=1, spread=0.0)
+
+
+class Diloco(LocalMode):
+    name = "diloco"
+    says = "workers train by themselves for many steps; each such period is one outer step, as it arrives"
+    Settings = DilocoSettings
+    pins_workers = True
+    ignores = frozenset({"staleness", "lookahead"})
+    rated_as = "single"
+    unlabelled = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
+    slice = OuterShard
+    step = LocalTraining
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        settings: DilocoSettings = self.settings(config)
+        every = settings.momentum_every or config.cluster.workers
+        if settings.momentum_spread > 1 / every:
+            raise ValueError(
+                f"mode.momentum_spread: got {settings.momentum_spread:g}: at most 1 / mode.momentum_every, 1 / {every}"
+            )
+
+    def label(self, config: RunConfig) -> str:
+        return f"{self.name} H={config.batches_per_step}"
+
+
+DILOCO = Diloco()
+
+
+class SyncDilocoSettings(OuterSettings, SyncPsSettings):
+    """As for diloco, in rounds."""
+
+
+class SyncDiloco(LocalMode, SyncPs):
+    name = "sync-diloco"
+    says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
+    Settings = SyncDilocoSettings
+    ignores = Diloco.ignores
+    rated_as = Diloco.rated_as
+    unlabelled = Diloco.unlabelled
+    is_simulated = False
+    slice = OuterRoundShard
+    step = LocalTraining
+
+    def label(self, config: RunConfig) -> str:
+        return f"{super().label(config)} H={config.batches_per_step}"
+
+
+SYNC_DILOCO = SyncDiloco()

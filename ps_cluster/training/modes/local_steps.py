@@ -1,0 +1,214 @@
+"""Steps that a worker takes by itself between two exchanges, with an optimizer whose state stays with the worker.
+
+    worker's process   variables "local/…": weights, the rule's slots, counters; made when first used, gone with the process
+    its workspace      local-state-0, local-state-1: the slots after every other period; a worker started again reads the newer
+
+A step id is a period here: `local_steps` batches, whose numbers are step id x local_steps and those that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import Mode
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import after
+from ps_cluster.server.update_rules import make_rule
+from ps_cluster.training.step import StepResult, TrainStep
+
+STATE_FILES = ("local-state-0", "local-state-1")
+
+
+def local_steps_field(default: int) -> Any:
+    """Return the field `local_steps` of a mode's settings."""
+    says = "Steps that a worker takes by itself between two exchanges."
+    return Field(default=default, ge=1, le=1000, description=says)
+
+
+class LocalMode(Mode):
+    """A mode whose step id is a period: `mode.local_steps` batches."""
+
+    def batches_per_step(self, config: RunConfig) -> int:
+        steps: int = self.settings(config).local_steps
+        return steps
+
+
+def take_local_steps(
+    count: int, state: tf.Tensor, statistics: tf.Tensor, keep: Any, take: Callable[..., tuple[StepResult, tf.Tensor]]
+) -> tuple[tf.Tensor, StepResult]:
+    """Take `count` steps, one after the other.
+
+    Args:
+      state: goes from each step to the next.
+      statistics: float32 [m], which the first step is given.
+      keep: float32 [m], the share of the statistics that one step keeps.
+      take: (position int64 [], state, statistics) → (the step's result, state).
+    Returns:
+      The last state, and a result without gradient: `fresh` is what all steps add to keep^count times the statistics
+      given; loss and learning rate are means, metric is the sum.
+    """
+
+    def body(
+        position: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, totals: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        result, state = take(position, state, statistics)
+        added = tf.stack([result.loss, result.metric, result.learning_rate])
+        # One recursion from the statistics given, and one from 0. They differ by keep^position times the start.
+        statistics, fresh = (keep * vector + result.fresh for vector in (statistics, fresh))
+        return position + 1, state, statistics, fresh, totals + added
+
+    start = (tf.zeros([], tf.int64), state, statistics, tf.zeros_like(statistics), tf.zeros([3]))
+    _, state, _, fresh, totals = tf.while_loop(
+        lambda position, *_: position < count, body, start, parallel_iterations=1
+    )
+    mean = totals / count
+    return state, StepResult(tf.zeros([0]), fresh, mean[0], totals[1], mean[2])
+
+
+class WorkerState:
+    """The variables of a worker's process that a graph uses. They outlive the graph, and by two files the process.
+
+    A dying process may leave the file that it writes incomplete, so they are written in turn: the other is whole.
+    """
+
+    def __init__(self) -> None:
+        """Begin a graph."""
+        self._kept: dict[str, tf.Variable] = {}
+
+    def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
+        """Return the process's variable of this name, which is kept; its first value is 0. Of a constant, the constant."""
+        if not changes:
+            return tf.constant(value)
+        self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
+        return self._kept[name]
+
+    @staticmethod
+    def scratch(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
+        """Return the process's variable of this name, which is not kept in files."""
+        from ps_cluster.private_names import variable_of_process
+
+        return variable_of_process(f"local/{name}", shape, dtype)
+
+    def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
+        """Fill the variables where this process has none yet: from the newer whole file, else with 0.
+
+        Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: is done before.
+        """
+        self._saves = self.variable("saves", np.zeros([], np.int64), changes=True)
+        with tf.control_dependencies(needed):
+            is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
+        # TensorFlow reads a file of a constant name when it optimises the graph, and keeps what was in it then.
+        nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
+        return tf.cond(is_there, lambda: tf.constant(0, tf.int64), lambda: self._fill(nothing))
+
+    def _fill(self, nothing: tf.Tensor) -> tf.Tensor:
+        states = [self._read(tf.strings.join([name, nothing])) for name in STATE_FILES]
+        counts = [self._number_of_saves(state) for state in states]
+        newest = tf.where(counts[0] > counts[1], *states)
+        number = tf.maximum(*counts)
+        told = tf.cond(
+            number > 0,
+            lambda: _tell("the optimizer of the local steps goes on as it was after", number, "periods of this worker"),
+            lambda: _tell("the optimizer of the local steps begins anew: this worker has no earlier state"),
+        )
+        with tf.control_dependencies([told]):
+            parts = tf.split(newest, [_bytes_of(variable) for variable in self._kept.values()])
+        assigned = [
+            variable.assign(tf.reshape(_whole(part, variable.dtype), variable.shape), read_value=False)
+            for variable, part in zip(self._kept.values(), parts, strict=True)
+        ]
+        return after(assigned, number)
+
+    def _read(self, name: tf.Tensor) -> tf.Tensor:
+        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing or not whole."""
+        size = sum(map(_bytes_of, self._kept.values()))
+        expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
+        nothing = tf.zeros([size], tf.uint8)
+
+        def parsed() -> tf.Tensor:
+            content = tf.io.read_file(name)
+            is_whole = tf.equal(tf.strings.length(content), expected)
+            return tf.cond(
+                is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), nothing.shape), lambda: nothing
+            )
+
+        return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: nothing)
+
+    def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
+        return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last that is kept
+
+    def save(self, needed: Sequence[Any]) -> tf.Operation:
+        """Write the variables to the older of the files, after `needed`."""
+        with tf.control_dependencies(needed):
+            number = self._saves.assign_add(1)
+        with tf.control_dependencies([number]):
+            parts = [tf.reshape(tf.bitcast(variable.read_value(), tf.uint8), [-1]) for variable in self._kept.values()]
+        name = tf.gather(tf.constant(STATE_FILES), number % len(STATE_FILES))
+        return tf.io.write_file(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
+
+
+def _bytes_of(variable: tf.Variable) -> int:
+    size: int = variable.dtype.size * variable.shape.num_elements()
+    return size
+
+
+def _whole(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.bitcast(tf.reshape(part, [-1, dtype.size]), dtype)
+
+
+def _tell(*words: Any) -> tf.Tensor:
+    """Print a line into the worker's log. Returns a tensor to depend on."""
+    with tf.control_dependencies([tf.print(*words)]):
+        return tf.constant(0)
+
+
+class LocalTraining:
+    """One period of a worker: steps by itself with the run's optimizer rule, whose state stays with the worker."""
+
+    def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray, keep: np.ndarray):
+        """Prepare the constants.
+
+        Args:
+          factors: float32 [n], the learning-rate factor of each weight.
+          keep: float32 [m], the share of the statistics that one step keeps.
+        """
+        self._step = step
+        self._settings = config.optimizer
+        self._factors, self._keep = factors, keep
+        self._local_steps = config.batches_per_step
+
+    def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
+        """Take the steps of one period.
+
+        Args:
+          step: int64 [], the period. weights: [n], as pulled. statistics: float32 [m].
+        Returns:
+          As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
+          `take_local_steps`.
+        """
+        state = WorkerState()
+        own = state.scratch("weights", weights.shape, tf.float32)
+        rule = make_rule(self._settings, own, self._factors, state.variable)
+        pulled = tf.cast(weights, tf.float32)
+        with tf.control_dependencies([state.load(step, [pulled]), own.assign(pulled, read_value=False)]):
+            begun = tf.constant(0)
+
+        def take(position: tf.Tensor, before: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
+            with tf.control_dependencies([before]):
+                here = tf.cast(own.read_value(), weights.dtype)
+                taken = rule.applied.read_value()
+            result = self._step(step * self._local_steps + position, here, statistics)
+            gradient = tf.cast(result.gradient, tf.float32)
+            with tf.control_dependencies([gradient, taken]):
+                applied = rule.apply(gradient, result.learning_rate, taken)
+            return result, after([applied], before)
+
+        ended, result = take_local_steps(self._local_steps, begun, statistics, self._keep, take)
+        with tf.control_dependencies([state.save([ended])]):
+            moved = pulled - own.read_value()
+        return StepResult(tf.cast(moved, weights.dtype), result.fresh, result.loss, result.metric, result.learning_rate)
