@@ -192,6 +192,10 @@ class Mode:
         """Return how many batches one step id has."""
         return 1
 
+    def takes_fewer_batches(self, config: RunConfig) -> bool:
+        """Return whether a slow worker may take fewer batches in a step."""
+        return False
+
     def delay(self, config: RunConfig) -> int:
         """Return by how many versions a pull returns older weights than the newest."""
         return 0

@@ -43,11 +43,12 @@ class ExpectedRows:
     """What follows from the settings for the rows of a run. The default: nothing.
 
     Attributes:
-      examples: of a step; None: any number.
+      examples: the most of a step; None: any number.
       most_staleness: of an update [versions]; None: any.
       rates: the learning rates of step ids, int64 [k] → float32 [k]; None: any.
       highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
       holds_from: the first row of each slice for which rates and bound hold: those before were made by other settings.
+      examples_unit: a step has a multiple of it, the batch size where a step may have fewer batches; 0: all have `examples`.
     """
 
     examples: int | None = None
@@ -55,6 +56,7 @@ class ExpectedRows:
     rates: Callable[[np.ndarray], np.ndarray] | None = None
     highest_rate: float = 0.0
     holds_from: Sequence[int] = ()
+    examples_unit: int = 0
 
 
 class ShardAudit:
@@ -115,7 +117,10 @@ class ShardAudit:
             bound = f"where {expected.most_staleness} is the bound"
             self._note("staleness", counts & (staleness > expected.most_staleness), rows, bound)
         if expected.examples is not None:
-            self._note("examples", rows["examples"] != expected.examples, rows, f"where a step has {expected.examples}")
+            unit = expected.examples_unit or expected.examples
+            wrong = (rows["examples"] % unit != 0) | (rows["examples"] < unit) | (rows["examples"] > expected.examples)
+            up_to = f"up to {expected.examples}, in batches of {unit}" if expected.examples_unit else expected.examples
+            self._note("examples", wrong, rows, f"where a step has {up_to}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
             rounding = RATE_TOLERANCE * expected.highest_rate

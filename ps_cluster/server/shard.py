@@ -102,10 +102,12 @@ class ParameterShard:
 
     Attributes:
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
+      limits_batches: whether a pull says how many batches the worker may take.
       worker_vectors, worker_slots: as of `Correction`.
     """
 
     vectors_given = 1
+    limits_batches = False
     worker_vectors = worker_slots = 0
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -132,7 +134,8 @@ class ParameterShard:
         statistics = (tf.float32, len(start.statistics))
         weights, columns = (self._wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
         is_sent = device.startswith("/job:ps")  # else it is in this process
-        self._pull_message = MessageLayout((weights, statistics, (tf.int64, 2)), is_sent)
+        numbers = (tf.int64, 3 if self.limits_batches else 2)
+        self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
         self._push_message = MessageLayout(((self._wire, self.length), statistics, (tf.int64, 3), columns), is_sent)
 
     def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
@@ -160,9 +163,10 @@ class ParameterShard:
             return message
 
     def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return what an answer holds: [weights in wire dtype, statistics, int64 [2]].
+        """Return what an answer holds: [weights in wire dtype, statistics, int64 [2] or [3]].
 
-        The last are the version, and 1 if the ledger has the step already that was asked for, else 0.
+        The last are the version, 1 if the ledger has the step already that was asked for, else 0, and with
+        `limits_batches` how many batches the worker may take.
         """
         return self._pull_message.unpack(message)
 
@@ -171,8 +175,13 @@ class ParameterShard:
         (weights, statistics), version = self._given_to(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
             weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
-        numbers = tf.stack([version, tf.cast(self._has(step), tf.int64)])
-        return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, numbers])
+        numbers = [version, tf.cast(self._has(step), tf.int64)]
+        numbers += [self._batches_for(worker)] if self.limits_batches else []
+        return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, tf.stack(numbers)])
+
+    def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
+        """Return how many batches of a step a worker may take, int64 []. Asked with `limits_batches` only."""
+        raise NotImplementedError
 
     def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
@@ -516,6 +525,7 @@ class Pulled:
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
     is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
+    batches: tf.Tensor | None = None  # int64 [], how many the step may take; None: all
 
 
 class ParameterStore:
@@ -575,9 +585,12 @@ class ParameterStore:
         """Return the parameters that answers hold, and with `asks_for_step` whether all slices have their step."""
         answers = [part.read_message(message) for part, message in zip(self.slices, messages, strict=True)]
         weights, statistics, numbers = zip(*answers)
-        versions, have_step = tf.unstack(tf.stack(numbers), axis=1)
+        versions, have_step, *batches = tf.unstack(tf.stack(numbers), axis=1)
         is_replay = tf.reduce_all(have_step > 0) if asks_for_step else None
-        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay)
+        most = (
+            batches[0][0] if batches else None
+        )  # slices may measure a little differently: the first one's word counts
+        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay, most)
 
     def push(
         self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor

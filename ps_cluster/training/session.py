@@ -284,6 +284,7 @@ class Session:
         journals = [[*history, piece] for history, piece in zip(before, own)]
         expected = ExpectedRows(
             examples=config.examples_per_step,
+            examples_unit=config.training.batch_size_per_worker if config.mode_kind.takes_fewer_batches(config) else 0,
             most_staleness=config.mode_kind.most_staleness(config),
             rates=expected_rates(config, self._total_steps),
             highest_rate=config.optimizer.learning_rate,

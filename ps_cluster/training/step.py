@@ -168,15 +168,13 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return the function from step ids, int64 [k], to what their rows have to say of the learning rate, float32 [k].
 
-    That of a step with several batches is their mean.
+    That of a step with several batches is its first one's.
     """
     batches = config.batches_per_step
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
     def rates(steps: tf.Tensor) -> tf.Tensor:
-        numbers = tf.reshape(steps[:, None] * batches + tf.range(batches, dtype=tf.int64), [-1])
-        each = tf.vectorized_map(lambda number: learning_rate(config, total_steps * batches, number), numbers)
-        return tf.reduce_mean(tf.reshape(each, [-1, batches]), axis=1)
+        return tf.vectorized_map(lambda step: learning_rate(config, total_steps * batches, step * batches), steps)
 
     def of(steps: np.ndarray) -> np.ndarray:
         expected: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()

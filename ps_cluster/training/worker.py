@@ -35,12 +35,14 @@ from ps_cluster.training.step import StepResult, WorkerIdentity
 if TYPE_CHECKING:  # imports what the launcher does not need
     from ps_cluster.training.run_progress import RunProgress
 
-Compute: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]"
+Compute: TypeAlias = "Callable[..., StepResult]"
 """(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or what a mode wraps around
-it."""
+it; where slices limit batches, that takes their number too, int64 []."""
 
 
-def worker_row(identity: WorkerIdentity, examples: int, result: StepResult, **times: tf.Tensor | float) -> tf.Tensor:
+def worker_row(
+    identity: WorkerIdentity, examples: tf.Tensor | int, result: StepResult, **times: tf.Tensor | float
+) -> tf.Tensor:
     """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]. `times`: each column that is a time."""
     numbers = {name: getattr(result, name) for name in ("metric", "loss", "learning_rate")}
     values = vars(identity) | {"examples": examples} | numbers | times
@@ -52,7 +54,7 @@ class TimedComputation:
 
     def __init__(self, compute: Compute, config: RunConfig):
         self._compute = compute
-        self._examples = config.examples_per_step
+        self._batch_size, self._batches = config.training.batch_size_per_worker, config.batches_per_step
         self._slow_down = SlowDown(
             parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed
         )
@@ -74,8 +76,9 @@ class TimedComputation:
         result = self._computed(step_id, pulled, pulled_time)
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
+        batches = self._batches if pulled.batches is None else pulled.batches
         row = worker_row(
-            identity, self._examples, result,
+            identity, self._batch_size * batches, result,
             scheduled_time=scheduled, asked_time=asked, admitted_time=admitted, pulled_time=pulled_time,
             computed_time=computed_time, pushed_time=now_after(computed_time, *waited),
         )  # fmt: skip
@@ -83,7 +86,8 @@ class TimedComputation:
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
-            return vars(self._compute(step_id, pulled.weights, pulled.statistics))
+            limit = [] if pulled.batches is None else [pulled.batches]
+            return vars(self._compute(step_id, pulled.weights, pulled.statistics, *limit))
 
         def zero() -> dict[str, tf.Tensor]:
             numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}

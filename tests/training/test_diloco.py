@@ -1,13 +1,15 @@
 """Local steps with an optimizer that stays with the worker, and the outer step on the server."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.server.update_rules import NesterovUpdate, make_rule
-from ps_cluster.training.modes.diloco import DelayedNesterov, OuterRoundShard, OuterShard
+from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard
 from ps_cluster.training.modes.local_steps import STATE_FILES, LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.step import StepResult
@@ -15,13 +17,15 @@ from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 PERIOD, RATE = 4, 0.1
+WITH_MOMENTUM = {"optimizer.rule": "momentum", "optimizer.momentum": 0.9, "optimizer.weight_decay": 0.0}
 NOTHING = np.zeros(0, np.float32)
 ONES = np.ones(LENGTH, np.float32)
 START = np.linspace(-1, 1, LENGTH)
+STATISTICS = np.array([2.0, -3.0], np.float32)
 
 
 def config_of(mode="diloco", **values):
-    return build_config(overrides={"mode.name": mode, "mode.local_steps": PERIOD, "optimizer.momentum": 0.9, **values})
+    return build_config(overrides={"mode.name": mode, "mode.local_steps": PERIOD, **values})
 
 
 def quadratic(batch, weights, statistics):
@@ -31,15 +35,18 @@ def quadratic(batch, weights, statistics):
     return StepResult(gradient, tf.zeros_like(statistics), number, number + 1, tf.constant(RATE))
 
 
-def periods(config, factors=ONES):
-    """Return a function of (period, weights): the distance of a period, as a new process of a worker computes it."""
-    local = LocalTraining(quadratic, config, factors, NOTHING)
+def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None):
+    """Return a function of (period, weights): the result of a period, as a new process of a worker computes it."""
+    local = LocalTraining(step, config, factors, keep)
     with tf.Graph().as_default() as graph:
-        step, weights = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.float32, [LENGTH])
-        run = tf.function(lambda *given: vars(local(*given, tf.zeros([0]))), autograph=False)
-        results = {name: tensor for name, tensor in run(step, weights).items()}
+        limit = [] if batches is None else [identity(batches)]
+        number, weights = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.float32, [LENGTH])
+        run = tf.function(
+            lambda *given: vars(local(*given, tf.constant(STATISTICS[: len(keep)]), *limit)), autograph=False
+        )
+        results = dict(run(number, weights))
     session = tf.compat.v1.Session(graph=graph)  # its variables are its own: as of a process
-    return lambda number, values: session.run(results, {step: number, weights: values})
+    return lambda *given: session.run(results, dict(zip((number, weights), given, strict=True)))
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +74,7 @@ def by_hand(rule, numbers, values):
 
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 def test_a_worker_keeps_its_optimizer_from_period_to_period_and_over_its_death(rule):
-    config = config_of(**{"optimizer.rule": rule, "optimizer.weight_decay": 0.0})
+    config = config_of(**WITH_MOMENTUM | {"optimizer.rule": rule})
     expected = by_hand(rule, range(4), START)
     worker = periods(config)
     for number in (0, 1, 2):
@@ -80,7 +87,7 @@ def test_a_worker_keeps_its_optimizer_from_period_to_period_and_over_its_death(r
 
 
 def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):
-    config = config_of(**{"optimizer.rule": "momentum", "optimizer.weight_decay": 0.0})
+    config = config_of(**WITH_MOMENTUM)
     worker = periods(config)
     for number in (0, 1):
         worker(number, START)
@@ -94,13 +101,12 @@ def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):
     assert periods(config)(2, START)["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def steps_of(shape, gradients, versions=None, **values):
-    """Push gradients to a store one after the other, each from the newest version; return the weights after each."""
-    store = make_store(shape.pop("slices", 1), kind=shape["kind"], values=values, rule="sgd")
+def pushed(store, gradients):
+    """Push gradients one after the other, each from the newest version; return the weights after each."""
     seen = []
     for step, gradient in enumerate(gradients):
-        pulled = pull(store, step % 3)
-        store.push(identity(step), pulled.versions, tf.constant(gradient, tf.float32), pulled.statistics, row(worker=step % 3))
+        pulled, given = pull(store, step % 3), tf.constant(gradient, tf.float32)
+        store.push(identity(step), pulled.versions, given, pulled.statistics, row(worker=step % 3))
         seen.append(state_of(store)["weights"])
     return seen
 
@@ -112,7 +118,7 @@ GRADIENTS = np.random.default_rng(0).normal(size=[7, LENGTH])
 @pytest.mark.parametrize("slices", [1, 2])
 def test_the_outer_step_is_that_of_algorithm_3_of_the_paper(every, spread, slices):
     values = {"mode.name": "diloco", "mode.momentum_every": every, "mode.momentum_spread": spread}
-    seen = steps_of({"kind": OuterShard, "slices": slices}, GRADIENTS, **values)
+    seen = pushed(make_store(slices, kind=AsynchronousOuterShard, values=values, rule="sgd"), GRADIENTS)
     weights, momentum, gathered = START.copy(), np.zeros(LENGTH), np.zeros(LENGTH)
     for number, gradient in enumerate(GRADIENTS):
         gathered += gradient
@@ -123,3 +129,95 @@ def test_the_outer_step_is_that_of_algorithm_3_of_the_paper(every, spread, slice
         else:
             weights = weights - 0.7 * (spread * 0.9 * momentum + gradient / every)
         assert seen[number] == pytest.approx(weights, rel=1e-4, abs=1e-5)
+
+
+def test_with_momentum_in_every_push_the_outer_step_is_pytorchs_nesterov():
+    values = {"mode.name": "diloco", "mode.momentum_every": 1, "mode.outer_rate": 0.3, "mode.outer_momentum": 0.8}
+    seen = pushed(make_store(kind=AsynchronousOuterShard, values=values, rule="sgd"), GRADIENTS)
+    weights, momentum = START.copy(), np.zeros(LENGTH)
+    for number, gradient in enumerate(GRADIENTS):
+        momentum = 0.8 * momentum + gradient  # torch.optim.SGD, nesterov=True
+        weights = weights - 0.3 * (gradient + 0.8 * momentum)
+        assert seen[number] == pytest.approx(weights, rel=1e-4, abs=1e-5)
+
+
+def test_a_restored_server_goes_on_with_the_gradients_that_it_has_gathered():
+    values = {"mode.name": "diloco", "mode.momentum_every": 3}
+    whole, first, second = (make_store(kind=AsynchronousOuterShard, values=values, rule="sgd") for _ in range(3))
+    expected = pushed(whole, GRADIENTS)
+    pushed(first, GRADIENTS[:4])
+    second.restore(state_of(first))
+    for step, gradient in enumerate(GRADIENTS[4:], 4):
+        pulled = pull(second)
+        second.push(identity(step), pulled.versions, tf.constant(gradient, tf.float32), pulled.statistics, row())
+    assert state_of(second)["weights"] == pytest.approx(expected[-1], abs=1e-6)
+
+
+def test_one_local_step_of_sgd_and_an_outer_step_of_1_without_momentum_is_a_round_of_sync_ps():
+    one = {"mode.name": "sync-diloco", "mode.local_steps": 1, "mode.outer_rate": 1.0, "mode.outer_momentum": 0.0}
+    sgd = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.01, "optimizer.learning_rate": RATE}
+    factors = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
+    outer = make_store(kind=OuterRoundShard, values=one, rule="sgd")
+    plain = make_store(kind=RoundShard, values={"mode.name": "sync-ps"}, rule="sgd", weight_decay=0.01, factors=factors)
+    worker = periods(config_of("sync-diloco", **one, **sgd), factors)
+    for version in range(3):
+        pulled = pull(outer), pull(plain)
+        for index in range(3):
+            step, batch = identity(3 * version + index), 3 * version + index
+            distance = worker(batch, pulled[0].weights.numpy())["gradient"]
+            gradient = quadratic(identity(batch), pulled[1].weights, NOTHING).gradient
+            nothing = pulled[0].statistics
+            outer.push(step, pulled[0].versions, tf.constant(distance), nothing, row(worker=index))
+            plain.push(step, pulled[1].versions, gradient, nothing, row(RATE, worker=index))
+        assert state_of(outer)["weights"] == pytest.approx(state_of(plain)["weights"], rel=1e-5, abs=1e-6)
+    assert abs(state_of(outer)["weights"] - START).max() > 0.1
+
+
+def push_of(worker, batches, seconds):
+    """The row of a period of so many batches that took so long."""
+    times = {"worker": worker, "examples": 128 * batches, "pulled_time": 100.0, "pushed_time": 100.0 + seconds}
+    return tf.constant([times.get(name, 0.0) for name in WORKER_COLUMNS], tf.float64)
+
+
+def test_a_slower_worker_takes_fewer_local_steps_by_its_speed_beside_the_fastest_that_is_there():
+    values = {"mode.name": "diloco", "mode.dynamic_steps": True, "training.batch_size_per_worker": 128}
+    store, step = make_store(2, kind=AsynchronousOuterShard, values=values, rule="sgd"), iter(range(100))
+
+    def period(worker, batches, seconds):
+        pulled = pull(store, worker)
+        info = push_of(worker, batches, seconds)
+        store.push(identity(next(step)), pulled.versions, tf.zeros(LENGTH), pulled.statistics, info)
+
+    assert [int(pull(store, worker).batches) for worker in range(3)] == [16, 16, 16], "nothing is known yet"
+    period(0, 16, 8.0)  # 2 a second
+    assert [int(pull(store, worker).batches) for worker in range(3)] == [16, 16, 16]
+    period(1, 16, 27.0)
+    period(2, 16, 1000.0)
+    assert [int(pull(store, worker).batches) for worker in range(3)] == [16, 4, 1], "⌊16 · 8 / 27⌋, and at least 1"
+    period(1, 4, 4.0)
+    assert int(pull(store, 1).batches) == 8, "its newest period counts, with the steps that it took"
+    for _ in range(12):
+        period(1, 8, 8.0)
+    assert int(pull(store, 1).batches) == 16, "the fastest has gone"
+
+
+def test_a_period_of_fewer_steps_takes_those_alone_and_leaves_the_mean_of_statistics_where_it_is():
+    keep = np.array([0.9, 0.5], np.float32)
+
+    def step(batch, weights, statistics):
+        return replace(quadratic(batch, weights, statistics), fresh=tf.constant((1 - keep) * STATISTICS))
+
+    config = config_of(**{"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0})
+    result = periods(config, keep=keep, step=step, batches=3)(2, START)
+    expected = START.copy()
+    for batch in (8, 9, 10):
+        expected -= RATE * (expected - (batch % 5 - 2))
+    assert result["gradient"] == pytest.approx(START - expected, rel=1e-4, abs=1e-6)
+    assert (result["loss"], result["metric"]) == (9.0, 8 + 9 + 10 + 3)
+    assert keep**PERIOD * STATISTICS + result["fresh"] == pytest.approx(STATISTICS, rel=1e-5)
+
+
+def test_settings_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match=r"mode.momentum_spread: got 0.5: at most 1 / mode.momentum_every, 1 / 3"):
+        config_of(**{"mode.momentum_spread": 0.5})
+    assert config_of(**{"mode.momentum_spread": 0.5, "mode.momentum_every": 2}).mode.momentum_spread == 0.5

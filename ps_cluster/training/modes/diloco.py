@@ -8,18 +8,18 @@ gradient g = θ - θ_w. The server applies Nesterov's momentum to it. A push is 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.registry import Momentum, tf
-from ps_cluster.server.shard import ParameterShard
+from ps_cluster.server.shard import InitialState, ParameterShard, Push
 from ps_cluster.server.update_rules import UpdateRule
 from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining, local_steps_field
-from ps_cluster.training.modes.waiting import RoundShard, SyncPs, SyncPsSettings
+from ps_cluster.training.modes.waiting import RoundShard, SyncPs, SyncPsSettings, put
+
+HEARD_OF = 4  # a worker that pushed within so many pushes for each worker counts for the highest speed
 
 
 class OuterSettings(ModeSettings):
@@ -29,6 +29,10 @@ class OuterSettings(ModeSettings):
 
 
 class DilocoSettings(OuterSettings):
+    dynamic_steps: bool = Field(
+        default=False,
+        description="A slower worker takes fewer local steps: local_steps x its speed / the highest speed, rounded down.",
+    )
     momentum_every: int | None = Field(
         default=None,
         ge=1,
@@ -82,7 +86,7 @@ class DelayedNesterov(UpdateRule):
 class OuterShard(ParameterShard):
     """A slice that takes outer steps."""
 
-    def __init__(self, device: str, start: Any, config: RunConfig, total_steps: int):
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self._outer_rate = config.mode.outer_rate  # type: ignore[attr-defined]
         super().__init__(device, start, config, total_steps)
 
@@ -95,6 +99,45 @@ class OuterShard(ParameterShard):
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
         return super().update(gradient, tf.constant(self._outer_rate), fresh, share)
+
+
+class AsynchronousOuterShard(OuterShard):
+    """A slice that takes an outer step with each push, and with `dynamic_steps` measures the speed of each worker.
+
+    Dynamic local updates (Liu et al. 2024, section 5): worker w takes ⌊v_w / v_max · H⌋ steps, at least one. v is the steps
+    per second of its newest period; v_max is the highest of the workers heard of lately.
+    """
+
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
+        self._local_steps = config.batches_per_step
+        self._batch_size = config.training.batch_size_per_worker
+        self.limits_batches = DILOCO.takes_fewer_batches(config)
+        super().__init__(device, start, config, total_steps)
+        if self.limits_batches:
+            self._lately = HEARD_OF * config.most_workers
+            with tf.device(device):
+                self._speeds = tf.Variable(tf.zeros([config.most_workers], tf.float64))
+                self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version of its newest push
+
+    def _apply(self, push: Push) -> tf.Tensor:
+        if not self.limits_batches:
+            return super()._apply(push)
+        steps, seconds = (
+            push.value("examples") / self._batch_size,
+            push.value("pushed_time") - push.value("pulled_time"),
+        )
+        with tf.control_dependencies([put(self._speeds, push.worker, tf.math.divide_no_nan(steps, seconds))]):
+            heard = put(self._heard, push.worker, self._version.read_value())
+        with tf.control_dependencies([heard]):
+            return super()._apply(push)
+
+    def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
+        speeds = self._speeds.read_value()
+        lately = self._version.read_value() - self._heard.read_value() <= self._lately
+        share = tf.math.divide_no_nan(speeds[worker], tf.reduce_max(tf.where(lately, speeds, 0.0)))
+        steps = tf.cast(tf.floor(share * self._local_steps), tf.int64)
+        # Of a worker without a period nothing is known yet.
+        return tf.where(speeds[worker] > 0, tf.clip_by_value(steps, 1, self._local_steps), self._local_steps)
 
 
 class OuterRoundShard(OuterShard, RoundShard):
@@ -112,7 +155,7 @@ class Diloco(LocalMode):
     ignores = frozenset({"staleness", "lookahead"})
     rated_as = "single"
     unlabelled = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
-    slice = OuterShard
+    slice = AsynchronousOuterShard
     step = LocalTraining
 
     def check(self, config: RunConfig) -> None:
@@ -124,8 +167,13 @@ class Diloco(LocalMode):
                 f"mode.momentum_spread: got {settings.momentum_spread:g}: at most 1 / mode.momentum_every, 1 / {every}"
             )
 
+    def takes_fewer_batches(self, config: RunConfig) -> bool:
+        settings: DilocoSettings = self.settings(config)
+        return settings.dynamic_steps
+
     def label(self, config: RunConfig) -> str:
-        return f"{self.name} H={config.batches_per_step}"
+        dynamic = " dynamic" if self.takes_fewer_batches(config) else ""
+        return f"{self.name} H={config.batches_per_step}{dynamic}"
 
 
 DILOCO = Diloco()

@@ -9,6 +9,7 @@ A step id is a period here: `local_steps` batches, whose numbers are step id x l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,11 @@ class LocalMode(Mode):
 
 
 def take_local_steps(
-    count: int, state: tf.Tensor, statistics: tf.Tensor, keep: Any, take: Callable[..., tuple[StepResult, tf.Tensor]]
+    count: int | tf.Tensor,
+    state: tf.Tensor,
+    statistics: tf.Tensor,
+    keep: Any,
+    take: Callable[..., tuple[StepResult, tf.Tensor]],
 ) -> tuple[tf.Tensor, StepResult]:
     """Take `count` steps, one after the other.
 
@@ -50,24 +55,25 @@ def take_local_steps(
       take: (position int64 [], state, statistics) → (the step's result, state).
     Returns:
       The last state, and a result without gradient: `fresh` is what all steps add to keep^count times the statistics
-      given; loss and learning rate are means, metric is the sum.
+      given; loss is the mean, metric the sum, and the learning rate the first one's.
     """
 
     def body(
-        position: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, totals: tf.Tensor
+        position: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, numbers: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
         result, state = take(position, state, statistics)
-        added = tf.stack([result.loss, result.metric, result.learning_rate])
+        loss, metric, rate = tf.unstack(numbers)
+        rate = tf.where(position == 0, result.learning_rate, rate)
         # One recursion from the statistics given, and one from 0. They differ by keep^position times the start.
         statistics, fresh = (keep * vector + result.fresh for vector in (statistics, fresh))
-        return position + 1, state, statistics, fresh, totals + added
+        return position + 1, state, statistics, fresh, tf.stack([loss + result.loss, metric + result.metric, rate])
 
     start = (tf.zeros([], tf.int64), state, statistics, tf.zeros_like(statistics), tf.zeros([3]))
-    _, state, _, fresh, totals = tf.while_loop(
-        lambda position, *_: position < count, body, start, parallel_iterations=1
+    _, state, _, fresh, numbers = tf.while_loop(
+        lambda position, *_: position < tf.cast(count, tf.int64), body, start, parallel_iterations=1
     )
-    mean = totals / count
-    return state, StepResult(tf.zeros([0]), fresh, mean[0], totals[1], mean[2])
+    loss, metric, rate = tf.unstack(numbers)
+    return state, StepResult(tf.zeros([0]), fresh, loss / tf.cast(count, tf.float32), metric, rate)
 
 
 class WorkerState:
@@ -182,11 +188,14 @@ class LocalTraining:
         self._factors, self._keep = factors, keep
         self._local_steps = config.batches_per_step
 
-    def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
+    def __call__(
+        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, batches: tf.Tensor | None = None
+    ) -> StepResult:
         """Take the steps of one period.
 
         Args:
           step: int64 [], the period. weights: [n], as pulled. statistics: float32 [m].
+          batches: int64 [], how many of the period's steps to take; None: all.
         Returns:
           As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
           `take_local_steps`.
@@ -208,7 +217,12 @@ class LocalTraining:
                 applied = rule.apply(gradient, result.learning_rate, taken)
             return result, after([applied], before)
 
-        ended, result = take_local_steps(self._local_steps, begun, statistics, self._keep, take)
+        count = self._local_steps if batches is None else batches
+        ended, result = take_local_steps(count, begun, statistics, self._keep, take)
+        fresh = result.fresh
+        if batches is not None:
+            # The server keeps keep^H of its statistics. What fewer steps keep beyond that comes from those that were pulled.
+            fresh += (self._keep ** tf.cast(batches, tf.float32) - self._keep**self._local_steps) * statistics
         with tf.control_dependencies([state.save([ended])]):
             moved = pulled - own.read_value()
-        return StepResult(tf.cast(moved, weights.dtype), result.fresh, result.loss, result.metric, result.learning_rate)
+        return replace(result, gradient=tf.cast(moved, weights.dtype), fresh=fresh)

@@ -240,7 +240,7 @@ class BoundedShard(WaitingShard):
         """Return APPLIED, and count the worker as under way, or return WAIT."""
         # If only the steps of a worker that was let in counted, those with the last ones could all wait for a worker that
         # will get none.
-        with tf.control_dependencies([_put(self._left, worker, left)]):
+        with tf.control_dependencies([put(self._left, worker, left)]):
             clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
             slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
             clock = clocks[worker]
@@ -251,9 +251,9 @@ class BoundedShard(WaitingShard):
     def _let_in(self, worker: tf.Tensor, clock: tf.Tensor) -> tf.Tensor:
         now = self._version.read_value()
         entered = [
-            _put(self._under_way, worker, now),
-            _put(self._clocks, worker, clock),
-            _put(self._heard, worker, self._now.read_value()),
+            put(self._under_way, worker, now),
+            put(self._clocks, worker, clock),
+            put(self._heard, worker, self._now.read_value()),
         ]
         return after(entered, APPLIED)
 
@@ -315,10 +315,10 @@ class BoundedShard(WaitingShard):
         with tf.control_dependencies([outcome]):
             ended = tf.cast(outcome != DROPPED, tf.int64)
             left = [
-                _put(self._under_way, push.worker, tf.constant(_NOT_UNDER_WAY, tf.int64)),
-                _put(self._clocks, push.worker, self._clocks.sparse_read(push.worker) + ended),
-                _put(self._left, push.worker, tf.maximum(self._left.sparse_read(push.worker) - ended, 0)),
-                _put(self._heard, push.worker, self._now.read_value()),
+                put(self._under_way, push.worker, tf.constant(_NOT_UNDER_WAY, tf.int64)),
+                put(self._clocks, push.worker, self._clocks.sparse_read(push.worker) + ended),
+                put(self._left, push.worker, tf.maximum(self._left.sparse_read(push.worker) - ended, 0)),
+                put(self._heard, push.worker, self._now.read_value()),
             ]
         with tf.control_dependencies(left):
             return after([self._changed.notify_all()], outcome)
@@ -331,7 +331,7 @@ class BoundedShard(WaitingShard):
         return tf.reduce_all(staleness <= self._max_staleness)
 
 
-def _put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
+def put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
     """Write one element of a vector."""
     return table.scatter_update(tf.IndexedSlices(value[None], index[None]))
 
