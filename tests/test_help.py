@@ -110,7 +110,7 @@ def completed(*words: str) -> set[str]:
 def test_a_shell_completes_commands_options_settings_and_names():
     assert completed("d") == {"data", "doctor"}
     assert completed("run", "--learn") == {"--learning-rate"}
-    assert completed("run", "--mode", "s") == {"single", "sync", "sync-ps"}
+    assert completed("run", "--mode", "s") == {"single", "sync", "sync-diloco", "sync-ps"}
     assert completed("run", "--precision", "b") == {"bfloat16"}
     assert completed("run", "--set", "optimizer.w") == {"optimizer.weight_decay"}
     assert completed("bench", "--models", "mlp,air") == {"mlp,airbench"}

@@ -81,7 +81,7 @@ def compare(
     """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
 
     Args:
-      arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all but elastic.
+      arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all without local steps.
       model, data: as for `train`.
       output: the folder of runs and report; an unfinished comparison in it is continued.
       baseline: the arm that the others are compared with; None: sync, else the first.

@@ -100,6 +100,7 @@ class Mode:
       ignores: settings and whole sections (dotted keys) that it does not use, beside those of tasks it does not have.
       rated_as: the mode, of a single process, whose learning rates in a network's recipe it takes too; "": its own.
       own_rule: the only optimizer rule that it works with; None: any.
+      takes_local_steps: whether a step id is several batches, after which worker and server exchange weights.
       unlabelled: its own settings that `label` leaves out.
       is_simulated: whether `simulate` can predict it.
       trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
@@ -128,6 +129,7 @@ class Mode:
     ignores: frozenset[str] = frozenset({"staleness"})
     rated_as = ""
     own_rule: str | None = None
+    takes_local_steps = False
     unlabelled: frozenset[str] = frozenset()
     is_simulated = False
     trainer: Any = Part.TRAIN_ON_PARAMETER_SERVERS

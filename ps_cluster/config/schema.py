@@ -218,8 +218,8 @@ class ClusterSettings(Section):
     )
     pin_workers: Literal["auto", True, False] = Field(
         description=(
-            "Pin each worker to cores of its own, or to one where cores are few. auto: in modes async and "
-            "elastic, but not in `compare`."
+            "Pin each worker to cores of its own, or to one where cores are few. auto: in modes async, diloco "
+            "and elastic, but not in `compare`."
         )
     )
     lost_after_seconds: float = Field(
@@ -284,7 +284,7 @@ class LookaheadSettings(Section):
     every_updates: int = Field(
         ge=0,
         le=100_000,
-        description="Set the weights to their mean after so many updates; 0: never. Not in mode elastic.",
+        description="Set the weights to their mean after so many updates; 0: never. Not in modes with local steps.",
     )
     decay: Fraction = Field(description="Of the mean, for each update, at the end of training.")
 

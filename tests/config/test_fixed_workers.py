@@ -28,8 +28,8 @@ def assert_refused(mode, *command, says, **environment):
     assert told.stdout == ""
 
 
-def test_async_and_bounded_alone_may_change_it():
-    assert set(MODES.names) - set(FIXED) == {"async", "bounded"}
+def test_async_bounded_and_diloco_alone_may_change_it():
+    assert set(MODES.names) - set(FIXED) == {"async", "bounded", "diloco"}
 
 
 @pytest.mark.parametrize("mode", FIXED)

@@ -119,7 +119,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
       UserError: the file can't be read, a key is unknown, or a value is not valid.
     """
     content = {
-        "arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None and mode.splits == "data"],
+        "arms": [{"mode": mode.name} for mode in MODES if not mode.takes_local_steps and mode.splits == "data"],
         **(read_yaml(file) if file else {}),
     }
     content["settings"] = content.get("settings") or {}  # an empty section is None in YAML

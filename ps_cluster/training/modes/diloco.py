@@ -152,7 +152,6 @@ class Diloco(LocalMode):
     says = "workers train by themselves for many steps; each such period is one outer step, as it arrives"
     Settings = DilocoSettings
     pins_workers = True
-    ignores = frozenset({"staleness", "lookahead"})
     rated_as = "single"
     unlabelled = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
     slice = AsynchronousOuterShard
@@ -187,7 +186,6 @@ class SyncDiloco(LocalMode, SyncPs):
     name = "sync-diloco"
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
-    ignores = Diloco.ignores
     rated_as = Diloco.rated_as
     unlabelled = Diloco.unlabelled
     is_simulated = False

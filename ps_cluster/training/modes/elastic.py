@@ -147,7 +147,6 @@ class Elastic(LocalMode):
     fixed_workers = (
         "one that comes later would pull the centre back to the first weights, and exchanges go by beta / workers"
     )
-    ignores = frozenset({"staleness", "lookahead"})
     own_rule = "sgd"
     unlabelled = frozenset({"beta"})
     slice = ElasticShard

@@ -34,6 +34,9 @@ def local_steps_field(default: int) -> Any:
 class LocalMode(Mode):
     """A mode whose step id is a period: `mode.local_steps` batches."""
 
+    takes_local_steps = True
+    ignores = frozenset({"staleness", "lookahead"})
+
     def batches_per_step(self, config: RunConfig) -> int:
         steps: int = self.settings(config).local_steps
         return steps
