@@ -1,6 +1,7 @@
 """Workers that are killed, silent, frozen, added and taken away: every update is applied exactly once all the same."""
 
 import os
+import re
 import signal
 import time
 
@@ -70,9 +71,11 @@ def scaled(run_dir, workers):
 
 
 def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_lost_for_good(tmp_path):
+    """In mode diloco, where a worker has a state of its own besides."""
     run_dir = tmp_path / "run"
     bounds = ("--workers", 2, "--min-workers", 1, "--max-workers", 3)
-    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator", *unhurried(), *bounds)
+    diloco = ("--mode", "diloco", "--local-steps", 2)
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator", *unhurried(), *diloco, *bounds)
     wait_for_training(run_dir, updates=20)
     chief = tasks(run_dir)["chief", 0]["pid"]
     assert "started worker-2; now 3 workers" in scaled(run_dir, 3)
@@ -115,3 +118,6 @@ def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_l
     assert tasks(run_dir)["chief", 0]["pid"] == chief and summary["updates"]["rolled_back"] == 0
     assert summary["restarts"].keys() == {"worker-0", "worker-1", "worker-2"}, "nobody else was started again"
     assert [(row["before"], row["workers"]) for row in summary["scaled"]][:2] == [(2, 3), (3, 2)]
+    logs = [(run_dir / "logs" / f"worker-{index}.log").read_text() for index in range(3)]
+    assert all(log.count("the local steps begins anew: this worker has no earlier state") == 1 for log in logs)
+    assert re.search(r"the local steps goes on as it was after [1-9]\d* periods of this worker", logs[0])
