@@ -21,6 +21,7 @@ MODULES = {
     "context": "tensorflow.python.eager.context",
     "coordination_config_pb2": "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2",
     "convert_to_constants": "tensorflow.python.framework.convert_to_constants",
+    "resource_variable_ops": "tensorflow.python.ops.resource_variable_ops",
 }
 STRATEGY = tf.distribute.ParameterServerStrategy
 GO_ON = "Until then keep TensorFlow and Keras as they are pinned in requirements.txt."
@@ -203,6 +204,18 @@ def test_variables_become_constants(private_names):
         "convert_variables_to_constants_v2 is for the export to TensorFlow Lite. See whether the converter reads Keras's "
         "variables by now (from_concrete_functions), and drop _save_frozen; tests/evaluation/test_export.py compares them."
     )
+
+
+def test_a_variable_of_the_process_that_runs_a_graph(private_names):
+    @tf.function(autograph=False)
+    def count(step):
+        number = private_names.variable_of_process("tests/count", [], tf.int64)
+        is_there = tf.raw_ops.VarIsInitializedOp(resource=number.handle)
+        tf.cond(is_there, lambda: tf.no_op(), lambda: number.assign(step, read_value=False))
+        return number.assign_add(1)
+
+    found = [int(count(tf.constant(5, tf.int64))) for _ in range(2)]
+    assert found == [6, 7], advice("Look for how resource_variable_ops makes a variable of a handle.")
 
 
 def test_layers_within_layers(model, private_names):

@@ -378,10 +378,6 @@ def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndar
     return weights
 
 
-CLASSIFICATION = Classification()
-MULTI_LABEL = MultiLabel()
-REGRESSION = Regression()
-
 OBJECTIVES: Registry[Objective] = Registry(
     "objective", Objective, "ps_cluster.config.objectives", "ps_cluster.objectives"
 )

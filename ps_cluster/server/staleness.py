@@ -109,9 +109,6 @@ class NoCorrection(StalenessMethod):
     says = "stale gradients are applied as they are"
 
 
-NONE = NoCorrection()
-
-
 # Staleness method inverse.
 
 
@@ -132,9 +129,6 @@ class Inverse(StalenessMethod):
     name = "inverse"
     says = "a gradient counts for 1 / staleness"
     correction = InverseStaleness
-
-
-INVERSE = Inverse()
 
 
 # Staleness method gap_aware.
@@ -196,9 +190,6 @@ class GapAware(StalenessMethod):
     correction = GapScaling
 
 
-GAP_AWARE = GapAware()
-
-
 # Staleness method dc_constant.
 
 
@@ -223,9 +214,6 @@ class DcConstant(StalenessMethod):
     says = "delay compensation with a constant lambda"
     Settings = ConstantSettings
     correction = ConstantDelayCompensation
-
-
-DC_CONSTANT = DcConstant()
 
 
 # Staleness method dc_adaptive.
@@ -264,9 +252,6 @@ class DcAdaptive(StalenessMethod):
     says = "delay compensation with a lambda of each weight"
     Settings = AdaptiveSettings
     correction = AdaptiveDelayCompensation
-
-
-DC_ADAPTIVE = DcAdaptive()
 
 
 # Staleness method momentum.
@@ -309,9 +294,6 @@ def corrected_momentum(momentum: float, workers: int) -> float:
       workers: M, 1 or more, with about the same speed.
     """
     return max(0.0, momentum - (1 - 1 / workers))
-
-
-MOMENTUM = CorrectedMomentum()
 
 
 # Keep weights and statistics of past versions, to emulate with few workers the staleness of many.

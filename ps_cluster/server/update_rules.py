@@ -138,9 +138,6 @@ class Sgd(OptimizerRule):
     update = SgdUpdate
 
 
-SGD = Sgd()
-
-
 # Optimizer rule momentum.
 
 
@@ -172,9 +169,6 @@ class WithMomentum(OptimizerRule):
     update = MomentumUpdate
 
 
-MOMENTUM = WithMomentum()
-
-
 # Optimizer rule nesterov.
 
 
@@ -188,9 +182,6 @@ class Nesterov(OptimizerRule):
     name = "nesterov"
     Settings = MomentumSettings
     update = NesterovUpdate
-
-
-NESTEROV = Nesterov()
 
 
 # Optimizer rule adam.
@@ -267,9 +258,6 @@ class Adam(OptimizerRule):
     update = AdamUpdate
 
 
-ADAM = Adam()
-
-
 # Optimizer rule rmsprop.
 
 
@@ -327,9 +315,6 @@ class Rmsprop(OptimizerRule):
     update = RmspropUpdate
 
 
-RMSPROP = Rmsprop()
-
-
 # Optimizer rule compiled: a placeholder for the optimizer that a user's network was compiled with.
 
 
@@ -348,9 +333,6 @@ class Compiled(OptimizerRule):
     name = "compiled"
     Settings = CompiledSettings
     usual_rate = None
-
-
-COMPILED = Compiled()
 
 
 # Weight averaging on the parameter server while training goes on.

@@ -37,7 +37,7 @@ from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
-from ps_cluster.training.modes import DEVICE, LAYERS, WIDTH, LayerPlace, LayersSettings, SplitNetwork
+from ps_cluster.training.modes import DEVICE, LayerPlace, LayersSettings, SplitNetwork
 from ps_cluster.training.session import SessionStart, make_network, make_store
 from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of
 from ps_cluster.training.worker import AsynchronousSteps, Compute, worker_row
@@ -377,7 +377,7 @@ def cut_by_layers(
     config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
 ) -> SplitStep:
     """Cut a network for `workers`, see `SplitNetwork.cut`."""
-    settings = LAYERS.settings(config)
+    settings: LayersSettings = config.mode_kind.settings(config)
     tf.config.set_soft_device_placement(settings.soft_placement)
     try:
         blocks = blocks_of(network.model)
@@ -400,7 +400,7 @@ def cut_by_width(
     devices = [device_of(worker) for worker in range(workers)]
     try:
         with tf.device(device):
-            wide = WideNetwork(network, devices, WIDTH.settings(config).least_units)
+            wide = WideNetwork(network, devices, config.mode_kind.settings(config).least_units)
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
     return SplitStep(config, network, dataset.spec, train_examples=dataset.train_examples, network=wide)

@@ -217,9 +217,6 @@ class Constant(Schedule):
         return tf.ones_like(past)
 
 
-CONSTANT = Constant()
-
-
 # Schedule cosine.
 
 
@@ -234,9 +231,6 @@ class Cosine(Schedule):
         return settings.end_factor + (1 - settings.end_factor) * (1 + tf.cos(math.pi * past)) / 2
 
 
-COSINE = Cosine()
-
-
 # Schedule triangle.
 
 
@@ -246,6 +240,3 @@ class Triangle(Schedule):
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
         """Return the factor that falls linearly from 1 to `end_factor`."""
         return 1 - (1 - settings.end_factor) * past
-
-
-TRIANGLE = Triangle()

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ps_cluster.config.objectives import CLASSIFICATION
+from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.scorer import Scored
 from ps_cluster.launch import local_run
@@ -39,7 +39,7 @@ def place(tmp_path, sound, monkeypatch):
 
 class NoScorer:
     test_examples, unit = 20, "images"
-    objective = CLASSIFICATION
+    objective = OBJECTIVES["classification"]
 
     def __init__(self, *_):
         pass

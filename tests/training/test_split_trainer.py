@@ -8,7 +8,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.cuts import Block
-from ps_cluster.training.modes import LAYERS, LayerPlace, places_of
+from ps_cluster.training.modes import LayerPlace, places_of
 from ps_cluster.training.split_trainer import FairLock, devices_of, first_blocks, task_of
 
 BLOCKS = [
@@ -86,9 +86,7 @@ def test_a_batch_that_can_not_be_cut_into_micro_batches_is_refused():
 
 def test_a_device_that_is_not_there_is_an_error_only_without_soft_placement():
     there = [f"{task_of(worker)}/device:CPU:0" for worker in range(3)]
-    soft, hard = (
-        LAYERS.settings(config_of(placement="a=0,b=1:GPU:0,c=2", soft_placement=soft)) for soft in (True, False)
-    )
+    soft, hard = (config_of(placement="a=0,b=1:GPU:0,c=2", soft_placement=soft).mode for soft in (True, False))
     assert devices_of(soft, 3, there) == [there[0], f"{task_of(1)}/device:GPU:0", there[2]]
     with pytest.raises(UserError, match="got 'GPU:0' of worker 1, which has CPU:0"):
         devices_of(hard, 3, there)

@@ -18,7 +18,7 @@ from ps_cluster.launch.topology import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
 from ps_cluster.tools.compare.estimates import Metric, SeededValues
 from ps_cluster.tools.compare.records import FIELDS, Record
-from ps_cluster.training.modes import SYNC
+from ps_cluster.training.modes import Sync
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
 NO_STRAGGLER = "none"
@@ -135,7 +135,7 @@ def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[Vie
     if baseline is not None and baseline not in names:
         hint = did_you_mean(baseline, names)
         raise UserError(f"baseline: no arm is called '{baseline}': {hint}there are {', '.join(names)}")
-    baseline_arm = baseline or (SYNC.name if SYNC.name in names else names[0])
+    baseline_arm = baseline or (Sync.name if Sync.name in names else names[0])
     return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, baseline_arm)]
 
 

@@ -14,7 +14,7 @@ from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.result_rows import ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import phase_shares
-from ps_cluster.server.staleness import NONE as NO_METHOD
+from ps_cluster.server.staleness import NoCorrection
 from ps_cluster.tools.compare.estimates import Metric, metric_of
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; all of them are known
@@ -145,7 +145,7 @@ def read_record(run_root: Path) -> Record:
         root=run_dir.root,
         config=config,
         summary=summary,
-        arm=label if method == NO_METHOD.name else f"{label} {method}",
+        arm=label if method == NoCorrection.name else f"{label} {method}",
         metric=metric,
         scores=scores,
         best=metric.best(score.value for score in scores if score.value is not None and not score.diverged),

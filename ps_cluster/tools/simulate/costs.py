@@ -22,7 +22,7 @@ from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import phase_times
 from ps_cluster.system.machine import processor_of
-from ps_cluster.training.modes import ASYNC
+from ps_cluster.training.modes import Async
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 
@@ -224,8 +224,8 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     Raises:
       UserError: the run is of another mode, started more than once, or is too short.
     """
-    if run.config.mode.name != ASYNC.name:
-        raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {ASYNC.name}")
+    if run.config.mode.name != Async.name:
+        raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {Async.name}")
     if run.starts > 1:  # the CPU seconds are those of the last launcher only, or include steps that were rolled back
         raise UserError(
             f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"

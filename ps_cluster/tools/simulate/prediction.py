@@ -38,7 +38,7 @@ from ps_cluster.tools.simulate.costs import (
     read_run,
 )
 from ps_cluster.tools.simulate.training import OneMachine, SeparateMachines, Slow, Trained, gamma
-from ps_cluster.training.modes.waiting import SYNC_PS
+from ps_cluster.training.modes.waiting import SyncPs
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
 def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
     mode, backup = MODES[settings.mode], settings.backup_workers
     if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
-        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SYNC_PS.name} and more workers than that")
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SyncPs.name} and more workers than that")
     if settings.cores is not None and not settings.one_machine:
         raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
     if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:

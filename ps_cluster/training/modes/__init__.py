@@ -59,9 +59,6 @@ class Async(Mode):
         return self.name if simulated is None else f"{self.name} k={simulated}"
 
 
-ASYNC = Async()
-
-
 class Sync(Mode):
     """Synchronous training by all-reduce between the workers, without parameter servers."""
 
@@ -78,9 +75,6 @@ class Sync(Mode):
     trainer = Part.TRAIN_BY_ALL_REDUCE
 
 
-SYNC = Sync()
-
-
 class Single(Mode):
     """One process that trains by itself, as a baseline for the other modes."""
 
@@ -89,9 +83,6 @@ class Single(Mode):
     tasks = (CHIEF,)
     is_stale = False
     fixed_workers = "it has none"
-
-
-SINGLE = Single()
 
 
 # Modes layers and width: all workers take part in each step, each with a part of one network.
@@ -220,9 +211,6 @@ class Layers(SplitNetwork):
         return self.name if parts == 1 else f"{self.name} m={parts}"
 
 
-LAYERS = Layers()
-
-
 # Mode width.
 
 
@@ -248,6 +236,3 @@ class Width(SplitNetwork):
     ignores = SplitNetwork.ignores | {"optimizer.clip_norm"}
     unlabelled = SplitNetwork.unlabelled | {"least_units"}
     cut = Part.CUT_BY_WIDTH
-
-
-WIDTH = Width()

@@ -91,7 +91,7 @@ class OuterShard(ParameterShard):
         super().__init__(device, start, config, total_steps)
 
     def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
-        settings: DilocoSettings = DILOCO.settings(config)
+        settings: DilocoSettings = config.mode_kind.settings(config)
         every = settings.momentum_every or config.cluster.workers
         return DelayedNesterov(config, self._weights, every=every, spread=settings.momentum_spread)
 
@@ -111,7 +111,7 @@ class AsynchronousOuterShard(OuterShard):
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self._local_steps = config.batches_per_step
         self._batch_size = config.training.batch_size_per_worker
-        self.limits_batches = DILOCO.takes_fewer_batches(config)
+        self.limits_batches = config.mode_kind.takes_fewer_batches(config)
         super().__init__(device, start, config, total_steps)
         if self.limits_batches:
             self._lately = HEARD_OF * config.most_workers
@@ -175,9 +175,6 @@ class Diloco(LocalMode):
         return f"{self.name} H={config.batches_per_step}{dynamic}"
 
 
-DILOCO = Diloco()
-
-
 class SyncDilocoSettings(OuterSettings, SyncPsSettings):
     """As for diloco, in rounds."""
 
@@ -194,6 +191,3 @@ class SyncDiloco(LocalMode, SyncPs):
 
     def label(self, config: RunConfig) -> str:
         return f"{super().label(config)} H={config.batches_per_step}"
-
-
-SYNC_DILOCO = SyncDiloco()

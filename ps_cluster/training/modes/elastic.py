@@ -45,7 +45,7 @@ class ElasticSettings(ModeSettings):
 
 def moving_rate(config: RunConfig) -> float:
     """Return the share of their distance that an exchange moves a worker and the centre towards each other."""
-    settings: ElasticSettings = ELASTIC.settings(config)
+    settings: ElasticSettings = config.mode_kind.settings(config)
     return settings.beta / config.cluster.workers
 
 
@@ -154,6 +154,3 @@ class Elastic(LocalMode):
 
     def label(self, config: RunConfig) -> str:
         return f"{self.name} k={self.settings(config).local_steps}"
-
-
-ELASTIC = Elastic()

@@ -199,7 +199,8 @@ class BoundedShard(WaitingShard):
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
-        staleness, lag = BOUNDED.settings(config).bounds
+        settings: BoundedSettings = config.mode_kind.settings(config)
+        staleness, lag = settings.bounds
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
         workers, spare = config.most_workers, config.most_workers - config.training_workers
@@ -388,9 +389,6 @@ class Bounded(Mode):
         return " ".join([self.name, *(f"{name}={bound}" for name, bound in bounds if bound is not None)])
 
 
-BOUNDED = Bounded()
-
-
 # Mode sync-ps: rounds of synchronous training on the parameter server, with backup workers.
 
 _NOT_YET = -1  # in place of the version at which a worker is admitted
@@ -557,6 +555,3 @@ class SyncPs(Mode):
     def label(self, config: RunConfig) -> str:
         backups = self.late_workers(config)
         return f"{self.name} b={backups}" if backups else self.name
-
-
-SYNC_PS = SyncPs()

@@ -123,17 +123,15 @@ class CutOff(Lasting):
 class BadLink(CutOff):
     """The link of a worker's host is slow and long, and loses packets."""
 
+    name = "slow and lossy link"
+
     def __init__(self) -> None:
         super().__init__(WORKER, BAD_S)
-        self.name = "slow and lossy link"
+        self.name = BadLink.name
 
     def worsen(self, host: Host) -> None:
         host.slow(RATE, DELAY_MS, LOSS)
 
 
-HOST_VANISHES = HostVanishes()
-WORKER_NEVER_BACK = WorkerNeverBack()
-SILENT_WORKER = SilentWorker()
 CUT_OFF_WORKER = CutOff(WORKER)
 CUT_OFF_CHIEF = CutOff(CHIEF)
-BAD_LINK = BadLink()

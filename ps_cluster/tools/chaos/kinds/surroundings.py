@@ -100,9 +100,6 @@ def _unmount(call: Callable[..., None], folder: Path) -> None:
     call(program("umount"), "--lazy", str(folder))  # works even while a process uses the folder
 
 
-FULL_AT_LAST_CHECKPOINT = FullAtLastCheckpoint()
-OUT_OF_INODES = OutOfInodes()
-
 # Cut or slow the link between all tasks, in the run's own network.
 
 CUT_S, SLOW_S = 3.0, 6.0
@@ -159,9 +156,6 @@ class LinkSlow(_Link):
         return (*control, "add", "dev", "lo", "root", *rate), (*control, "del", "dev", "lo", "root")
 
 
-LINK_CUT = LinkCut()
-LINK_SLOW = LinkSlow()
-
 # Set the clock back for the run alone: the real clock is that of the whole machine.
 
 BACK_S = 3600
@@ -207,6 +201,3 @@ class ClockSetBack(FaultKind):
 
 def _shift_file(folder: Path) -> Path:
     return folder / "clock-shift"
-
-
-CLOCK_SET_BACK = ClockSetBack()

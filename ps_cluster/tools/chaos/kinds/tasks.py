@@ -109,10 +109,6 @@ class HangUp(FaultKind):
         return Injection(began, [TrainingBack(began)])
 
 
-FORK_SERVER_STOPPED = ForkServerStopped()
-HANG_UP = HangUp()
-
-
 # Limit one process by a control group of its own (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/), which the user
 # must be allowed to make.
 
@@ -189,10 +185,6 @@ class Throttled(Lasting):
             yield
             if count_in(group, "nr_throttled") == 0:
                 raise ChaosFailed(f"{task} was to get 5 % of a processor, and the kernel never held it back")
-
-
-OUT_OF_MEMORY = OutOfMemory()
-THROTTLED = Throttled()
 
 
 @contextmanager
