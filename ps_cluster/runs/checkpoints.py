@@ -267,7 +267,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
       CheckpointNotWritten: the disk is full or refuses.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         with create_beside(path) as file:
             _write_into(file, checkpoint)
     except OSError as error:

@@ -250,6 +250,7 @@ def test_the_newest_state_is_that_of_the_newest_leader_and_those_it_did_not_go_o
 def test_a_leader_removes_what_it_has_given_up_and_nothing_of_a_newer_leader(tmp_path):
     for state in (led(10, (1, 10)), led(20, (1, 20)), led(15, (1, 10), (3, 15)), led(30, (1, 10), (2, 30))):
         checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.epoch), state)
+    checkpoints.write(tmp_path / checkpoints.name_of(1, 0), led(1, (0, 1)))  # of a leader that nobody went on from
     checkpoints.save(tmp_path, led(12, (1, 10), (2, 12)), keep=9)  # leader 2 wakes up, and 3 leads
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {checkpoints.name_of(step, epoch) for step, epoch in ((10, 1), (12, 2), (15, 3))}

@@ -125,7 +125,10 @@ MUTANTS = {
         lambda run, at: run.put(at, 2, "staleness", run.rows[at]["version"][2]),
         "has staleness .* of version",
     ),
-    "another learning rate": (lambda run, at: run.put(at, 2, "learning_rate", 0.0999), "has learning_rate 0.0999"),
+    "another learning rate": (
+        lambda run, at: run.put(at, 2, "learning_rate", 0.0999),
+        r"has learning_rate 0.0999, where 0\.0*[1-9]\d* follows from the step",
+    ),
     "another number of examples": (lambda run, at: run.put(at, 2, "examples", 7), "has examples 7, where a step has"),
     "another version": (lambda run, at: run.put(at, 2, "version", 5), "version 5, where"),
     "an update too many": (lambda run, at: run.count(at, "applied", 1), "the weights were changed"),
