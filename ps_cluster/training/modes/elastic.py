@@ -19,7 +19,6 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
@@ -29,7 +28,7 @@ from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.registry import tf
 from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard, Push, after
 from ps_cluster.server.update_rules import decay_rates
-from ps_cluster.training.modes.local_steps import LocalMode, local_steps_field, take_local_steps
+from ps_cluster.training.modes.local_steps import LocalMode, Progress, local_steps_field, take_local_steps
 from ps_cluster.training.step import StepResult, TrainStep
 
 
@@ -122,7 +121,7 @@ class LocalSteps:
           weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
           statistics: float32 [m].
         Returns:
-          As `TrainStep`, with the distance moved in place of the gradient. The rest is as for `take_local_steps`.
+          As `TrainStep`, with the distance moved in place of the gradient. The rest is as for `Progress.result`.
         """
         own, before = tf.unstack(weights)
 
@@ -134,9 +133,10 @@ class LocalSteps:
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
             return result, moved - result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
 
-        nothing = tf.zeros_like(own, tf.float32)
-        moved, result = take_local_steps(self._local_steps, nothing, statistics, self._keep, take)
-        return replace(result, gradient=tf.cast(moved, own.dtype))
+        begun = Progress.begin(tf.zeros_like(own, tf.float32), statistics)
+        ended = take_local_steps(0, self._local_steps, begun, self._keep, take)
+        fresh = ended.statistics - self._keep**self._local_steps * statistics
+        return ended.result(self._local_steps, tf.cast(ended.state, own.dtype), fresh)
 
 
 class Elastic(LocalMode):

@@ -9,8 +9,7 @@ A step id is a period here: `local_steps` batches, whose numbers are step id x l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -42,41 +41,47 @@ class LocalMode(Mode):
         return steps
 
 
+class Progress(NamedTuple):
+    """What goes from each local step of a period to the next."""
+
+    state: tf.Tensor
+    statistics: tf.Tensor  # float32 [m]
+    numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
+
+    @classmethod
+    def begin(cls, state: tf.Tensor, statistics: tf.Tensor) -> Progress:
+        return cls(state, statistics, tf.zeros([3]))
+
+    def result(self, steps: int | tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> StepResult:
+        """Return the result of `steps` steps. Loss is the mean, metric the sum, and the learning rate the first one's."""
+        loss, metric, rate = tf.unstack(self.numbers)
+        return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate)
+
+
 def take_local_steps(
-    count: int | tf.Tensor,
-    state: tf.Tensor,
-    statistics: tf.Tensor,
+    first: int,
+    end: int | tf.Tensor,
+    progress: Progress,
     keep: Any,
     take: Callable[..., tuple[StepResult, tf.Tensor]],
-) -> tuple[tf.Tensor, StepResult]:
-    """Take `count` steps, one after the other.
+) -> Progress:
+    """Take the steps of a period from `first` up to `end`, one after the other.
 
     Args:
-      state: goes from each step to the next.
-      statistics: float32 [m], which the first step is given.
       keep: float32 [m], the share of the statistics that one step keeps.
       take: (position int64 [], state, statistics) → (the step's result, state).
-    Returns:
-      The last state, and a result without gradient: `fresh` is what all steps add to keep^count times the statistics
-      given; loss is the mean, metric the sum, and the learning rate the first one's.
     """
 
-    def body(
-        position: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
+    def body(position: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, ...]:
         result, state = take(position, state, statistics)
         loss, metric, rate = tf.unstack(numbers)
         rate = tf.where(position == 0, result.learning_rate, rate)
-        # One recursion from the statistics given, and one from 0. They differ by keep^position times the start.
-        statistics, fresh = (keep * vector + result.fresh for vector in (statistics, fresh))
-        return position + 1, state, statistics, fresh, tf.stack([loss + result.loss, metric + result.metric, rate])
+        numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
+        return position + 1, state, keep * statistics + result.fresh, numbers
 
-    start = (tf.zeros([], tf.int64), state, statistics, tf.zeros_like(statistics), tf.zeros([3]))
-    _, state, _, fresh, numbers = tf.while_loop(
-        lambda position, *_: position < tf.cast(count, tf.int64), body, start, parallel_iterations=1
-    )
-    loss, metric, rate = tf.unstack(numbers)
-    return state, StepResult(tf.zeros([0]), fresh, loss / tf.cast(count, tf.float32), metric, rate)
+    start, last = tf.constant(first, tf.int64), tf.cast(end, tf.int64)
+    _, *ended = tf.while_loop(lambda position, *_: position < last, body, (start, *progress), parallel_iterations=1)
+    return Progress(*ended)
 
 
 class WorkerState:
@@ -176,6 +181,33 @@ def _tell(*words: Any) -> tf.Tensor:
         return tf.constant(0)
 
 
+class LocalOptimizer:
+    """A worker's own weights and optimizer, in a graph: the variables of `WorkerState` and the operations on them."""
+
+    def __init__(self, training: LocalTraining, length: int, dtype: tf.DType):
+        """Name the variables. `length`: of the weights. `dtype`: that they are computed in."""
+        self._training, self._dtype = training, dtype
+        self.state = WorkerState()
+        self.weights = self.state.scratch("weights", [length], tf.float32)
+        self._rule = make_rule(training.settings, self.weights, training.factors, self.state.variable)
+
+    def take(self, step: tf.Tensor, first: int, end: int | tf.Tensor, progress: Progress) -> Progress:
+        """Take the steps `first` up to `end` of period `step`, as `take_local_steps` does."""
+        training, rule = self._training, self._rule
+
+        def take(position: tf.Tensor, before: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
+            with tf.control_dependencies([before]):
+                here = tf.cast(self.weights.read_value(), self._dtype)
+                taken = rule.applied.read_value()
+            result = training.step(step * training.local_steps + position, here, statistics)
+            gradient = tf.cast(result.gradient, tf.float32)
+            with tf.control_dependencies([gradient, taken]):
+                applied = rule.apply(gradient, result.learning_rate, taken)
+            return result, after([applied], before)
+
+        return take_local_steps(first, end, progress, training.keep, take)
+
+
 class LocalTraining:
     """One period of a worker: steps by itself with the run's optimizer rule, whose state stays with the worker."""
 
@@ -186,10 +218,9 @@ class LocalTraining:
           factors: float32 [n], the learning-rate factor of each weight.
           keep: float32 [m], the share of the statistics that one step keeps.
         """
-        self._step = step
-        self._settings = config.optimizer
-        self._factors, self._keep = factors, keep
-        self._local_steps = config.batches_per_step
+        self.step, self.settings, self.factors, self.keep = step, config.optimizer, factors, keep
+        self.local_steps = config.batches_per_step
+        self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
         self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, batches: tf.Tensor | None = None
@@ -201,31 +232,15 @@ class LocalTraining:
           batches: int64 [], how many of the period's steps to take; None: all.
         Returns:
           As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
-          `take_local_steps`.
+          `Progress.result`.
         """
-        state = WorkerState()
-        own = state.scratch("weights", weights.shape, tf.float32)
-        rule = make_rule(self._settings, own, self._factors, state.variable)
+        own = LocalOptimizer(self, weights.shape[0], weights.dtype)
         pulled = tf.cast(weights, tf.float32)
-        with tf.control_dependencies([state.load(step, [pulled]), own.assign(pulled, read_value=False)]):
+        with tf.control_dependencies([own.state.load(step, [pulled]), own.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
-
-        def take(position: tf.Tensor, before: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
-            with tf.control_dependencies([before]):
-                here = tf.cast(own.read_value(), weights.dtype)
-                taken = rule.applied.read_value()
-            result = self._step(step * self._local_steps + position, here, statistics)
-            gradient = tf.cast(result.gradient, tf.float32)
-            with tf.control_dependencies([gradient, taken]):
-                applied = rule.apply(gradient, result.learning_rate, taken)
-            return result, after([applied], before)
-
-        count = self._local_steps if batches is None else batches
-        ended, result = take_local_steps(count, begun, statistics, self._keep, take)
-        fresh = result.fresh
-        if batches is not None:
-            # The server keeps keep^H of its statistics. What fewer steps keep beyond that comes from those that were pulled.
-            fresh += (self._keep ** tf.cast(batches, tf.float32) - self._keep**self._local_steps) * statistics
-        with tf.control_dependencies([state.save([ended])]):
-            moved = pulled - own.read_value()
-        return replace(result, gradient=tf.cast(moved, weights.dtype), fresh=fresh)
+        count = self.local_steps if batches is None else batches
+        ended = own.take(step, 0, count, Progress.begin(begun, statistics))
+        with tf.control_dependencies([own.state.save([ended.state])]):
+            moved = pulled - own.weights.read_value()
+        fresh = ended.statistics - self.kept * statistics
+        return ended.result(count, tf.cast(moved, weights.dtype), fresh)
