@@ -101,6 +101,7 @@ class ParameterShard:
     """A parameter server's contiguous slice of weights and statistics, with its slots, version and ledger.
 
     Attributes:
+      length, statistics_length: n and m of this slice. wire: the dtype of its messages' weights.
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
       limits_batches: whether a pull says how many batches the worker may take.
       worker_vectors, worker_slots: as of `Correction`.
@@ -113,7 +114,7 @@ class ParameterShard:
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self._device = device
         self._keep = start.keep  # a constant of the graph, on the parameter server
-        self._wire = tf.dtypes.as_dtype(config.wire)
+        self.wire = tf.dtypes.as_dtype(config.wire)
         method = METHODS[config.staleness.method]
         with tf.device(device):
             self._weights = tf.Variable(start.weights)
@@ -130,13 +131,13 @@ class ParameterShard:
             self._ledger = ShardLedger(config.ledger_window)
             # Without a unique name it shares its lock with every other section made eagerly on the device.
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
-        self.length = len(start.weights)
-        statistics = (tf.float32, len(start.statistics))
-        weights, columns = (self._wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
+        self.length, self.statistics_length = len(start.weights), len(start.statistics)
+        statistics = (tf.float32, self.statistics_length)
+        weights, columns = (self.wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
         is_sent = device.startswith("/job:ps")  # else it is in this process
         numbers = (tf.int64, 3 if self.limits_batches else 2)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
-        self._push_message = MessageLayout(((self._wire, self.length), statistics, (tf.int64, 3), columns), is_sent)
+        self._push_message = MessageLayout(((self.wire, self.length), statistics, (tf.int64, 3), columns), is_sent)
 
     def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
         """Make the rule that applies updates. `factors`: float32 [n], the learning-rate factor of each weight."""
@@ -174,7 +175,7 @@ class ParameterShard:
         """Return the answer to a pull. Call it in the critical section."""
         (weights, statistics), version = self._given_to(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
-            weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
+            weights = tf.cast(tf.identity(weights), self.wire)  # a cast to the same dtype is no operation
         numbers = [version, tf.cast(self._has(step), tf.int64)]
         numbers += [self._batches_for(worker)] if self.limits_batches else []
         return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, tf.stack(numbers)])

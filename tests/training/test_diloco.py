@@ -9,11 +9,12 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
 from ps_cluster.training.modes.local_steps import STATE_FILES, LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 PERIOD, RATE = 4, 0.1
@@ -221,3 +222,57 @@ def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match=r"mode.momentum_spread: got 0.5: at most 1 / mode.momentum_every, 1 / 3"):
         config_of(**{"mode.momentum_spread": 0.5})
     assert config_of(**{"mode.momentum_spread": 0.5, "mode.momentum_every": 2}).mode.momentum_spread == 0.5
+
+
+class PlainFragments:
+    """A worker and its server in numpy: plain SGD, and outer steps of rate 0.7 without momentum, slice by slice."""
+
+    def __init__(self, slices, steps):
+        self.server = START.copy()
+        self.own, self.pulled = START.copy(), START.copy()
+        self._places = np.array_split(np.arange(LENGTH), slices)[::-1]
+        self._ends = [steps * (place + 1) // slices for place in range(slices)]
+        self._steps = steps
+
+    def period(self, number):
+        for position in range(self._steps):
+            batch = number * self._steps + position
+            self.own = self.own - RATE * (self.own - (batch % 5 - 2))
+            for place, end in zip(self._places, self._ends):
+                if end == position + 1:
+                    self.server[place] -= 0.7 * (self.pulled[place] - self.own[place])
+                    self.own[place] = self.pulled[place] = self.server[place]
+
+
+@pytest.mark.parametrize("slices", [2, 3])
+def test_with_fragments_each_slice_is_exchanged_after_other_local_steps(slices, tmp_path):
+    fragments = {"mode.fragments": True, "cluster.parameter_servers": slices, "cluster.workers": 1}
+    outer = {"mode.outer_momentum": 0.0, "optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
+    config = config_of(**fragments, **outer)
+    (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
+    values = {"mode.name": "diloco", "mode.local_steps": PERIOD, "mode.outer_momentum": 0.0, **fragments}
+    store = make_store(slices, kind=AsynchronousOuterShard, values=values, rule="sgd", statistics=0)
+    run = diloco_function(store, LocalTraining(quadratic, config, ONES, NOTHING), config)
+    plain = PlainFragments(slices, PERIOD)
+    for steps in ([0, 1], [2], [3, 4, 5]):  # what a worker has of a slice outlives a dispatch
+        run(tf.constant(steps, tf.int64), tf.constant(0.0, tf.float64))
+        for number in steps:
+            plain.period(number)
+        assert state_of(store)["weights"] == pytest.approx(plain.server, rel=1e-4, abs=1e-5)
+    rows, counts = ledger_of(store)
+    for own, numbers in zip(rows, counts):
+        assert own["step"].tolist() == list(range(6)) and not own["staleness"].any() and numbers["version"] == 6
+        assert own["metric"][0] <= sum(range(PERIOD)) + PERIOD == rows[0]["metric"][0]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"cluster.parameter_servers": 1}, r"from 2 to mode.local_steps, 4, parameter servers \(there are 1\)"),
+        ({"cluster.parameter_servers": 5}, r"there are 5"),
+        ({"cluster.parameter_servers": 2, "mode.dynamic_steps": True}, "no mode.dynamic_steps"),
+    ],
+)
+def test_fragments_need_slices_and_fixed_steps(values, says):
+    with pytest.raises(UserError, match=f"mode.fragments: got true: .*{says}"):
+        config_of(**{"mode.fragments": True, **values})

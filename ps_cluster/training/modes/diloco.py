@@ -8,16 +8,29 @@ gradient g = θ - θ_w. The server applies Nesterov's momentum to it. A push is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.registry import Momentum, tf
-from ps_cluster.server.shard import InitialState, ParameterShard, Push
+from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore, Push, after, now_after
 from ps_cluster.server.update_rules import UpdateRule
-from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining, local_steps_field
+from ps_cluster.training.modes.local_steps import (
+    LocalMode,
+    LocalOptimizer,
+    LocalTraining,
+    Progress,
+    WorkerState,
+    local_steps_field,
+)
 from ps_cluster.training.modes.waiting import RoundShard, SyncPs, SyncPsSettings, put
+from ps_cluster.training.step import WorkerIdentity
+from ps_cluster.training.worker import AsynchronousSteps, SlowDown, steps_function, worker_row
 
 HEARD_OF = 4  # a worker that pushed within so many pushes for each worker counts for the highest speed
 
@@ -32,6 +45,10 @@ class DilocoSettings(OuterSettings):
     dynamic_steps: bool = Field(
         default=False,
         description="A slower worker takes fewer local steps: local_steps x its speed / the highest speed, rounded down.",
+    )
+    fragments: bool = Field(
+        default=False,
+        description="Exchange the slice of each parameter server after other local steps, so that no moment carries all.",
     )
     momentum_every: int | None = Field(
         default=None,
@@ -140,6 +157,120 @@ class AsynchronousOuterShard(OuterShard):
         return tf.where(speeds[worker] > 0, tf.clip_by_value(steps, 1, self._local_steps), self._local_steps)
 
 
+# Fragments: each slice has its own moment of a period.
+
+
+class FragmentedWorker:
+    """What a worker's process keeps of each slice between its exchanges, in a graph: weights, statistics and version pulled.
+
+    Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap: with S slices and H local
+    steps, slice S - 1 is exchanged after H / S steps of each period, slice S - 2 after 2 H / S, and slice 0 after all. The
+    worker goes on from its own weights of the other slices, so between two exchanges of a slice there are H steps.
+    """
+
+    def __init__(self, store: ParameterStore, training: LocalTraining):
+        lengths, counts = zip(*[(part.length, part.statistics_length) for part in store.slices])
+        self._slices, self._training = store.slices, training
+        self._ends, self._statistics_ends = np.cumsum(lengths), np.cumsum(counts)
+        self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
+
+        def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
+            return WorkerState.scratch(f"{training.session}/{name}", shape, dtype)
+
+        self._pulled = variable("pulled", [int(self._ends[-1])])
+        self._statistics = variable("statistics", [int(self._statistics_ends[-1])])
+        self._statistics_pulled = variable("statistics pulled", [int(self._statistics_ends[-1])])
+        self._versions = variable("versions", [len(lengths)], tf.int64)
+
+    def begin(self, store: ParameterStore, worker: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        """Pull all slices where this process has none yet. Returns a tensor to depend on."""
+
+        def pull() -> tf.Tensor:
+            pulled = store.pull(worker)
+            weights = tf.cast(pulled.weights, tf.float32)
+            kept = [(self.own.weights, weights), (self._pulled, weights), (self._versions, pulled.versions)]
+            kept += [(one, pulled.statistics) for one in (self._statistics, self._statistics_pulled)]
+            return after([variable.assign(value, read_value=False) for variable, value in kept], 0)
+
+        is_there = tf.raw_ops.VarIsInitializedOp(resource=self._versions.handle)
+        begun = tf.cond(is_there, lambda: 0, pull)
+        return after([self.own.state.load(step, [begun])], begun)
+
+    def take(self, step: tf.Tensor, first: int, end: int, progress: Progress) -> Progress:
+        """Take local steps, and keep the statistics that they leave. See `LocalOptimizer.take`."""
+        with tf.control_dependencies([progress.state]):
+            statistics = self._statistics.read_value()
+        ended = self.own.take(step, first, end, progress._replace(statistics=statistics))
+        with tf.control_dependencies([self._statistics.assign(ended.statistics, read_value=False)]):
+            return ended._replace(state=tf.identity(ended.state))
+
+    def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
+        """Push how far slice `index` came since its last exchange, and go on from the answer. Returns a tensor as above."""
+        part = self._slices[index]
+        of, of_statistics = (
+            slice(int(ends[index]) - length, int(ends[index]))
+            for ends, length in ((self._ends, part.length), (self._statistics_ends, part.statistics_length))
+        )
+        with tf.control_dependencies([needed]):
+            moved = self._pulled.read_value()[of] - self.own.weights.read_value()[of]
+            before, now = (one.read_value()[of_statistics] for one in (self._statistics_pulled, self._statistics))
+            version = self._versions.read_value()[index]
+        fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
+        answer = part.exchange(step, version, tf.cast(moved, part.wire), fresh, row, step)
+        weights, statistics, numbers = part.read_message(answer)
+        weights = tf.cast(weights, tf.float32)
+        kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]
+        kept += [one[of_statistics].assign(statistics) for one in (self._statistics, self._statistics_pulled)]
+        with tf.control_dependencies(kept):
+            return after([self._versions[index].assign(numbers[0])], 0)
+
+
+def diloco_function(
+    store: ParameterStore, compute: LocalTraining, config: RunConfig, *, repeats: bool = False
+) -> Callable[..., Any]:
+    """Return the graph of a dispatch: that of `steps_function`, or one that exchanges the slices one by one."""
+    settings: DilocoSettings = config.mode_kind.settings(config)
+    if not settings.fragments:
+        return steps_function(store, compute, config, repeats=repeats)
+    slices, steps = len(store.slices), config.batches_per_step
+    stragglers = parse_stragglers(config.cluster.straggler)
+    slow_down = SlowDown(stragglers, config.most_workers, config.training.seed)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+    def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        identity, worker = WorkerIdentity.read(), FragmentedWorker(store, compute)
+
+        def body(position: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            step = step_ids[position]
+            asked = began = now_after(before)
+            progress = Progress.begin(before, tf.zeros([0]))
+            for place, index in enumerate(reversed(range(slices))):
+                first, end = (steps * k // slices for k in (place, place + 1))
+                progress = worker.take(step, first, end, progress)
+                computed = now_after(progress.state)
+                waited = slow_down.wait(identity.worker, step, computed - began)
+                row = worker_row(
+                    identity, config.examples_per_step, progress.result(end, tf.zeros([0]), tf.zeros([0])),
+                    scheduled_time=scheduled, asked_time=asked, admitted_time=asked, pulled_time=asked,
+                    computed_time=computed, pushed_time=now_after(computed, *waited),
+                )  # fmt: skip
+                exchanged = worker.exchange(index, step, row, after([row], progress.state))
+                progress, began = progress._replace(state=exchanged), now_after(exchanged)
+            return position + 1, after([worker.own.state.save([progress.state])], progress.state)
+
+        begun = worker.begin(store, identity.worker, step_ids[0])
+        return tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)[
+            1
+        ]
+
+    dispatch: Callable[..., Any] = run_steps
+    return dispatch
+
+
+class DilocoSteps(AsynchronousSteps):
+    graph = staticmethod(diloco_function)
+
+
 class OuterRoundShard(OuterShard, RoundShard):
     """A slice that takes an outer step with the mean of each round's outer gradients."""
 
@@ -155,11 +286,18 @@ class Diloco(LocalMode):
     rated_as = "single"
     unlabelled = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
     slice = AsynchronousOuterShard
+    work = DilocoSteps
     step = LocalTraining
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
         settings: DilocoSettings = self.settings(config)
+        servers = config.cluster.parameter_servers
+        if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
+            raise ValueError(
+                f"mode.fragments: got true: it needs from 2 to mode.local_steps, {settings.local_steps}, parameter servers "
+                f"(there are {servers}), and no mode.dynamic_steps"
+            )
         every = settings.momentum_every or config.cluster.workers
         if settings.momentum_spread > 1 / every:
             raise ValueError(
@@ -171,8 +309,9 @@ class Diloco(LocalMode):
         return settings.dynamic_steps
 
     def label(self, config: RunConfig) -> str:
-        dynamic = " dynamic" if self.takes_fewer_batches(config) else ""
-        return f"{self.name} H={config.batches_per_step}{dynamic}"
+        settings: DilocoSettings = self.settings(config)
+        kinds = [name for name, is_on in vars(settings).items() if is_on is True]
+        return " ".join([f"{self.name} H={config.batches_per_step}", *kinds])
 
 
 class SyncDilocoSettings(OuterSettings, SyncPsSettings):

@@ -8,6 +8,7 @@ A step id is a period here: `local_steps` batches, whose numbers are step id x l
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -220,6 +221,7 @@ class LocalTraining:
         """
         self.step, self.settings, self.factors, self.keep = step, config.optimizer, factors, keep
         self.local_steps = config.batches_per_step
+        self.session = uuid.uuid4().hex  # another leader's training has other variables in the same worker
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
