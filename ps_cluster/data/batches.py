@@ -55,15 +55,34 @@ def batch_of(
     seen = examples if sample is None else sample.size(examples)
     position = step // abreast * batch_size + tf.range(batch_size, dtype=tf.int64)
     epochs = position // seen
-    low, high = (tf.fill([batch_size], tf.constant(word, tf.int64)) for word in (seed & 0xFFFF_FFFF, seed >> 32))
-    ids = _shuffled(position % seen, tf.stack([low, high, epochs], axis=1), seen)
+    ids = _shuffled(position % seen, _key(seed, epochs), seen)
     return Batch(seed, step, ids if sample is None else of_sample(sample, ids, examples), epochs)
 
 
 def of_sample(sample: Sample, positions: tf.Tensor, examples: int) -> tf.Tensor:
     """Return the ids of the examples at these positions of a sample, int64 [B]: a pure function of both."""
-    key = tf.constant([sample.seed, _SAMPLES, 0], tf.int64)
+    key = _key(sample.seed, tf.constant(_SAMPLES, tf.int64))
     return _shuffled(positions * sample.of + sample.index, key, examples * sample.copies) % examples
+
+
+def _key(seed: int, number: tf.Tensor) -> tf.Tensor:
+    """Mix a seed and a number (int64 [...]) into a key of the shuffle, int64 [..., 3].
+
+    The shuffle uses the low bits alone of each word: 8 of them up to 65,536 examples. Without mixing, seeds 0 and 256 give
+    the same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea, Flood
+    2014, "Fast splittable pseudorandom number generators", OOPSLA).
+    """
+    state = _mixed(_mixed(tf.constant(seed, tf.uint64)) + tf.cast(number, tf.uint64))
+    words = [_mixed(state + tf.constant(place, tf.uint64)) for place in range(3)]
+    return tf.stack([tf.cast(tf.bitwise.right_shift(word, tf.constant(32, tf.uint64)), tf.int64) for word in words], -1)
+
+
+def _mixed(bits: tf.Tensor) -> tf.Tensor:
+    bits += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint64)))
+        bits *= tf.constant(factor, tf.uint64)
+    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(31, tf.uint64)))
 
 
 def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
