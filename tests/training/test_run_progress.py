@@ -193,6 +193,13 @@ def test_how_long_to_wait_for_an_update_is_learned_from_the_slowest_workers_step
     assert waits(progress, (0, 134), (1, 175), (0, 198), start=2) == [3 * 64, 3 * 100, 3 * 100]
 
 
+def test_steps_that_are_seen_in_one_look_share_its_time():
+    progress = make_progress(steps=100)
+    waits(progress, (0, 70))
+    look(progress, applied((1, 2, 0, 0, 100, 110.0), (2, 3, 0, 0, 100, 190.0)))
+    assert progress.step_seconds == (190 - 70) / 2
+
+
 def test_one_long_pause_teaches_nothing_and_a_new_process_begins_anew():
     progress = make_progress(steps=100)
     waits(progress, *((0, 10 * step) for step in range(5)))
