@@ -183,6 +183,8 @@ class Mode:
             raise ValueError(
                 f"cluster.parameter_servers: got {servers}: mode {self.name} works with {self.most_parameter_servers}"
             )
+        if config.loses_of_pushes and not self.has_parameter_servers:
+            raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes")
         if self.own_rule is not None and config.optimizer.rule != self.own_rule:
             raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {self.own_rule}")
 

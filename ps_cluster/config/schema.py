@@ -180,6 +180,9 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
 # The sections.
 
 
+LOSSY = ("int8", "top_k")  # values of cluster.wire
+
+
 class ClusterSettings(Section):
     workers: int = Field(
         ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Workers; on one machine at most {MOST_WORKERS}."
@@ -203,9 +206,12 @@ class ClusterSettings(Section):
         le=256,
         description="Threads of one operation in a worker. Keep 1 where there are as many workers as cores.",
     )
-    wire: Literal["auto", "bfloat16", "float32"] = Field(
-        description="Dtype of weights and gradients between the processes; auto: the network's."
+    wire: Literal["auto", "bfloat16", "float32", "int8", "top_k"] = Field(
+        description="Dtype of weights and gradients between the processes; auto: the network's. int8: gradients in whole "
+        "steps of a scale for each 256, top_k: their largest values alone; weights then go in bfloat16, and what a push "
+        "leaves out is added to the worker's next one."
     )
+    top_k_share: float = Field(gt=0, le=1, description="Share of the values that a push sends where `wire` is top_k.")
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
         description=(
             "Step ids sent to a worker at once; each is still pulled and pushed on its own. auto: half a "
@@ -505,8 +511,15 @@ class RunConfig(Section):
 
     @property
     def wire(self) -> str:
-        """The dtype of weights and gradients between the processes: "bfloat16" or "float32"."""
+        """The dtype of weights between the processes, and of gradients that are sent whole: "bfloat16" or "float32"."""
+        if self.loses_of_pushes:
+            return "bfloat16"
         return self.model.precision if self.cluster.wire == "auto" else self.cluster.wire
+
+    @property
+    def loses_of_pushes(self) -> bool:
+        """True if a push leaves something out, which the worker's next one brings along."""
+        return self.cluster.wire in LOSSY
 
     def with_values(self, values: Layer) -> RunConfig:
         """Return a validated configuration with some values replaced, e.g. `{"model.precision": "float32"}`."""

@@ -242,9 +242,15 @@ def _tasks(summary: Json, *, addresses: bool) -> Table:
         table.add_row(name, str(worker["pid"]), *counts, *address)
     for server in summary["parameter_servers"]:
         holds = f"{server['address'] or '–'}, holds {number(server['parameters'])} parameters"
+        if server["pushed_bytes"] is not None:
+            holds += f", got {_megabytes(server['pushed_bytes'])}, sent {_megabytes(server['pulled_bytes'])}"
         pid = str(server["pid"] or "–")
         table.add_row(f"ps {server['index']}", pid, "", "", number(server["restarts"]), *([holds] if addresses else []))
     return table
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 def _places(run_dir: RunDir) -> Iterator[str]:

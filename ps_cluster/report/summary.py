@@ -225,17 +225,17 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
 
 
 def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
-    parameters = {row.index: row.parameters for row in rows}
+    sizes = {row.index: row.model_dump(exclude={"index"}) for row in rows}
     servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
     return [
         ServerSummary(
             index=index,
             pid=servers[index].pid if index in servers else None,
             address=servers[index].address if index in servers else None,
-            parameters=parameters.get(index),
             restarts=restarts.get(("ps", index), 0),
+            **sizes.get(index, {}),
         )
-        for index in sorted(parameters.keys() | servers)
+        for index in sorted(sizes.keys() | servers)
     ]
 
 

@@ -280,10 +280,12 @@ class Proof(Row):
 
 
 class ServerSize(Row):
-    """A parameter server and the number of its parameters."""
+    """A parameter server: the number of its parameters, and the bytes of all pushes to it and pulls from it."""
 
     index: Index
     parameters: Count
+    pushed_bytes: Count | None = None
+    pulled_bytes: Count | None = None
 
 
 class TrainingNumbers(Row):
@@ -335,6 +337,8 @@ class ServerSummary(Row):
     pid: Pid | None = None
     address: Word | None = None
     parameters: Count | None = None
+    pushed_bytes: Count | None = None
+    pulled_bytes: Count | None = None
     restarts: Count = 0
 
 

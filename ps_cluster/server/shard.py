@@ -30,6 +30,7 @@ from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
+from ps_cluster.server.compression import codec_of
 from ps_cluster.server.staleness import Correction, VersionHistory
 from ps_cluster.server.update_rules import Lookahead, UpdateRule, make_rule
 
@@ -134,10 +135,21 @@ class ParameterShard:
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         statistics = (tf.float32, self.statistics_length)
         weights, columns = (self.wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
+        self.codec = codec_of(config, self.length)
         is_sent = device.startswith("/job:ps")  # else it is in this process
         numbers = (tf.int64, 3 if self.limits_batches else 2)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
-        self._push_message = MessageLayout(((self.wire, self.length), statistics, (tf.int64, 3), columns), is_sent)
+        self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
+
+    @property
+    def push_bytes(self) -> int:
+        """The bytes of a push, without the headers of the network's protocols."""
+        return self._push_message.bytes
+
+    @property
+    def pull_bytes(self) -> int:
+        """The bytes of the answer to a pull."""
+        return self._pull_message.bytes
 
     def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
         """Make the rule that applies updates. `factors`: float32 [n], the learning-rate factor of each weight."""
@@ -229,10 +241,10 @@ class ParameterShard:
         Args:
           ids: the step, the version that it pulled, and the step that follows, int64 [] each.
         """
-        message = self._push_message.pack([gradient, fresh, tf.stack(ids), row])
+        message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), row])
         with tf.device(self._device):
-            gradient, fresh, numbers, row = self._push_message.unpack(message)
-            return Push(numbers[0], numbers[1], tf.cast(gradient, tf.float32), fresh, row), numbers[2]
+            *sent, fresh, numbers, row = self._push_message.unpack(message)
+            return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row), numbers[2]
 
     def _take(self, push: Push) -> tf.Tensor:
         return self._section.execute(lambda: self._enter(push))
@@ -496,6 +508,11 @@ class MessageLayout:
             yield tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)
 
     @property
+    def bytes(self) -> int:
+        """The bytes of the vectors."""
+        return sum(dtype.size * length for dtype, length in self.fields)
+
+    @property
     def _large(self) -> list[bool]:
         return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
 
@@ -593,6 +610,11 @@ class ParameterStore:
         )  # slices may measure a little differently: the first one's word counts
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay, most)
 
+    def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Return what the slices are sent of a vector, float32 [n] both. `seed`: int32 [2]."""
+        parts = zip(self.slices, tf.split(vector, self._weight_lengths), strict=True)
+        return tf.concat([part.codec.rounded(own, seed + index) for index, (part, own) in enumerate(parts)], 0)
+
     def push(
         self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tf.Tensor:
@@ -600,7 +622,8 @@ class ParameterStore:
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
-          gradient: wire dtype [n]. fresh: float32 [m], what the step adds to the kept share of the statistics.
+          gradient: [n] in the wire's dtype, or in float32 where pushes are compressed.
+          fresh: float32 [m], what the step adds to the kept share of the statistics.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
           int32 [ps]: APPLIED, REFUSED (the slice had this step already) or DROPPED (it came too late).

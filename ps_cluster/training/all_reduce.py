@@ -201,7 +201,7 @@ def all_reduce_function(
 
     The first is the sum of all workers' stops. The others are a digest of each worker's weights after the updates.
     """
-    computation = TimedComputation(compute, config)
+    computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
     (replica,) = store.slices
 

@@ -23,6 +23,7 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
+from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
@@ -295,7 +296,15 @@ class Session:
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, on_rows)
         if self._saver.problem:
             proof |= {"holds": False, "problems": [self._saver.problem, *proof["problems"]]}
-        servers = [ServerSize(index=index, parameters=part.length) for index, part in enumerate(self.store.slices)]
+        servers = [
+            ServerSize(
+                index=index,
+                parameters=part.length,
+                pushed_bytes=pushes * part.push_bytes,
+                pulled_bytes=pushes * part.pull_bytes,
+            )  # fmt: skip
+            for index, (part, pushes) in enumerate(zip(self.store.slices, self._pushes, strict=True))
+        ]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
             if config.on_parameter_servers:  # without them each process applies its own updates
@@ -306,6 +315,12 @@ class Session:
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
         more = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
         return result.model_copy(update=more | {"parameter_servers": servers if config.on_parameter_servers else []})
+
+    @property
+    def _pushes(self) -> list[int]:
+        """The pushes that each slice has got, and so about the pulls from it."""
+        pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
+        return [int(count) for count in self.progress.counts[:, pushed].sum(axis=1)]
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
         """Return how many rows there are up to the last one of a leader with other settings of rate or bound."""

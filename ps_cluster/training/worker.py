@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +30,7 @@ from ps_cluster.config.schema import (
     parse_stragglers,
 )
 from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.server.compression import ErrorFeedback
 from ps_cluster.server.shard import NO_STEP, Messages, ParameterStore, Pulled, after, now_after
 from ps_cluster.training.step import StepResult, WorkerIdentity
 
@@ -52,8 +54,9 @@ def worker_row(
 class TimedComputation:
     """Computes a step from the pulled parameters, and its row; slow on purpose where stragglers are configured."""
 
-    def __init__(self, compute: Compute, config: RunConfig):
+    def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute = compute
+        self._feedback = feedback_of(config, store)
         self._batch_size, self._batches = config.training.batch_size_per_worker, config.batches_per_step
         self._slow_down = SlowDown(
             parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed
@@ -74,6 +77,8 @@ class TimedComputation:
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
+        if self._feedback is not None:
+            result = replace(result, gradient=self._to_send(step_id, pulled, result.gradient))
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         batches = self._batches if pulled.batches is None else pulled.batches
@@ -83,6 +88,16 @@ class TimedComputation:
             computed_time=computed_time, pushed_time=now_after(computed_time, *waited),
         )  # fmt: skip
         return result, row
+
+    def _to_send(self, step_id: tf.Tensor, pulled: Pulled, gradient: tf.Tensor) -> tf.Tensor:
+        assert self._feedback is not None
+        send = partial(self._feedback, step_id, gradient)
+        # A replay is refused, so nothing that was left out may go with it.
+        return (
+            send()
+            if pulled.is_replay is None
+            else tf.cond(pulled.is_replay, lambda: tf.cast(gradient, tf.float32), send)
+        )
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
@@ -100,6 +115,12 @@ class TimedComputation:
         return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
 
 
+def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | None:
+    """Return what keeps for a worker's next push what is left out of one; None where nothing is."""
+    length = sum(part.length for part in store.slices)
+    return ErrorFeedback(store.rounded, length, config.training.seed) if config.loses_of_pushes else None
+
+
 def steps_function(
     store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
 ) -> Callable[..., Any]:
@@ -110,7 +131,7 @@ def steps_function(
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
         some per cent.
     """
-    computation = TimedComputation(compute, config)
+    computation = TimedComputation(compute, config, store)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:

@@ -20,6 +20,7 @@ def make_store(
     wire="float32",
     kind=ParameterShard,
     values=None,
+    length=LENGTH,
     **optimizer,
 ):
     if optimizer.get("rule") == "sgd":
@@ -29,8 +30,8 @@ def make_store(
     return ParameterStore(
         ["/device:CPU:0"] * slices,
         InitialState(
-            np.linspace(-1, 1, LENGTH, dtype=np.float32),
-            np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
+            np.linspace(-1, 1, length, dtype=np.float32),
+            np.ones(length, np.float32) if factors is None else np.asarray(factors, np.float32),
             np.zeros(statistics, np.float32),
             np.full(statistics, keep, np.float32),
         ).split(slices),

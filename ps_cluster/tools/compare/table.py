@@ -9,7 +9,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -52,7 +52,15 @@ def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
         "replays_refused": lambda record: record.summary.updates.replays_refused,
         "cpu_seconds": lambda record: record.summary.cpu_seconds,
         "peak_memory_bytes": lambda record: record.summary.peak_memory_bytes,
+        "pushed_bytes": lambda record: _total(server.pushed_bytes for server in record.summary.parameter_servers),
+        "pulled_bytes": lambda record: _total(server.pulled_bytes for server in record.summary.parameter_servers),
     }
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Return their sum; None where one is unknown, or there are none."""
+    known = list(counts)
+    return sum(count for count in known if count is not None) if known and None not in known else None
 
 
 def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:

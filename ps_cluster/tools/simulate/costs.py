@@ -166,7 +166,18 @@ def make_costs(values: dict[str, Any], origin: str) -> Costs:
 
 # Measure costs from a finished run: wall seconds from its ledger, CPU seconds from its summary.
 
-WIRE_BYTES = {"float32": 4, "bfloat16": 2}
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+def bytes_per_parameter(config: RunConfig) -> float:
+    """Return the mean bytes of a parameter in a push and a pull."""
+    sent_with_place = 8
+    pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
+    if config.cluster.wire == "top_k":
+        pushed = sent_with_place * config.cluster.top_k_share
+    return (pushed + WIRE_BYTES[config.wire]) / 2
+
+
 COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
 
 
@@ -245,7 +256,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
         "measured_on": _about(run, servers),
         "processor": run.processor,
         "parameters": run.parameters,
-        "bytes_per_parameter": WIRE_BYTES[run.config.wire],
+        "bytes_per_parameter": bytes_per_parameter(run.config),
         "examples_per_step": run.config.examples_per_step,
         "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
         "compute_seconds": walls["compute"],

@@ -27,11 +27,11 @@ from ps_cluster.launch.topology import keeps_to_cores
 from ps_cluster.system import machine
 from ps_cluster.system.machine import allowance, processor_of
 from ps_cluster.tools.simulate.costs import (
-    WIRE_BYTES,
     Costs,
     FinishedRun,
     Links,
     SimulatedCluster,
+    bytes_per_parameter,
     calibrate,
     costs_of,
     known_costs,
@@ -214,7 +214,7 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
         ("examples a step", costs.examples_per_step, run.config.examples_per_step),
-        ("bytes of a parameter on the wire", costs.bytes_per_parameter, WIRE_BYTES[run.config.wire]),
+        ("bytes of a parameter on the wire", costs.bytes_per_parameter, bytes_per_parameter(run.config)),
         ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),
     ):
         if costed != done:

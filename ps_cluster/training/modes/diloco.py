@@ -18,6 +18,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.registry import Momentum, tf
 from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.server.compression import ErrorFeedback
 from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore, Push, after, now_after
 from ps_cluster.server.update_rules import UpdateRule
 from ps_cluster.training.modes.local_steps import (
@@ -174,6 +175,12 @@ class FragmentedWorker:
         self._ends, self._statistics_ends = np.cumsum(lengths), np.cumsum(counts)
         self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
 
+        self._feedback = [
+            ErrorFeedback(part.codec.rounded, part.length, index)
+            for index, part in enumerate(self._slices)
+            if part.codec.loses
+        ]
+
         def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
             return WorkerState.scratch(f"{training.session}/{name}", shape, dtype)
 
@@ -216,7 +223,8 @@ class FragmentedWorker:
             before, now = (one.read_value()[of_statistics] for one in (self._statistics_pulled, self._statistics))
             version = self._versions.read_value()[index]
         fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
-        answer = part.exchange(step, version, tf.cast(moved, part.wire), fresh, row, step)
+        sent = self._feedback[index](step, moved) if self._feedback else tf.cast(moved, part.wire)
+        answer = part.exchange(step, version, sent, fresh, row, step)
         weights, statistics, numbers = part.read_message(answer)
         weights = tf.cast(weights, tf.float32)
         kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]

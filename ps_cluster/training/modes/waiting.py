@@ -341,7 +341,7 @@ def bounded_function(
     store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
 ) -> Callable[..., Any]:
     """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). `repeats`: as for `steps_function`."""
-    computation = TimedComputation(compute, config)
+    computation = TimedComputation(compute, config, store)
     (first,) = store.slices
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
@@ -500,7 +500,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig) 
 
     Its other argument is when it was scheduled.
     """
-    computation = TimedComputation(compute, config)
+    computation = TimedComputation(compute, config, store)
     (first,) = store.slices
 
     def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:

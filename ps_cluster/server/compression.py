@@ -1,0 +1,153 @@
+"""What the vector of a push is sent as: in a dtype, as int8 with a scale for each block, or its largest values alone.
+
+worker    gradient + what earlier pushes left out  ──rounded──►  what is sent; the rest is left for the next push
+message   encode(what is sent)                     ──────────►  decode, on the parameter server
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.registry import tf
+
+BLOCK = 256  # weights that share a scale
+_STEPS = 127  # of a scale on each side of 0
+
+
+class Codec(ABC):
+    """Sends vectors of one length.
+
+    Attributes:
+      fields: the dtype and length of each vector that is sent in place of one.
+      loses: whether values are changed by more than the rounding of a floating dtype.
+    """
+
+    fields: tuple[tuple[tf.DType, int], ...]
+    loses = True
+
+    @abstractmethod
+    def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        """Return what is sent for a vector [n], as `fields` say. Nothing more is lost of one that was `rounded`."""
+
+    @abstractmethod
+    def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the vector that was sent, float32 [n]."""
+
+    @abstractmethod
+    def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Return the values that are sent for a vector, float32 [n] both. `seed`: int32 [2], of what is left to chance."""
+
+
+class InDtype(Codec):
+    """Sends a vector as it is."""
+
+    loses = False
+
+    def __init__(self, length: int, dtype: tf.DType):
+        self.fields = ((dtype, length),)
+
+    def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        return [vector]
+
+    def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.cast(sent[0], tf.float32)
+
+    def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return vector
+
+
+class Int8(Codec):
+    """Sends each weight as a whole number of steps of its block: the block's largest value is 127 of them.
+
+    A value between two steps becomes the upper one as often as it is near to it, so the mean has no bias: QSGD with the
+    largest value in place of the norm (Alistarh et al. 2017, arXiv:1610.02132, section 3.1 and 4).
+    """
+
+    def __init__(self, length: int):
+        self._length, self._blocks = length, math.ceil(length / BLOCK)
+        self.fields = ((tf.int8, self._blocks * BLOCK), (tf.float32, self._blocks))
+
+    def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        steps, scales = self._in_steps(vector)
+        return [tf.reshape(tf.cast(tf.round(steps), tf.int8), [-1]), scales]
+
+    def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
+        steps, scales = sent
+        values = tf.cast(tf.reshape(steps, [self._blocks, BLOCK]), tf.float32) * scales[:, None]
+        return tf.reshape(values, [-1])[: self._length]
+
+    def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        steps, scales = self._in_steps(vector)
+        whole = tf.floor(steps + tf.random.stateless_uniform(steps.shape, seed))
+        # The largest value keeps its block's scale: division may leave it a little below 127.
+        whole = tf.where(tf.abs(steps) > _STEPS - 1e-3, tf.round(steps), whole)
+        return tf.reshape(whole * scales[:, None], [-1])[: self._length]
+
+    def _in_steps(self, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the values in steps, float32 [blocks, BLOCK], and a step's size in each block, float32 [blocks]."""
+        padded = tf.pad(vector, [[0, self._blocks * BLOCK - self._length]])
+        blocks = tf.reshape(padded, [self._blocks, BLOCK])
+        scales = tf.reduce_max(tf.abs(blocks), axis=1) / _STEPS
+        return tf.math.divide_no_nan(blocks, scales[:, None]), scales
+
+
+class TopK(Codec):
+    """Sends the values that are farthest from 0, with their places (Aji and Heafield 2017, arXiv:1704.05021)."""
+
+    def __init__(self, length: int, share: float):
+        self._length = length
+        self._count = max(1, math.ceil(share * length))
+        self.fields = ((tf.float32, self._count), (tf.int32, self._count))
+
+    def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
+        places = tf.math.top_k(tf.abs(vector), self._count, sorted=False).indices
+        return [tf.gather(vector, places), places]
+
+    def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
+        values, places = sent
+        return tf.scatter_nd(places[:, None], values, [self._length])
+
+    def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return self.decode(self.encode(vector))
+
+
+def codec_of(config: RunConfig, length: int) -> Codec:
+    """Return what sends a push of `length` values, as `cluster.wire` asks for."""
+    if config.cluster.wire == "int8":
+        return Int8(length)
+    if config.cluster.wire == "top_k":
+        return TopK(length, config.cluster.top_k_share)
+    return InDtype(length, tf.dtypes.as_dtype(config.wire))
+
+
+class ErrorFeedback:
+    """Adds to a push what the pushes of this worker before have left out (Seide et al. 2014; Karimireddy et al. 2019,
+    arXiv:1901.09847, algorithm 2).
+
+    The rest is a variable of the worker's process. One that is started again begins without: what the last push left out
+    is lost with the process.
+    """
+
+    def __init__(self, rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], length: int, seed: int):
+        """Prepare. `rounded`: (vector float32 [n], seed int32 [2]) → what is sent of it. `length`: n."""
+        self._rounded, self._length, self._seed = rounded, length, seed
+        self._name = f"left-out/{uuid.uuid4().hex}"  # another leader's training has another in the same worker
+
+    def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and keep the rest."""
+        from ps_cluster.private_names import variable_of_process
+
+        left_out = variable_of_process(self._name, [self._length], tf.float32)
+        with tf.control_dependencies([gradient]):
+            is_there = tf.raw_ops.VarIsInitializedOp(resource=left_out.handle)
+        before = tf.cond(is_there, left_out.read_value, lambda: tf.zeros([self._length]))
+        wanted = tf.cast(gradient, tf.float32) + before
+        sent = self._rounded(wanted, tf.stack([np.int32(self._seed), tf.cast(step, tf.int32)]))
+        with tf.control_dependencies([left_out.assign(wanted - sent, read_value=False)]):
+            return tf.identity(sent)
