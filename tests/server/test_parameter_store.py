@@ -197,6 +197,23 @@ def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
     assert [rows["step"].tolist() for rows in new] == [list(range(10, 20))] * 2
 
 
+def test_a_digest_tells_weights_from_others_and_from_the_same_in_another_order():
+    store = make_store()
+    (part,), state = store.slices, state_of(store)
+
+    def digest(weights):
+        part.restore(
+            {name: array[0] if name in ("counts", "accepted_steps") else array for name, array in state.items()}
+            | {"weights": weights}
+        )
+        return float(part.digest())
+
+    weights = state["weights"]
+    others = [weights[::-1], weights[[1, 0, *range(2, LENGTH)]], np.nextafter(weights, 2), weights * 0]
+    digests = [digest(np.ascontiguousarray(one, np.float32)) for one in (weights, *others)]
+    assert digests[0] == digest(weights) and len(set(digests)) == 5
+
+
 def test_bfloat16_on_the_wire_keeps_the_stored_weights_in_float32():
     store = make_store(1, wire="bfloat16", rule="sgd")
     assert pull(store).weights.dtype == tf.bfloat16
