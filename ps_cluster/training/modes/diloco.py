@@ -73,7 +73,8 @@ class DelayedNesterov(UpdateRule):
       every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0
       else:             θ ← θ - ε [cβm + g/N]
 
-    With N = 1 it is Nesterov's momentum as PyTorch has it: m ← βm + g; θ ← θ - ε [βm + g].
+    With c = 0 it is the rule of a public implementation (`DelayedNesterovOptimizer` in github.com/jdinalt/forgather). With
+    N = 1 it is Nesterov's momentum as PyTorch has it, which torchft's DiLoCo takes for its outer step: m ← βm + g; θ ← θ - ε [βm + g].
     """
 
     slot_names = ("momentum", "gathered")
