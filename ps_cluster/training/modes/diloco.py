@@ -74,7 +74,7 @@ class DelayedNesterov(UpdateRule):
       else:             θ ← θ - ε [cβm + g/N]
 
     With c = 0 it is the rule of a public implementation (`DelayedNesterovOptimizer` in github.com/jdinalt/forgather). With
-    N = 1 it is Nesterov's momentum as PyTorch has it, which torchft's DiLoCo takes for its outer step: m ← βm + g; θ ← θ - ε [βm + g].
+    N = 1 it is Nesterov's momentum as PyTorch has it, the usual outer step: m ← βm + g; θ ← θ - ε [βm + g].
     """
 
     slot_names = ("momentum", "gathered")
