@@ -317,10 +317,12 @@ class StalenessMethod:
       says: one sentence for --help on what it does.
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the `server.staleness.Correction` that corrects gradients in a slice, or "module:class" of it.
+      drops: whether it may drop gradients, so that a worker that lives may have no update for long.
     """
 
     name = ""
     says = ""
+    drops = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: Any = Part.CORRECTION
 

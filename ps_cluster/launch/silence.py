@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
-from ps_cluster.config.modes import Waits
+from ps_cluster.config.modes import METHODS, Waits
 from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
 
 if TYPE_CHECKING:
@@ -69,13 +69,14 @@ class SilenceDetector:
     Where all stand still though updates are due, the worker that clearly stopped first is the silent one: the others
     then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a worker
     that stands still may be waiting, so it only counts while others go on. Silent workers can't be told apart in
-    `sync`, in `single` and with backup workers, whose late gradients leave no trace. There, and where the last dispatch
+    `sync`, in `single`, and where late gradients are dropped, which leave no trace. There, and where the last dispatch
     hangs before its first update, only the run's standstill limit applies.
     """
 
     def __init__(self, config: RunConfig, limits: LauncherLimits, now_s: float):
         self._waits = config.mode_kind.waits
-        self._tells = config.on_parameter_servers and not config.mode_kind.late_workers(config)
+        late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
+        self._tells = config.on_parameter_servers and not late
         self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far

@@ -31,8 +31,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
 from ps_cluster.server.compression import codec_of
-from ps_cluster.server.staleness import Correction, VersionHistory
-from ps_cluster.server.update_rules import Lookahead, UpdateRule, make_rule
+from ps_cluster.server.staleness import Arrival, Correction, VersionHistory
+from ps_cluster.server.update_rules import Lookahead, UpdateRule, make_rule, times
 
 # The outcomes of a push. WAIT stays within the slice: the push tries again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
@@ -105,6 +105,7 @@ class ParameterShard:
       length, statistics_length: n and m of this slice. wire: the dtype of its messages' weights.
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
       limits_batches: whether a pull says how many batches the worker may take.
+      drops: whether an exchange says that the push was dropped.
       worker_vectors, worker_slots: as of `Correction`.
     """
 
@@ -135,9 +136,10 @@ class ParameterShard:
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         statistics = (tf.float32, self.statistics_length)
         weights, columns = (self.wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
+        self.drops = self._method.drops
         self.codec = codec_of(config, self.length)
         is_sent = device.startswith("/job:ps")  # else it is in this process
-        numbers = (tf.int64, 3 if self.limits_batches else 2)
+        numbers = (tf.int64, 2 + self.limits_batches + self.drops)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
         self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
@@ -176,20 +178,21 @@ class ParameterShard:
             return message
 
     def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return what an answer holds: [weights in wire dtype, statistics, int64 [2] or [3]].
+        """Return what an answer holds: [weights in wire dtype, statistics, int64 [2] or more].
 
-        The last are the version, 1 if the ledger has the step already that was asked for, else 0, and with
-        `limits_batches` how many batches the worker may take.
+        The last are the version; 1 if the ledger has the step already that was asked for, else 0; with `limits_batches` how
+        many batches the worker may take; and with `drops` 1 if the push of the exchange was dropped, else 0.
         """
         return self._pull_message.unpack(message)
 
-    def _answer(self, worker: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
-        """Return the answer to a pull. Call it in the critical section."""
+    def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
+        """Return the answer to a pull, which follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self._given_to(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
             weights = tf.cast(tf.identity(weights), self.wire)  # a cast to the same dtype is no operation
         numbers = [version, tf.cast(self._has(step), tf.int64)]
         numbers += [self._batches_for(worker)] if self.limits_batches else []
+        numbers += [tf.cast(tf.equal(outcome, DROPPED), tf.int64)] if self.drops else []
         return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, tf.stack(numbers)])
 
     def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
@@ -224,9 +227,10 @@ class ParameterShard:
         push, following = self._arrived([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
-            with tf.control_dependencies([self._enter(push)]):
+            outcome = self._enter(push)
+            with tf.control_dependencies([outcome]):
                 ends, empty = tf.equal(following, NO_STEP), self._pull_message.empty
-                message: list[tf.Tensor] = tf.cond(ends, empty, lambda: self._answer(push.worker, following))
+                message: list[tf.Tensor] = tf.cond(ends, empty, lambda: self._answer(push.worker, following, outcome))
                 return message
 
         with tf.device(self._device):
@@ -257,7 +261,14 @@ class ParameterShard:
 
     def _receive(self, push: Push) -> tf.Tensor:
         """Apply, refuse or drop a push; return the outcome. Call it in the critical section."""
-        return tf.cond(self._has(push.step), self._refuse, lambda: self._apply(push))
+        return tf.cond(self._has(push.step), self._refuse, lambda: self._accept(push))
+
+    def _accept(self, push: Push) -> tf.Tensor:
+        """Apply a push, or drop it where the staleness method says so."""
+        if not self.drops:
+            return self._apply(push)
+        arrival = Arrival(push.worker, push.version, self._version.read_value())
+        return tf.cond(self._method.accepts(arrival), lambda: self._apply(push), self._drop)
 
     def _has(self, step: tf.Tensor) -> tf.Tensor:
         return self._ledger.has(step)
@@ -269,11 +280,11 @@ class ParameterShard:
         return after([self._dropped.assign_add(1, read_value=False)], DROPPED)
 
     def _apply(self, push: Push) -> tf.Tensor:
-        stale = self._version.read_value() - push.version
+        arrival = Arrival(push.worker, push.version, self._version.read_value())
         rate = tf.cast(push.value("learning_rate"), tf.float32)
-        gradient, share = self._method.correct(push.gradient, push.worker, stale)
+        gradient, share = self._method.correct(push.gradient, arrival)
         version = self.update(gradient, rate, push.fresh, share)
-        return after([self._record(push, version, stale)], APPLIED)
+        return after([self._record(push, version, arrival.staleness)], APPLIED)
 
     def update(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
@@ -283,12 +294,31 @@ class ParameterShard:
         weights_before = self._weights.read_value() if self._method.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._rule.apply(gradient, learning_rate, before, share)
+            applied = self._change_weights(gradient, learning_rate, before, share)
         with tf.control_dependencies([applied, self._take_in(fresh)]):
             seen = self._method.after_update(weights_before, learning_rate) if self._method.needs_step else []
             version = self._version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
         return after(self._history.write(version), version)
+
+    def _change_weights(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        """Change the weights with a gradient, or with every `gathers`-th. `before`: version, int64 []."""
+        every = self._method.gathers
+        if every == 1:
+            return self._rule.apply(gradient, learning_rate, before, share)
+        slot = self._method.slots["gathered"]
+        gathered = slot.read_value() + times(share, gradient)
+
+        def change() -> tf.Operation:
+            applied = self._rule.apply(gathered / every, learning_rate, before // every)
+            return tf.group(applied, slot.assign(tf.zeros_like(gathered), read_value=False))
+
+        def keep() -> tf.Operation:
+            return tf.group(self._rule.count(), slot.assign(gathered, read_value=False))
+
+        return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
     def _take_in(self, fresh: tf.Tensor) -> tf.Operation:
         """Update the statistics s to keep s + fresh.
@@ -544,6 +574,7 @@ class Pulled:
     versions: tf.Tensor  # int64 [ps]
     is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
     batches: tf.Tensor | None = None  # int64 [], how many the step may take; None: all
+    is_dropped: tf.Tensor | None = None  # bool [], a slice dropped the push of the exchange; None: none ever does
 
 
 class ParameterStore:
@@ -603,12 +634,21 @@ class ParameterStore:
         """Return the parameters that answers hold, and with `asks_for_step` whether all slices have their step."""
         answers = [part.read_message(message) for part, message in zip(self.slices, messages, strict=True)]
         weights, statistics, numbers = zip(*answers)
-        versions, have_step, *batches = tf.unstack(tf.stack(numbers), axis=1)
-        is_replay = tf.reduce_all(have_step > 0) if asks_for_step else None
-        most = (
-            batches[0][0] if batches else None
-        )  # slices may measure a little differently: the first one's word counts
-        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay, most)
+        versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
+        return Pulled(
+            tf.concat(weights, -1),
+            tf.concat(statistics, 0),
+            versions,
+            is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
+            # Slices may measure a little differently: the first one's word counts.
+            batches=more[0][0] if self.slices[0].limits_batches else None,
+            is_dropped=tf.reduce_any(more[-1] > 0) if self.drops else None,
+        )
+
+    @property
+    def drops(self) -> bool:
+        """Whether pushes may be dropped, and their steps are to be computed again."""
+        return self.slices[0].drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Return what the slices are sent of a vector, float32 [n] both. `seed`: int32 [2]."""

@@ -1,12 +1,14 @@
-"""Staleness methods: correct a stale gradient before a parameter server applies it.
+"""Staleness methods: what a parameter server does with a gradient that comes late.
 
-Notation: w are the weights now, w_bak those of the worker's last pull, g its gradient.
+It asks its method at three points of a push, all in its critical section (`server/shard.py`): `accepts`, whether the
+gradient counts at all; `correct`, how, and for how much; and with `gathers` above 1 it changes the weights only with every
+so many gradients. Notation: w are the weights now, w_bak those of the worker's last pull, g its gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -18,6 +20,19 @@ Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 """(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""
 
 
+class Arrival(NamedTuple):
+    """A gradient that arrives."""
+
+    worker: tf.Tensor  # int64 [], who pushes it
+    pulled: tf.Tensor  # int64 [], the slice's version that it was computed from
+    now: tf.Tensor  # int64 [], the slice's version now: the gradients that were accepted so far
+
+    @property
+    def staleness(self) -> tf.Tensor:
+        """The gradients that this slice accepted between the pull and now, int64 [], 0 or more."""
+        return self.now - self.pulled
+
+
 class Correction:
     """Corrects nothing; the base class of the corrections. Create it on the slice's device.
 
@@ -25,14 +40,17 @@ class Correction:
     and `after_update` return.
 
     Attributes:
+      drops: whether `accepts` may say no. The worker then pulls again and computes the step anew.
+      gathers: with every so many accepted gradients the weights change, by their mean.
       needs_step: whether `after_update` has something to do.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
       worker_vectors: how many vectors [n] it keeps for each worker, beside slots. worker_slots: how many of its slots are
         [workers, n].
     """
 
-    needs_step = False
+    needs_step = drops = False
     worker_vectors = worker_slots = 0
+    gathers = 1
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         """Create the state. `weights`: float32 [n], which the update rule changes. `workers`: how many there are."""
@@ -49,16 +67,19 @@ class Correction:
         """
         return []
 
-    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
         """Return the gradient to apply, and the share by which it counts.
 
         The returned gradient depends on everything that the method reads and writes, so the update comes after that.
 
         Args:
-          gradient: float32 [n]. worker: int64 [].
-          staleness: int64 [], updates of this slice between the pull and now, 0 or more.
+          gradient: float32 [n].
         """
         return gradient, None
+
+    def accepts(self, arrival: Arrival) -> tf.Tensor:
+        """Return whether the gradient counts, bool []. Asked with `drops` only."""
+        raise NotImplementedError
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
         """Learn from the step that an update took.
@@ -94,10 +115,10 @@ class WithBackups(Correction):
             self._pulled.scatter_update(tf.IndexedSlices(tf.constant([True]), worker[None])),
         ]
 
-    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
-        moved = self._weights.read_value() - self._backups.sparse_read(worker)
-        moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
-        return self._corrected(gradient, moved, worker)
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        moved = self._weights.read_value() - self._backups.sparse_read(arrival.worker)
+        moved = tf.where(self._pulled.sparse_read(arrival.worker), moved, tf.zeros_like(moved))
+        return self._corrected(gradient, moved, arrival.worker)
 
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         """Return the same as `correct`. `gradient` and `moved` (w - w_bak): float32 [n]."""
@@ -121,8 +142,8 @@ class InverseStaleness(Correction):
     `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
     """
 
-    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
-        return gradient, 1 / tf.cast(tf.maximum(staleness, 1), gradient.dtype)
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        return gradient, 1 / tf.cast(tf.maximum(arrival.staleness, 1), gradient.dtype)
 
 
 class Inverse(StalenessMethod):
@@ -294,6 +315,109 @@ def corrected_momentum(momentum: float, workers: int) -> float:
       workers: M, 1 or more, with about the same speed.
     """
     return max(0.0, momentum - (1 - 1 / workers))
+
+
+# Staleness method drop.
+
+
+class DropSettings(StalenessSettings):
+    max_delay: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="R: a gradient from R versions ago or more is dropped; null: twice the workers.",
+    )
+
+
+class DroppedWhenLate(Correction):
+    """Drops a gradient whose staleness is R or more; all others count whole.
+
+    Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4): there the worker
+    goes on at the newest weights with the next gradient. Here it computes the same step again, so that no example is left out.
+    """
+
+    drops = True
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self._max_delay = self._settings.max_delay or 2 * workers
+
+    def accepts(self, arrival: Arrival) -> tf.Tensor:
+        return arrival.staleness < self._max_delay
+
+
+class Drop(StalenessMethod):
+    name = "drop"
+    says = "a gradient that is too many versions old is dropped, and its step computed again"
+    Settings = DropSettings
+    correction = DroppedWhenLate
+    drops = True
+
+
+# Staleness method gather.
+
+
+class GatherSettings(StalenessSettings):
+    gather: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="The weights change with every so many gradients; null: as many as workers.",
+    )
+
+
+class Gathered(Correction):
+    """Changes the weights with every K-th gradient, by the mean of K, each scaled by 1 / sqrt(1 + τ).
+
+    FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1). τ counts the changes of the weights between the pull and the
+    push. Up to K - 1 gradients at the end of a training change nothing. They are in checkpoints meanwhile.
+    """
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self.gathers = self._settings.gather or workers
+        self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
+
+    def changes_since(self, arrival: Arrival) -> tf.Tensor:
+        """Return how often the weights changed between the pull and now, int64 []."""
+        return arrival.now // self.gathers - arrival.pulled // self.gathers
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        return gradient, tf.math.rsqrt(1 + tf.cast(self.changes_since(arrival), gradient.dtype))
+
+
+class Gather(StalenessMethod):
+    name = "gather"
+    says = "the weights change with every K gradients, which count for less the later they come"
+    Settings = GatherSettings
+    correction = Gathered
+
+
+# Staleness method same_version.
+
+
+class GatheredOfOneVersion(Gathered):
+    """Changes the weights with every K-th gradient of the newest weights, by their mean; drops those of older ones.
+
+    Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). There the worker goes on with another gradient; here
+    it computes the same step again.
+    """
+
+    drops = True
+
+    def accepts(self, arrival: Arrival) -> tf.Tensor:
+        return tf.equal(self.changes_since(arrival), 0)
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        return gradient, None
+
+
+class SameVersion(StalenessMethod):
+    name = "same_version"
+    says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
+    Settings = GatherSettings
+    correction = GatheredOfOneVersion
+    drops = True
 
 
 # Keep weights and statistics of past versions, to emulate with few workers the staleness of many.

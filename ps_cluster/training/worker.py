@@ -136,13 +136,18 @@ def steps_function(
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
-        following = tf.concat([step_ids[1:], [NO_STEP]], 0)
+        # A step that is dropped is the next one again: an answer follows the last step too, and says of no step whether
+        # the slices have it.
+        following = tf.concat([step_ids[1:], step_ids[-1:] if store.drops else [NO_STEP]], 0)
+        asks = repeats and not store.drops
 
         def body(position: tf.Tensor, asked: tf.Tensor, messages: Messages) -> tuple[tf.Tensor, tf.Tensor, Messages]:
-            pulled, step_id = store.pulled(messages, asks_for_step=repeats), step_ids[position]
+            pulled, step_id = store.pulled(messages, asks_for_step=asks), step_ids[position]
             result, row = computation(step_id, pulled, identity, scheduled, asked, asked)
             answer = store.exchange(step_id, pulled.versions, result.gradient, result.fresh, row, following[position])
-            return position + 1, now_after(*tf.nest.flatten(answer)), answer
+            dropped = store.pulled(answer, asks_for_step=False).is_dropped if store.drops else None
+            position = position + 1 if dropped is None else tf.where(dropped, position, position + 1)
+            return position, now_after(*tf.nest.flatten(answer)), answer
 
         asked = now_after(step_ids)
         answer = store.messages(identity.worker, [asked], step_ids[0])

@@ -14,7 +14,7 @@ class Counting(Correction):
         super().__init__(settings, weights, workers)
         self.slots = {"toy": tf.Variable(0.0)}
 
-    def correct(self, gradient, worker, staleness):
+    def correct(self, gradient, arrival):
         with tf.control_dependencies([self.slots["toy"].assign_add(self._settings.step, read_value=False)]):
             return tf.identity(gradient), None
 

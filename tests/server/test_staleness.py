@@ -11,7 +11,7 @@ from ps_cluster.config.modes import METHODS, RULES
 from ps_cluster.config.registry import import_object
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.shard import InitialState, ParameterStore
-from ps_cluster.server.staleness import corrected_momentum
+from ps_cluster.server.staleness import Arrival, corrected_momentum
 from ps_cluster.server.update_rules import make_rule
 from tests.helpers.stores import make_store, pull, row, run_quadratic, state_of
 
@@ -22,7 +22,8 @@ BEGINNING = InitialState(START, np.ones(LENGTH, np.float32), statistics=NOTHING,
 RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from update to update, weight decay
 MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
-CORRECTING = [name for name in METHODS.names if name not in ("none", "momentum")]
+ARRIVALS = ("drop", "gather", "same_version")  # tests/server/test_arrival_policies.py
+CORRECTING = [name for name in METHODS.names if name not in ("none", "momentum", *ARRIVALS)]
 WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 
 # "<0": worker 0 pulls; "0>": it pushes. Worker 2 is slow, worker 0 pushes twice after one pull.
@@ -76,7 +77,7 @@ class Server:
     def _push(self, worker, staleness, version, gradient, rate):
         def apply():
             before = tf.identity(self.weights.read_value())
-            corrected, share = self.method.correct(gradient, worker, staleness)
+            corrected, share = self.method.correct(gradient, Arrival(worker, version - staleness, version))
             with tf.control_dependencies([before]):
                 applied = self.rule.apply(tf.identity(corrected), rate, version, share)
             with tf.control_dependencies([applied]), tf.control_dependencies(self.method.after_update(before, rate)):
@@ -165,7 +166,7 @@ def assert_same(actual, expected):
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        *((name, "sgd") for name in METHODS.names),
+        *((name, "sgd") for name in METHODS.names if name not in ARRIVALS),
         # Those that scale a gradient: each rule takes the share in its own way.
         *((name, rule) for name in ("inverse", "gap_aware") for rule in ("momentum", "nesterov", "adam", "rmsprop")),
     ],
@@ -194,7 +195,10 @@ def test_a_stale_gradient_is_corrected_and_a_fresh_one_is_not(name):
 
 def test_inverse_staleness_is_the_share_of_a_gradient():
     method, gradient = Server("inverse").method, tf.ones([LENGTH])
-    shares = [method.correct(gradient, None, tf.constant(s, tf.int64))[1] for s in (0, 1, 2, 3)]
+    shares = [
+        method.correct(gradient, Arrival(None, tf.constant(0, tf.int64), tf.constant(s, tf.int64)))[1]
+        for s in (0, 1, 2, 3)
+    ]
     assert [float(share) for share in shares] == pytest.approx([1, 1, 1 / 2, 1 / 3])
 
 
@@ -338,7 +342,7 @@ VECTOR, NUMBER, WHOLE = ([LENGTH], tf.float32), ([], tf.float32), ([], tf.int64)
 def test_the_gradient_waits_for_all_reads_and_writes(name):
     """The update waits for the gradient, and would otherwise change the weights ahead of the read."""
     method = Server(name).method
-    graph = graph_of(lambda *given: method.correct(*given)[0], VECTOR, WHOLE, WHOLE)
+    graph = graph_of(lambda g, *given: method.correct(g, Arrival(*given))[0], VECTOR, WHOLE, WHOLE, WHOLE)
     assert len(stateful_operations(graph)) >= 3
     assert stateful_operations(graph) <= operations_before(graph.outputs[0])
 

@@ -1,0 +1,136 @@
+"""Methods that drop late gradients or gather several, against numbers computed by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.silence import SilenceDetector
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import steps_function
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
+from tests.helpers.waiting import identity
+
+START, RATE = np.linspace(-1, 1, LENGTH), 0.5
+GRADIENTS = np.random.default_rng(2).normal(size=[12, LENGTH])
+
+
+def store_of(method, slices=1, **settings):
+    values = {"staleness.method": method} | {f"staleness.{name}": value for name, value in settings.items()}
+    return make_store(slices, values=values, rule="sgd")
+
+
+def pushed(store, *turns):
+    """Push the gradient of each (step, version pulled); return the outcomes."""
+    versions = len(store.slices)
+    return [
+        int(
+            tf.reduce_max(
+                store.push(
+                    identity(step),
+                    tf.constant([version] * versions, tf.int64),
+                    tf.constant(GRADIENTS[step], tf.float32),
+                    tf.zeros([3]),
+                    row(RATE),
+                )
+            )
+        )
+        for step, version in turns
+    ]
+
+
+def weights_after(*gradients):
+    return pytest.approx(START - RATE * np.sum(gradients, axis=0), abs=1e-5)
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_gradient_of_too_many_versions_ago_is_dropped_and_may_come_again(slices):
+    store = store_of("drop", slices, max_delay=2)
+    outcomes = pushed(store, (0, 0), (1, 0), (2, 0), (3, 2), (2, 3), (2, 3), (4, 0))
+    assert outcomes == [APPLIED, APPLIED, DROPPED, APPLIED, APPLIED, REFUSED, DROPPED]
+    assert state_of(store)["weights"] == weights_after(*GRADIENTS[[0, 1, 2, 3]])
+    rows, counts = ledger_of(store)
+    for own, numbers in zip(rows, counts):
+        assert own["staleness"].tolist() == [0, 1, 0, 0] and own["staleness"].max() < 2
+        assert (numbers["version"], numbers["dropped"], numbers["refused"]) == (4, 2, 1)
+
+
+def test_without_a_setting_a_gradient_may_be_twice_the_workers_late():
+    store = store_of("drop")  # of three workers
+    assert pushed(store, *((step, 0) for step in range(8))) == [APPLIED] * 6 + [DROPPED] * 2
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_it_missed(slices):
+    store = store_of("gather", slices, gather=3)
+    assert pushed(store, (0, 0), (1, 0)) == [APPLIED] * 2
+    assert state_of(store)["weights"] == weights_after(0 * GRADIENTS[0]), "two of three are there"
+    pushed(store, (2, 1))
+    first = GRADIENTS[:3].sum(axis=0) / 3
+    assert state_of(store)["weights"] == weights_after(first), "all saw the newest weights, whatever the version"
+    pushed(store, (3, 3), (4, 2))  # 4 was pulled before the change
+    pushed(store, (5, 4))
+    second = (GRADIENTS[3] + GRADIENTS[4] / np.sqrt(2) + GRADIENTS[5]) / 3
+    assert state_of(store)["weights"] == weights_after(first, second)
+    pushed(store, (6, 0))  # it missed two changes
+    other = store_of("gather", slices, gather=3)
+    other.restore(state_of(store))
+    pushed(other, (7, 6), (8, 6))
+    third = (GRADIENTS[6] / np.sqrt(3) + GRADIENTS[7] + GRADIENTS[8]) / 3
+    assert state_of(other)["weights"] == weights_after(first, second, third), "what was gathered is in checkpoints"
+    assert [numbers["applied"] for numbers in ledger_of(other)[1]] == [9] * slices
+
+
+def test_only_gradients_of_the_newest_weights_are_gathered():
+    store = store_of("same_version", gather=2)
+    assert pushed(store, (0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 3)) == [
+        *[APPLIED] * 2, *[DROPPED] * 2, *[APPLIED] * 2,
+    ]  # fmt: skip
+    means = GRADIENTS[:2].mean(axis=0), GRADIENTS[2:4].mean(axis=0)
+    assert state_of(store)["weights"] == weights_after(*means)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("method", ["drop", "same_version"])
+def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(method, repeats, tmp_path, monkeypatch):
+    """Another worker's three pushes come between its first pull and its first push."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
+    settings = {"max_delay": 2} if method == "drop" else {"gather": 1}
+    store, computed = store_of(method, 2, **settings), tf.Variable(tf.zeros([8], tf.int64))
+    config = build_config(overrides={"cluster.wire": "float32", "staleness.method": method})
+
+    def compute(step, weights, statistics):
+        taken = computed.scatter_add(tf.IndexedSlices(tf.constant([1], tf.int64), step[None]))
+        with tf.control_dependencies([taken]):
+            first = tf.equal(tf.reduce_sum(computed.read_value()), 1)
+        others = tf.cond(first, lambda: tf.py_function(in_between, [], tf.int64), lambda: tf.constant(0, tf.int64))
+        with tf.control_dependencies([others]):
+            return StepResult(
+                weights - tf.cast(step, tf.float32), tf.zeros([3]), tf.zeros([]), tf.zeros([]), tf.constant(RATE)
+            )
+
+    def in_between():
+        pushed(store, (9, 0), (10, 0 if method == "drop" else 1), (11, 2))
+        return 0
+
+    before = START - RATE * GRADIENTS[9:12].sum(axis=0)
+    steps_function(store, compute, config, repeats=repeats)(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
+    assert computed.numpy()[:2].tolist() == [2, 1], "step 0 twice"
+    expected = before - RATE * (before - 0)
+    assert state_of(store)["weights"] == pytest.approx(expected - RATE * (expected - 1), abs=1e-5)
+    rows, counts = ledger_of(store)
+    assert [own["step"].tolist() for own in rows] == [[0, 1, 9, 10, 11]] * 2
+    assert [numbers["dropped"] for numbers in counts] == [1, 1]
+
+
+def test_a_worker_whose_gradients_are_all_dropped_is_not_taken_for_silent():
+    def tells(method):
+        config = build_config(overrides={"staleness.method": method})
+        return SilenceDetector(config, LauncherLimits(), 0.0)._tells
+
+    assert [tells(method) for method in ("none", "gather", "drop", "same_version")] == [True, True, False, False]
+    assert pull(store_of("drop")).is_dropped is not None and pull(store_of("gather")).is_dropped is None
