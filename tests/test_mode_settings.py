@@ -27,6 +27,7 @@ ON = {
     "mode.outer_rate": 0.5,
     "mode.outer_momentum": 0.5,
     "mode.dynamic_steps": True,
+    "mode.fragments": False,  # with a single parameter server it can only be off
     "mode.momentum_every": 2,
     "mode.momentum_spread": 0.1,
     "mode.placement": "dense=1",
