@@ -117,8 +117,9 @@ class TimedComputation:
 
 def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | None:
     """Return what keeps for a worker's next push what is left out of one; None where nothing is."""
-    length = sum(part.length for part in store.slices)
-    return ErrorFeedback(store.rounded, length, config.training.seed) if config.loses_of_pushes else None
+    if not config.loses_of_pushes:
+        return None
+    return ErrorFeedback(store.rounded, sum(part.length for part in store.slices), config.training.seed)
 
 
 def steps_function(

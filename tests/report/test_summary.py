@@ -51,7 +51,7 @@ RESULT = {
         {"index": 1, "pid": 102, "updates": 71, "examples": 9088},
         {"index": 2, "pid": 103, "updates": 130, "examples": 16640},
     ],
-    "parameter_servers": [{"index": 0, "parameters": 122570}],
+    "parameter_servers": [{"index": 0, "parameters": 122570, "pushed_bytes": 7, "pulled_bytes": 8}],
 }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     assert summary["startup_seconds"] == pytest.approx(7.2)
     assert summary["examples_per_second"] == 3100.0
     assert summary["parameter_servers"] == [
-        {"index": 0, "pid": 98, "address": "127.0.0.1:40098", "parameters": 122570, "restarts": 0}
+        {"index": 0, "pid": 98, "address": "127.0.0.1:40098", "restarts": 0} | RESULT["parameter_servers"][0]
     ]
     assert summary["evaluation"] == {
         "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE,

@@ -175,7 +175,8 @@ def bytes_per_parameter(config: RunConfig) -> float:
     pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
     if config.cluster.wire == "top_k":
         pushed = sent_with_place * config.cluster.top_k_share
-    return (pushed + WIRE_BYTES[config.wire]) / 2
+    mean = (pushed + WIRE_BYTES[config.wire]) / 2
+    return mean if mean % 1 else int(mean)
 
 
 COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
