@@ -4,7 +4,7 @@ import signal
 import pytest
 
 from tests.helpers.processes import assert_none_left, of_run, wait_until
-from tests.helpers.real_cluster import finish, small, start, wait_for_snapshots
+from tests.helpers.real_cluster import SNAPSHOTS, finish, small, start, unhurried, wait_for_snapshots
 
 pytestmark = pytest.mark.cluster
 
@@ -15,9 +15,9 @@ def launcher_of(root):
 
 def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     output = tmp_path / "out"
-    slow = ("--batch-size", 8, "--set", "cluster.straggler=0:+0.05s", "--set", "checkpoints.snapshot_every_seconds=0.5")
+    slow = (*unhurried(workers=1), *SNAPSHOTS)  # a snapshot is there for some seconds, until the training ends
     varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "grid", "--workers", 1)
-    command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 60))
+    command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 150))
     sweep = start(*command)
     first = output / "trials" / "0000"
     try:
@@ -33,5 +33,5 @@ def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     results = json.loads((output / "results.json").read_text())
     assert [trial["state"] for trial in results["trials"]] == ["completed", "completed"]
     summary = json.loads((first / "summary.json").read_text())
-    assert summary["outcome"] == "completed" and summary["proof"]["holds"] and summary["updates"]["applied"] == 60
+    assert summary["outcome"] == "completed" and summary["proof"]["holds"] and summary["updates"]["applied"] == 150
     assert summary["sessions"] >= 2
