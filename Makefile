@@ -25,7 +25,7 @@ test: $(TOOLS)
 
 # What to run between two thoughts: the mathematics and the rules.
 test-quick: $(TOOLS)
-	$(VENV)/bin/python -m pytest -q -m "not cluster and not slow" $(ARGS)
+	$(VENV)/bin/python -m pytest -q -n 2 -m "not cluster and not slow" $(ARGS)
 
 # Tests of libraries that few need, in an environment that sees .venv too.
 test-extras: $(EXTRAS)/.installed

@@ -1,6 +1,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from tests.helpers.bad_input import Commands
 hypothesis.settings.register_profile("tests", max_examples=100, deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")
 
-# What the tests start keeps its compiled modules: some 500 processes import the same ones.
+# What the tests start keeps its compiled modules: some 500 processes import the same ones. So do the tests themselves,
+# which pytest compiles anew in each of its processes otherwise: 8 s each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Where the tests run under nohup all that they start would ignore it; those that test it set it themselves.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -23,30 +26,35 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Files whose tests take long: processes are started, or networks trained. `make test-quick` leaves them out.
+# Files whose tests take long: processes are started, or networks trained. `make test-quick` leaves them out. In other files
+# a test that takes more than about a second of a processor is marked `slow` itself.
 SLOW = {
-    ".": "bombs package parsers planted_modules private_names quiet_import two_commands untrusted_files",
+    ".": "bombs package parsers planted_modules private_names quiet_import untrusted_files",
     "api": "networks_sent",
     "bench": "throughput",
-    "benchmarks": "bad_arguments",
-    "compare": "comparison_plan comparison_report regression_report",
-    "data": "augment batches cifar100 sources synthetic",
+    "compare": "comparison_report regression_report",
+    "data": "synthetic",
     "deploy": "slurm_script workload_kinds",
     "doors": "installed_package one_file",
     "evaluation": "evaluator export predict scorer",
     "files": "json_files",
     "hosts": "hosts",
     "launch": "launcher network_check task watch",
-    "models": "against_keras fused mlp networks own_network_page",
+    "models": "against_keras fused networks own_network_page",
     "report": "results terminal",
     "simulate": "training",
     "sweep": "joining",
     "system": "firewall fork_server isolation isolation_refused",
-    "training": "all_reduce bounded clock_lag elastic membership proof_of_modes staged_step statistics waiting wide_step",
+    "training": "bounded clock_lag elastic proof_of_modes staged_step statistics waiting wide_step",
 }
 SLOW_FILES = {
     Path(__file__).parent / folder / f"test_{name}.py" for folder, names in SLOW.items() for name in names.split()
 }
+
+
+def pytest_ignore_collect(collection_path, config):
+    # To import them takes every one of pytest's processes 4 s.
+    return True if "not slow" in config.option.markexpr and collection_path in SLOW_FILES else None
 
 
 def pytest_collection_modifyitems(items):
@@ -94,8 +102,8 @@ def trusts_nothing_of_other_tests():
 
 
 @pytest.fixture(scope="session")
-def commands():
+def commands(tmp_path_factory):
     """A process that runs commands of the command line with bounded memory and time."""
-    commands = Commands()
+    commands = Commands(tmp_path_factory.mktemp("cache-of-commands"))
     yield commands
     commands.close()

@@ -168,14 +168,20 @@ ROWS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All tests have the same: each shows that it leaves it as it was."""
+    return make_folder(tmp_path_factory.mktemp("bad") / "here")
+
+
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_bad_surroundings_are_told_in_one_line_and_leave_nothing_behind(row, tmp_path, commands):
-    assert_told(row, make_folder(tmp_path / "here"), commands)
+def test_bad_surroundings_are_told_in_one_line_and_leave_nothing_behind(row, folder, commands):
+    assert_told(row, folder, commands)
 
 
-def test_an_output_that_can_be_written_is_not_made_before_there_is_something_to_write(tmp_path, commands):
+def test_an_output_that_can_be_written_is_not_made_before_there_is_something_to_write(folder, commands):
     row = Row("bench --dataset synthetic --models alexnet --output new/folder/figures.json", ["--models", "alexnet"])
-    assert_told(row, make_folder(tmp_path / "here"), commands)
+    assert_told(row, folder, commands)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -30,6 +30,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _DOUBTFUL = re.compile(
     r"[-+]?(0[box][0-9A-Fa-f_]+|[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?)"
 )
+_LIBYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick; PyYAML may have been built without it
 _AROUND = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
 
 Event = Any  # a yaml.Event; its class decides which attributes it has
@@ -68,18 +69,25 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        events = (event for event in yaml.parse(text, Loader=yaml.SafeLoader) if not isinstance(event, _AROUND))
-        first = next(events, None)
-        value = None if first is None else _value(first, events, MOST_LEVELS)
-        if next(events, None) is not None:
-            raise Malformed("holds more than one document")
-        return value
+        try:
+            return _parsed(text, _LIBYAML)
+        except yaml.YAMLError:  # its message, and names of files that are no UTF-8: libyaml refuses their "\uDCFF"
+            return _parsed(text, yaml.SafeLoader)
     except Malformed:
         raise
     except UnicodeDecodeError as error:
         raise Malformed("is not YAML: it is no UTF-8 text") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise Malformed(f"is not YAML: {_reason(error)}") from error
+
+
+def _parsed(text: str, loader: Any) -> Any:
+    events = (event for event in yaml.parse(text, Loader=loader) if not isinstance(event, _AROUND))
+    first = next(events, None)
+    value = None if first is None else _value(first, events, MOST_LEVELS)
+    if next(events, None) is not None:
+        raise Malformed("holds more than one document")
+    return value
 
 
 def dump_yaml(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A sound run to damage. Nothing is trained or scored in it."""
+"""A sound run to damage. Nothing is trained, scored or drawn in it."""
 
 import shutil
 
@@ -8,9 +8,8 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.scorer import Scored
 from ps_cluster.launch import local_run
-from tests.bad_files.run_files import (
-    write_run,
-)
+from ps_cluster.report import closing_table
+from tests.bad_files.run_files import write_run
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +22,14 @@ def sound(tmp_path_factory):
 
 @pytest.fixture
 def place(tmp_path, sound, monkeypatch):
-    """A copy of it to damage, as the working directory; nothing is trained or scored in it."""
+    """A copy of it to damage, as the working directory; nothing is trained, scored or drawn in it."""
     shutil.copytree(sound / "run", tmp_path / "run")
-    shutil.copytree(sound / "cache/packed-2/synthetic.1", tmp_path / "run/packed")
+    shutil.copytree(sound / "cache/packed-2/synthetic.2", tmp_path / "run/packed")
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(sound / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 0)
+    monkeypatch.setattr(closing_table, "draw_results", lambda *_: None)
     monkeypatch.setattr(evaluator, "Scorer", NoScorer)
     monkeypatch.setattr(evaluator, "EvaluationWriter", NoWriter)
     monkeypatch.setattr(evaluator, "Insight", NoWriter)
@@ -45,7 +45,6 @@ class NoScorer:
         pass
 
     def score(self, checkpoint, *, augmented):
-
         return Scored(0.5, 1.0)
 
     def save_model(self, path):

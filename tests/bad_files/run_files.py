@@ -116,7 +116,7 @@ def write_run(root: Path, cache: Path) -> None:
     """A run that has ended before all was trained, so that it can be resumed, with data in `cache`."""
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
     dataset = pack_images(
-        cache / "packed-2" / "synthetic.1", "synthetic", tuple("abcdefghij"), (images, labels, images, labels)
+        cache / "packed-2" / "synthetic.2", "synthetic", tuple("abcdefghij"), (images, labels, images, labels)
     )
     for folder in ("metrics/journal", "checkpoints", "logs", "errors"):
         (root / folder).mkdir(parents=True)

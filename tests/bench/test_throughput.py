@@ -147,15 +147,20 @@ def test_other_networks_and_other_examples_are_left_to_a_short_run_unless_their_
     assert given.training.steps == 70
 
 
-def test_a_regression_is_measured_without_label_smoothing_which_it_can_not_have(regression):
-    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression)
+def test_a_regression_is_measured_without_label_smoothing_which_it_can_not_have(regression_case):
+    case, _ = regression_case
     assert (case.training.label_smoothing, case.data.dataset) == (0.0, f"{TOYS}/toy_data.py:load")
 
 
-@pytest.fixture
-def regression(tmp_path):
+@pytest.fixture(scope="module")
+def regression_case(tmp_path_factory):
+    """A case, and its data."""
     name = registry.named_by_user(f"{TOYS}/toy_data.py:load", Path.cwd())
-    return write_packed(tmp_path / "packed", name, "real", toy_data.load())
+    packed = write_packed(tmp_path_factory.mktemp("regression") / "packed", name, "real", toy_data.load())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network_check, "check_network", lambda *_: NetworkFacts())  # which builds it, in another process
+        (case,) = cases([f"{TOYS}/toy_table_network.py:build"], packed, **{"training.steps": 32})
+    return case, packed
 
 
 @pytest.mark.parametrize(
@@ -191,12 +196,12 @@ def test_pytorch_refuses_by_name_what_it_does_not_know(model, examples, classes,
     arms.DDP.check("airbench", only_named().spec)
 
 
-def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch):
+def test_one_process_trains_by_the_loss_of_the_objective(regression_case, monkeypatch):
     import tensorflow as tf  # the other tests here need none
 
     from ps_cluster.tools.bench import keras_arms
 
-    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 9})
+    case, regression = regression_case
     monkeypatch.chdir(regression.directory)
     model, optimizer = keras_arms.keras_model(case, regression)
     model.set_weights([np.zeros_like(weights) for weights in model.get_weights()])
@@ -206,14 +211,14 @@ def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch
     assert last < first
 
 
-def test_the_limit_needs_all_of_every_gradient(regression, monkeypatch):
+def test_the_limit_needs_all_of_every_gradient(regression_case, monkeypatch):
     import tensorflow as tf
 
     from ps_cluster.tools.bench import limit
     from ps_cluster.training.session import make_network
     from ps_cluster.training.step import TrainStep
 
-    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 32})
+    case, regression = regression_case
     monkeypatch.chdir(regression.directory)
     network, start = make_network(case, regression, "/device:CPU:0")
     step = TrainStep(case, network, regression.spec, train_examples=regression.train_examples)
@@ -224,8 +229,8 @@ def test_the_limit_needs_all_of_every_gradient(regression, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_limit_is_computed_by_processes_that_end_with_it(regression):
-    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 32})
+def test_the_limit_is_computed_by_processes_that_end_with_it(regression_case):
+    case, regression = regression_case
     assert throughput.measure_once(arms.LIMIT, case, regression) > 0
     assert not [one for one in psutil.process_iter(["cmdline"]) if arms.LIMIT.module in (one.info["cmdline"] or ())]
 

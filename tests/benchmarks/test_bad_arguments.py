@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from benchmarks import before_after, scaling
 from ps_cluster.errors import RunFailed
+from tests.helpers.data import only_named
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,7 @@ def test_an_arm_that_fails_is_one_line_and_exit_code_1(monkeypatch):
     def fail(*_):
         raise RunFailed("arm single failed with exit code 3: why\nand where; its files: folder")
 
+    monkeypatch.setattr(scaling, "open_data", lambda *_: only_named())
     monkeypatch.setattr(scaling, "measure", fail)
     result = CliRunner().invoke(scaling.main, ["--dataset", "synthetic"])
     assert result.exit_code == 1

@@ -134,6 +134,7 @@ def trained(monkeypatch):
         checkpoints.mark_ended(run_dir.checkpoints, last_step=9, outcome="completed")
         return 0
 
+    monkeypatch.setattr(comparison_plan, "resolve_data", lambda *_, notify: only_named())
     monkeypatch.setattr(comparison_plan, "start_run", start_run)
     return trained
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 of the right shape and made-up contents, pickled as Python 2 did for the official archive."""
+"""CIFAR-10 of a hundredth of its images and made-up contents, pickled as Python 2 did for the official archive."""
 
 import io
 import pickle
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from ps_cluster.data import sets
+from tests.helpers.data import CIFAR_ROWS
 
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
@@ -27,6 +30,16 @@ class _Python2Pickler(pickle._Pickler):
         self.memoize(content)
 
     dispatch[bytes] = save_bytes
+
+
+@pytest.fixture(scope="module")
+def small_cifar():
+    """The CIFAR sets have `CIFAR_ROWS` images where they have 10,000."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (sets.Cifar10, sets.Cifar100):
+            small = tuple(batch._replace(rows=batch.rows * CIFAR_ROWS // 10_000) for batch in kind.batches)
+            patch.setattr(kind, "batches", small)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +60,12 @@ def contents() -> dict[str, dict]:
     made = {}
     for number, name in enumerate(BATCHES):
         rng = np.random.default_rng(number)
-        start = rng.integers(0, 256, (10_000, 1), np.uint8)
+        start = rng.integers(0, 256, (CIFAR_ROWS, 1), np.uint8)
         made[name] = {
             b"batch_label": f"batch {number}".encode(),
-            b"labels": rng.permutation(np.arange(10_000) % 10).tolist(),
+            b"labels": rng.permutation(np.arange(CIFAR_ROWS) % 10).tolist(),
             b"data": start + (7 * np.arange(3072)).astype(np.uint8),
-            b"filenames": [b"image_%d.png" % index for index in range(100)],
+            b"filenames": [b"image_%d.png" % index for index in range(CIFAR_ROWS)],
         }
     return made
 

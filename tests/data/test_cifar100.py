@@ -7,23 +7,28 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import DATASETS, NotThisDataSet
-from tests.helpers.data import arrays_of
+from ps_cluster.data.archives import load_plain
+from tests.helpers.data import CIFAR_ROWS, arrays_of
 
-ROWS = {"train": 50_000, "test": 10_000}
+pytestmark = pytest.mark.usefixtures("small_cifar")
+ROWS = {"train": 5 * CIFAR_ROWS, "test": CIFAR_ROWS}
 FINE = [b"fine %d" % label for label in range(100)]
 COARSE = [b"coarse %d" % label for label in range(20)]
 
 
-def batch(rows: int, **changes) -> dict:
+def lists(rows: int) -> dict:
     fine = np.arange(rows) * 7 % 100
-    start = (np.arange(rows) % 251).astype(np.uint8)[:, None]
     return {
         b"filenames": [b"a_%d.png" % row for row in range(rows)],
         b"batch_label": b"all of it",
         b"fine_labels": fine.tolist(),
         b"coarse_labels": (fine // 5).tolist(),
-        b"data": start + np.arange(3072).astype(np.uint8),
-    } | changes
+    }
+
+
+def batch(rows: int) -> dict:
+    start = (np.arange(rows) % 251).astype(np.uint8)[:, None]
+    return lists(rows) | {b"data": start + np.arange(3072).astype(np.uint8)}
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +72,16 @@ def test_the_folder_is_found_where_keras_unpacks_it(files, tmp_path):
     assert DATASETS["cifar100"].read(folder, None).spec.classes[99] == "fine 99"
 
 
+def test_the_lists_of_the_official_training_file_have_no_more_operations_than_are_read(python2_pickle):
+    assert len(load_plain(python2_pickle(lists(50_000)))) == 4
+
+
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
         ("test", None, "it lacks test"),
-        ("test", batch(9_999), "test: 'data' is uint8 [9999, 3072] instead of uint8 [10000, 3072]"),
-        ("test", batch(10_000, **{}) | {b"fine_labels": [100] * 10_000}, "not whole numbers from 0 to 99"),
+        ("test", batch(99), "test: 'data' is uint8 [99, 3072] instead of uint8 [100, 3072]"),
+        ("test", batch(100) | {b"fine_labels": [100] * 100}, "not whole numbers from 0 to 99"),
         ("meta", {b"fine_label_names": FINE[:-1]}, "meta has no 100 'fine_label_names'"),
     ],
 )

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import DATASETS, NotThisDataSet
-from ps_cluster.data import sources
+from ps_cluster.data import sets, sources
 from tests.helpers.data import arrays_of
 from tests.helpers.digits import digits, idx, write_as_idx, write_as_keras
 
-ROWS = {"train": 60_000, "t10k": 10_000}
+ROWS = {"train": 600, "t10k": 100}  # a hundredth of what there are
 
 
 def made(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -23,6 +23,14 @@ def made(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
     images = np.zeros((rows, 28, 28), np.uint8)
     images[:, 3, 5], images[:, 3, 6] = numbers % 256, numbers // 256
     return images, (numbers % 10 if name == "fashion_mnist" else numbers % 11 % 10).astype(np.uint8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sets.MNIST_ROWS, "train", ROWS["train"])
+        patch.setitem(sets.MNIST_ROWS, "test", ROWS["t10k"])
+        yield
 
 
 @pytest.fixture(scope="module", params=["mnist", "fashion_mnist"])
@@ -79,7 +87,7 @@ def test_keras_archive_is_read(npz):
 
 
 def test_real_digits_are_packed_alike_from_keras_archive_and_from_the_four_files(tmp_path):
-    arrays, forms = digits(), []
+    arrays, forms = digits({"train": ROWS["train"], "test": ROWS["t10k"]}), []
     for write in (write_as_keras, write_as_idx):
         (folder := tmp_path / write.__name__).mkdir()
         settings = DATASETS["mnist"].Settings(dataset="mnist", data_dir=write(folder, arrays))
@@ -127,17 +135,17 @@ LABELS = "train-labels-idx1-ubyte.gz"
         (None, "it lacks train-labels-idx1-ubyte"),
         (b"", "it is cut short"),
         (b"\x1f\x8b", ""),
-        (gzip.compress(idx(np.zeros(60_000, np.uint8)))[:-9], ""),
-        (idx(np.zeros(60_000, np.uint8))[:-1], "it is cut short"),
-        (idx(np.zeros(60_000, np.uint8)) + b"\0", "longer than it says"),
-        (idx(np.zeros(59_999, np.uint8)), "an array of [59999] instead of [60000]"),
+        (gzip.compress(idx(np.zeros(600, np.uint8)))[:-9], ""),
+        (idx(np.zeros(600, np.uint8))[:-1], "it is cut short"),
+        (idx(np.zeros(600, np.uint8)) + b"\0", "longer than it says"),
+        (idx(np.zeros(599, np.uint8)), "an array of [599] instead of [600]"),
         (struct.pack(">HBBI", 0, 8, 1, 2**32 - 1), "an array of [4294967295]"),
-        (struct.pack(">HBBI", 0, 13, 1, 60_000), "no IDX file of bytes in 1 dimensions"),
+        (struct.pack(">HBBI", 0, 13, 1, 600), "no IDX file of bytes in 1 dimensions"),
         (b"<html>" * 10_000, "no IDX file"),
-        (idx(np.arange(60_000).astype(np.uint8)), "a label is 255"),
+        (idx(np.arange(600).astype(np.uint8)), "a label is 255"),
         # 1 GB of zeros, a hundred times the same part: quick to make, as this is done wherever tests are collected.
         (
-            gzip.compress(struct.pack(">HBBI", 0, 8, 1, 60_000)) + 100 * gzip.compress(bytes(10**7)),
+            gzip.compress(struct.pack(">HBBI", 0, 8, 1, 600)) + 100 * gzip.compress(bytes(10**7)),
             "longer than it says",
         ),
     ],

@@ -256,6 +256,7 @@ def test_place_that_cannot_be_written_is_an_error(tmp_path):
         pack_images(tmp_path / "file" / "set", "synthetic", CLASSES, made())
 
 
+@pytest.mark.slow
 def test_processes_that_pack_at_the_same_time_all_get_the_whole_set(tmp_path):
     pack_often = """
 import sys

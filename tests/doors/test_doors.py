@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -20,17 +21,17 @@ from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
+from tests.doors import toy_subclassed
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 
 TOYS = Path(__file__).parent
 STEPS = 40
-FEW = ("--steps", STEPS, "--no-evaluator", "--workers", 2)
 
 
 def run(run_dir, *options):
     """Train with a toy; return the summary and the arrays of the last checkpoint."""
-    finish(start_run(run_dir, *FEW, *options))
+    finish(start_run(run_dir, "--steps", STEPS, "--workers", 2, *options))
     assert_none_left(run_dir)
     summary, folder = summary_of(run_dir), run_dir / "checkpoints"
     assert summary["updates"]["applied"] == STEPS and summary["proof"]["holds"]
@@ -39,10 +40,15 @@ def run(run_dir, *options):
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory):
-    """A run with a network, a staleness method, a rule and a schedule of one's own: its folder, and what `run` returns."""
+    """A run with a class of network, a loss, a metric, a staleness method, a rule and a schedule of one's own.
+
+    Its folder, and what `run` returns.
+    """
     run_dir = tmp_path_factory.mktemp("toys") / "run"
-    options = ("--model", f"{TOYS}/toy_network.py:build", "--staleness-method", f"{TOYS}/toy_method.py:Toy")
+    options = ("--model", f"{TOYS}/toy_subclassed.py:build", "--staleness-method", f"{TOYS}/toy_method.py:Toy")
     chosen = {
+        "training.class_weights": '{"2": 3.0}',
+        "optimizer.clip_norm": 1.0,
         "staleness.step": 2.0,
         "optimizer.rule": f"{TOYS}/toy_rule.py:Toy",
         "optimizer.value": 0.5,
@@ -56,9 +62,14 @@ def toys(tmp_path_factory):
 
 
 @pytest.mark.cluster
-def test_a_network_of_ones_own_is_a_function_in_a_file(toys):
-    _, summary, arrays = toys
-    assert arrays["weights"].size == 3072 * 10 + 10 == sum(ps["parameters"] for ps in summary["parameter_servers"])
+def test_a_class_of_ones_own_trains_with_its_loss_and_metric_and_is_left_as_a_model_that_keras_loads(toys):
+    run_dir, summary, arrays = toys
+    wanted = 3072 * 16 + 16 + 16 * 10 + 10
+    assert arrays["weights"].size == wanted == sum(ps["parameters"] for ps in summary["parameter_servers"])
+    scores = summary["evaluation"]["history"][-1]
+    assert scores["test_accuracy"] <= scores["compiled"]["top3"] <= 1
+    model = keras.models.load_model(run_dir / "best" / "model.keras", custom_objects={"Toy": toy_subclassed.Toy})
+    assert model.predict(np.zeros([2, 32, 32, 3], np.uint8), verbose=0).shape == (2, 10)
 
 
 @pytest.mark.cluster
@@ -120,7 +131,7 @@ def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_slice
     toy, run_dir = tmp_path / "mine.py", tmp_path / "run"
     shutil.copy(TOYS / "toy_mode.py", toy)
     images, network = (("--dataset", f"{TOYS}/toy_images.py:Toy"), ("--model", f"{TOYS}/toy_recipe.py:Toy"))
-    summary, arrays = run(run_dir, *images, *network, "--mode", f"{toy}:Toy", "--set", "mode.every=4")
+    summary, arrays = run(run_dir, *images, *network, "--no-evaluator", "--mode", f"{toy}:Toy", "--set", "mode.every=4")
     assert summary["mode"] == f"{toy}:Toy" and arrays["toy_whole"].tolist() == [STEPS / 4]
     assert (summary["dataset"], summary["dataset_kind"]) == (f"{TOYS}/toy_images.py:Toy", "synthetic")
     again = start("run", "--resume", run_dir, "--steps", STEPS + 20)

@@ -97,7 +97,7 @@ def test_a_class_is_also_taken_from_a_file_of_the_users(key, toy, monkeypatch):
     assert getattr(getattr(build_config(None, {key: f"{file}:Toy"}), section), name) == f"{file}:Toy"
 
 
-def test_without_them_their_names_are_unknown(project):
-    found = told_in(project(()))
+def test_without_them_their_names_are_unknown():
+    found = told_in(PROJECT)
     assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
     assert "toy" not in found["faults"] and "--every" not in found["options"]

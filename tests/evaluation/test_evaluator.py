@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 import psutil
 import pytest
@@ -26,12 +27,16 @@ from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.files.json_files import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.models.build import build
+from ps_cluster.models.flat import flatten
 from ps_cluster.runs import checkpoints, scores
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric
 from ps_cluster.runs.run_dir import RunDir
+from tests.bad_files.conftest import NoWriter
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.data import pack_images
+from tests.helpers.saved_models import modules_in
 from tests.helpers.users import SOMEBODY
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
@@ -69,7 +74,7 @@ def scorers():
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, scorers):
+def quick(request, monkeypatch, scorers):
     """The evaluator looks often, and each network is built once."""
 
     def built(config, packed, threads):
@@ -78,14 +83,19 @@ def quick(monkeypatch, scorers):
 
     monkeypatch.setattr(evaluator, "Scorer", built)
     monkeypatch.setattr(evaluator, "POLL_S", 0.05)
+    if "tensorboard" not in request.fixturenames:
+        monkeypatch.setattr(evaluator, "EvaluationWriter", NoWriter)
+        monkeypatch.setattr(evaluator, "Insight", NoWriter)
+
+
+@pytest.fixture
+def tensorboard():
+    """TensorBoard's files are written, which takes as long as a score."""
 
 
 @pytest.fixture(scope="module")
 def network(dataset):
     """The network, its flat length, and a random setting of its weights."""
-    from ps_cluster.models.build import build
-    from ps_cluster.models.flat import flatten
-
     model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), dataset.spec, seed=1)
     return model, flatten(model.trainable_variables)
 
@@ -176,7 +186,7 @@ def test_weights_that_are_not_numbers_know_nothing(run_dir, network):
     assert "NaN" not in run_dir.evaluation.read_text()
 
 
-def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behind(run_dir, network):
+def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behind(run_dir, network, tensorboard):
     save(run_dir, 10, always(4, network))
     lines = []
 
@@ -263,20 +273,12 @@ def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
 def test_best_model_loads_in_plain_keras_and_gives_the_same_accuracy(run_dir, dataset, network):
     save(run_dir, 1, network[1])
     (row,) = evaluate(run_dir.root, once=True, notify=print)
-    script = """
-import sys, keras, numpy as np
-model = keras.models.load_model(sys.argv[1])
-images = np.fromfile(sys.argv[2] + "/test_image.uint8", np.uint8).reshape(-1, 32, 32, 3)
-labels = np.fromfile(sys.argv[2] + "/test_target.uint8", np.uint8)
-raw, floats = (model.predict(x, batch_size=500, verbose=0) for x in (images, images.astype("float32")))
-assert np.array_equal(raw, floats) and not any(name.startswith("ps_cluster") for name in sys.modules)
-print(np.mean(raw.argmax(1) == labels))
-"""
-    # Isolated (-I) and in another directory: nothing of this project can be imported.
-    command = [sys.executable, "-I", "-c", script, str(run_dir.best_model), str(dataset.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(row.test_accuracy, abs=1.5 / TEST_EXAMPLES)
+    assert modules_in(run_dir.best_model) == {"keras"}
+    images, model = np.asarray(dataset.inputs("test")["image"]), keras.models.load_model(run_dir.best_model)
+    raw, floats = (model.predict(pixels, batch_size=500, verbose=0) for pixels in (images, images.astype(np.float32)))
+    assert np.array_equal(raw, floats)
+    right = np.mean(raw.argmax(1) == dataset.target("test"))
+    assert right == pytest.approx(row.test_accuracy, abs=1.5 / TEST_EXAMPLES)
 
 
 def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):

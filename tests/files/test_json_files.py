@@ -29,29 +29,32 @@ def filled(item: str, parts: int) -> str:
     return "[" + item * (MOST_PARTS // parts - 2) + "0]"
 
 
-BOMBS = {
-    "objects": filled('{"a":0},', 3),
-    "a key twice at the end": "{" + ",".join(f'"{n:x}":0' for n in range(MOST_PARTS // 2 - 3)) + ',"0":0}',
-    "text in four bytes": json.dumps("\U0001f600" + "a" * (MOST_BYTES - 100), ensure_ascii=False),
-    "more values than may be": "[" + "0," * (MOST_BYTES // 2 - 10) + "0]",
-    "more bytes than may be": '"' + "a" * MOST_BYTES + '"',
-    "depth": "[" * (MOST_PARTS - 1),
-    "digits": "9" * (MOST_BYTES - 1),
-    "mistakes in a list": '{"rows":' + filled("0,", 1)[:-6] + "]}",
-    "mistakes in keys": '{"rows":[],' + ",".join(f'"{n:x}":0' for n in range(MOST_PARTS // 2 - 6)) + "}",
-}
+def bombs() -> dict[str, str]:
+    """Return the texts. To make them takes a second."""
+    return {
+        "objects": filled('{"a":0},', 3),
+        "a key twice at the end": "{" + ",".join(f'"{n:x}":0' for n in range(MOST_PARTS // 2 - 3)) + ',"0":0}',
+        "text in four bytes": json.dumps("\U0001f600" + "a" * (MOST_BYTES - 100), ensure_ascii=False),
+        "more values than may be": "[" + "0," * (MOST_BYTES // 2 - 10) + "0]",
+        "more bytes than may be": '"' + "a" * MOST_BYTES + '"',
+        "depth": "[" * (MOST_PARTS - 1),
+        "digits": "9" * (MOST_BYTES - 1),
+        "mistakes in a list": '{"rows":' + filled("0,", 1)[:-6] + "]}",
+        "mistakes in keys": '{"rows":[],' + ",".join(f'"{n:x}":0' for n in range(MOST_PARTS // 2 - 6)) + "}",
+    }
 
 
 def test_bombs_take_bounded_memory_and_time(tmp_path):
     """In one process of their own, whose peak is theirs alone."""
-    for name, text in BOMBS.items():
+    texts = bombs()
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
     code = "from tests.files.test_json_files import explode; import sys; explode(sys.argv[1])"
     ended = subprocess.run(
         [sys.executable, "-c", code, tmp_path], cwd=PROJECT, capture_output=True, text=True, timeout=100
     )
     told = {name: (message, peak, cpu_s) for name, message, peak, cpu_s in map(json.loads, ended.stdout.splitlines())}
-    assert set(told) == set(BOMBS), ended.stderr
+    assert set(told) == set(texts), ended.stderr
     for name, (message, peak, cpu_s) in told.items():
         assert name in message and len(message) < 2000, name
         assert peak < MOST_MEMORY and cpu_s < MOST_CPU_S, (name, peak, cpu_s)

@@ -19,11 +19,14 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+
+from ps_cluster.data import sets
 
 PROJECT = Path(__file__).parents[2]
 MOST_MEMORY = 400 * 2**20  # bytes more than before
@@ -101,16 +104,20 @@ def _archive_of_wrong_shape(path: Path) -> None:
 
 
 class Commands:
-    """The process that runs commands; started with the first command, and again after one that hung."""
+    """The process that runs commands; started with the first command, and again after one that hung.
 
-    def __init__(self) -> None:
+    Its cache is its own, because the generated data set is small there.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._environment = os.environ | {"PS_CLUSTER_CACHE": str(cache)}
         self._process: subprocess.Popen | None = None
 
     def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Told:
         if self._process is None:
             argv = [sys.executable, "-m", "tests.helpers.bad_input"]
             self._process = subprocess.Popen(
-                argv, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                argv, cwd=PROJECT, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
         request = {"folder": str(folder), "arguments": list(arguments), "environment": dict(environment)}
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -161,6 +168,7 @@ def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:
 def serve() -> None:
     """Run the commands that come in, one JSON object per line, and answer each with its result."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    sets.generate = partial(sets.generate, 200, 50)  # all of it takes five seconds
     for line in sys.stdin:
         request = json.loads(line)
         answers.write(json.dumps(asdict(_run(**request))) + "\n")

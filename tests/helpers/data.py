@@ -11,6 +11,7 @@ from ps_cluster.data.packed import PackedDataset, write_packed
 
 LETTERS = tuple("abcdefghij")
 KINDS = {"cifar10": "real", "synthetic": "synthetic"}
+CIFAR_ROWS = 100  # of a batch of the made-up CIFAR sets (tests/data/conftest.py), where the official ones have 10,000
 
 
 def contents_of(arrays: tuple, classes: tuple = LETTERS) -> Contents:

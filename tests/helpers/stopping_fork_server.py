@@ -1,6 +1,6 @@
 """The fork server, which stops itself between a fork and its answer if a file is there.
 
-python -m tests.helpers.stopping_fork_server CHANNEL RUN_DIR FILE
+python -m tests.helpers.stopping_fork_server CHANNEL RUN_DIR FILE [empty]    empty: it imports nothing beforehand
 """
 
 import os
@@ -25,5 +25,7 @@ def fork_and_stop(*arguments):
 if __name__ == "__main__":
     die_with_launcher()
     fork_server._fork_for_the_launcher = fork_and_stop
+    if sys.argv[4:] == ["empty"]:
+        fork_server.import_tensorflow, fork_server.PRELOADED = lambda: None, ()
     with socket.socket(fileno=int(sys.argv[1])) as launcher:
         fork_server.serve(launcher)

@@ -1,5 +1,7 @@
 """Make parameter stores on this process's own device, and minimise a quadratic with them."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import tensorflow as tf
 
@@ -50,15 +52,31 @@ def pull(store, worker=0):
     return store.pull(tf.constant(worker, tf.int64))
 
 
+@contextmanager
+def eagerly():
+    """Run graphs operation by operation: to trace one takes some 100 ms, and to run it so some 5.
+
+    What depends on the order in which a graph runs its operations is not seen so.
+    """
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
 def state_of(store):
     """Return the arrays of a checkpoint."""
-    arrays, _ = store.snapshot([0] * len(store.slices), closed=0)
+    with eagerly():
+        arrays, _ = store.snapshot([0] * len(store.slices), closed=0)
     return arrays
 
 
 def ledger_of(store):
     """Return the rows of each slice in the order of their steps, and its counters, by name."""
-    ledgers = store.read_ledgers([0] * len(store.slices))
+    with eagerly():
+        ledgers = store.read_ledgers([0] * len(store.slices))
     counts = [dict(zip(COUNTS, own.tolist(), strict=True)) for own in ledgers.counts]
     return [np.sort(rows, order="step") for rows in ledgers.rows], counts
 

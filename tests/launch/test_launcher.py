@@ -91,7 +91,7 @@ def launch(tmp_path, capfd):
         resume=False,
         mode="async",
         began=None,
-        isolation="auto",
+        isolation="off",
         draws=False,
         **behaviours,
     ) -> int:
@@ -126,12 +126,25 @@ def interrupt(number=signal.SIGINT):
     os.kill(os.getpid(), number)
 
 
-def test_run_completes_is_scored_and_is_summed_up(launch):
-    assert launch() == 0
+def test_run_completes_is_scored_and_is_summed_up_with_the_life_and_the_pid_of_every_process(launch):
+    """Its seconds count from when the command began."""
+    assert launch(began=time.monotonic() - 100) == 0
     assert launch.summary["outcome"] == "completed" and launch.errors == []
-    assert launch.summary["evaluation"]["test_accuracy"] == 0.5
-    assert launch.summary["startup_seconds"] > 0 and launch.summary["machine"]["cores"] > 0
+    assert launch.summary["evaluation"]["test_accuracy"] == 0.5 and launch.summary["machine"]["cores"] > 0
+    assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
     assert [row["applied"] for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
+    (own,) = [process for process in launch.summary["processes"] if process["type"] == "launcher"]
+    assert own["pid"] == os.getpid() and own["peak_pss_bytes"] > 0
+    assert launch.summary["peak_memory_bytes"] > own["peak_pss_bytes"]
+    written = json.loads(launch.run_dir.cluster.read_text())
+    assert written["launcher"] == {"pid": os.getpid(), "life": life_of(os.getpid())}
+    assert {row["life"] for row in launch.view.rows} == {written["launcher"]["life"]}
+    assert [(t["type"], t["index"]) for t in written["tasks"]] == [
+        ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)
+    ]  # fmt: skip
+    addresses = [task["address"] for task in written["tasks"]]
+    assert addresses[-1] is None and all(a.startswith("127.0.0.1:") for a in addresses[:-1])
+    assert len({task["pid"] for task in written["tasks"]}) == 5
 
 
 def test_the_results_are_drawn_when_the_table_is_printed_and_then_named(launch):
@@ -149,21 +162,11 @@ def test_a_run_whose_results_can_not_be_drawn_has_not_failed(launch):
     assert launch.summary["outcome"] == "completed" and " results " not in launch.output
 
 
-def test_a_run_without_an_evaluator_says_that_it_has_no_results(launch):
+def test_a_run_without_an_evaluator_ends_with_the_chief_and_says_that_it_has_no_results(launch):
     assert launch(evaluator=None, draws=True) == 0
+    tasks = json.loads(launch.run_dir.cluster.read_text())["tasks"]
+    assert {task["type"] for task in tasks} == {"chief", "ps", "worker"}
     assert launch.view.notices == ["no results: no checkpoint was scored"] and not launch.run_dir.results.exists()
-
-
-def test_the_launcher_counts_itself_among_the_processes(launch):
-    launch()
-    (own,) = [process for process in launch.summary["processes"] if process["type"] == "launcher"]
-    assert own["pid"] == os.getpid() and own["peak_pss_bytes"] > 0
-    assert launch.summary["peak_memory_bytes"] > own["peak_pss_bytes"]
-
-
-def test_start_up_and_wall_seconds_count_from_when_the_command_began(launch):
-    launch(began=time.monotonic() - 100)
-    assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
 
 
 def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
@@ -209,27 +212,6 @@ def test_what_failed_first_is_told_though_the_summary_can_not_be_written(launch,
     told = launch.capfd.readouterr().err
     assert "training did not begin" in told
     assert "chief-0 running, ps-0 running, worker-0 running, worker-1 running, evaluator-0 running" in told
-
-
-def test_run_without_evaluator_ends_with_the_chief(launch):
-    assert launch(evaluator=None) == 0
-    assert {task["type"] for task in json.loads(launch.run_dir.cluster.read_text())["tasks"]} == {
-        "chief",
-        "ps",
-        "worker",
-    }
-
-
-def test_cluster_json_names_every_process(launch):
-    launch()
-    written = json.loads(launch.run_dir.cluster.read_text())
-    assert written["launcher"] == {"pid": os.getpid(), "life": life_of(os.getpid())}
-    assert [(t["type"], t["index"]) for t in written["tasks"]] == [
-        ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)
-    ]  # fmt: skip
-    addresses = [task["address"] for task in written["tasks"]]
-    assert addresses[-1] is None and all(a.startswith("127.0.0.1:") for a in addresses[:-1])
-    assert len({task["pid"] for task in written["tasks"]}) == 5
 
 
 def test_one_interrupt_drains_and_the_last_checkpoint_is_scored(launch):
@@ -375,12 +357,6 @@ def test_resume_passes_over_what_the_run_wrote_before(launch):
     assert launch() == 0
     assert launch(resume=True) == 0
     assert len(launch.view.rows) == 3 and len(launch.view.scores) == 1
-
-
-def test_tasks_know_in_whose_life_they_are(launch):
-    assert launch() == 0
-    (life,) = {row["life"] for row in launch.view.rows}
-    assert life.startswith(f"{os.getpid()}@")
 
 
 LAUNCHER = """

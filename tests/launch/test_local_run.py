@@ -157,6 +157,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "code"), ENDS.items())
 def test_a_task_leaves_no_lock_and_no_process_behind_however_it_ends(tmp_path, body, code):
     environment = os.environ | {

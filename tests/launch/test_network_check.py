@@ -1,6 +1,7 @@
 """A user's own network is built once before a run: what is wrong is one line, and what compile() says becomes settings."""
 
 import json
+import sys
 
 import pytest
 
@@ -13,8 +14,6 @@ from ps_cluster.launch.network_check import NetworkFacts, check_network, with_ru
 from tests.helpers.data import contents_of, random_images
 
 BODY = """
-import os
-
 import keras
 
 def network(*ends, loss=None, optimizer="adam", metrics=None):
@@ -46,9 +45,6 @@ def bad_metric():
 
 def three(a, b, c):
     return dense()
-
-def killed():
-    os.kill(os.getpid(), 9)
 
 def plain(examples, width=3):
     return dense(examples.outputs)
@@ -85,7 +81,7 @@ def answer(config, dataset):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("raises", "my.py:16: ZeroDivisionError: division by zero"),
+        ("raises", "my.py:14: ZeroDivisionError: division by zero"),
         ("nothing", "it returns nothing (is there a 'return'?), not a keras.Model"),
         (
             "one_output",
@@ -109,9 +105,13 @@ def test_a_function_of_something_else_is_refused_when_it_is_named(of):
         of("three")
 
 
-def test_a_process_that_dies_while_it_builds_is_told_with_its_signal(of):
-    with pytest.raises(UserError, match="my.py:killed': the process that built it ended with SIGKILL"):
-        check_network(*of("killed"))
+def test_a_process_that_dies_while_it_builds_is_told_with_its_signal(of, tmp_path, monkeypatch):
+    dies = tmp_path / "python"
+    dies.write_text("#!/bin/sh\nkill -9 $$\n")
+    dies.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(dies))
+    with pytest.raises(UserError, match="my.py:plain': the process that built it ended with SIGKILL"):
+        check_network(*of("plain"))
 
 
 def test_the_launcher_hears_what_compile_says_without_tensorflow(of, monkeypatch):

@@ -21,19 +21,6 @@ def nested():
     return stack(inner, LAYERS.Activation("gelu"))
 
 
-def frozen():
-    layers = [LAYERS.Dense(5), LAYERS.BatchNormalization(momentum=0.5), LAYERS.Dense(4)]
-    for layer in layers[:2]:
-        layer.trainable = False
-    return stack(*layers)
-
-
-def frozen_image():
-    norm = LAYERS.BatchNormalization(momentum=0.5)
-    norm.trainable = False
-    return stack(LAYERS.Conv2D(3, 3), norm, LAYERS.Flatten(), of="image")
-
-
 def two_inputs():
     row, words = keras.Input([6], name="row"), keras.Input([3], name="words", dtype="int32")
     both = LAYERS.Concatenate()([row, LAYERS.Flatten()(LAYERS.Embedding(7, 2)(words))])
@@ -78,12 +65,6 @@ class Counting(LAYERS.Layer):
         return row - self.mean
 
 
-def adapted():
-    norm = LAYERS.Normalization()
-    norm.adapt(ROWS["row"][0])
-    return stack(norm, LAYERS.Dense(4, activation="gelu"), LAYERS.Activation("gelu"), LAYERS.BatchNormalization())
-
-
 def of_one_layer():
     return stack(LAYERS.Dense(8, activation="relu", dtype="mixed_bfloat16"), LAYERS.Dense(4))
 
@@ -108,45 +89,56 @@ def in_time():
     return stack(LAYERS.Embedding(7, 3), norm, LAYERS.Flatten(), of="words")
 
 
-def with_a_frozen_gamma():
-    norm = LAYERS.BatchNormalization()
-    model = stack(LAYERS.Dense(5), norm)
-    norm.gamma.trainable = False
+def frozen(layer):
+    layer.trainable = False
+    return layer
+
+
+def rows():
+    """Statistics that move, that are adapted before, and that are frozen; a layer that is frozen, and one in a part."""
+    adapted, norm = LAYERS.Normalization(), LAYERS.BatchNormalization
+    adapted.adapt(ROWS["row"][0])
+    partly = norm()
+    layers = [adapted, LAYERS.Dense(5), norm(momentum=0.7), frozen(LAYERS.Dense(5)), frozen(norm(momentum=0.5))]
+    model = stack(*layers, LAYERS.Dense(4, activation="gelu"), partly)
+    partly.gamma.trainable = False
     return model
 
 
+def images():
+    """Statistics of the last axis, of another, and such as are frozen."""
+    norms = (
+        LAYERS.BatchNormalization(),
+        LAYERS.BatchNormalization(axis=1),
+        frozen(LAYERS.BatchNormalization(momentum=0.5)),
+    )
+    return stack(LAYERS.Conv2D(3, 3), *norms, LAYERS.Flatten(), of="image")
+
+
+def noise():
+    kinds = LAYERS.Dropout(0.5), LAYERS.GaussianNoise(0.3), LAYERS.GaussianDropout(0.3), LAYERS.Dropout(0.5)
+    return stack(*(layer for kind in kinds for layer in (LAYERS.Dense(9), kind)))
+
+
+def losing():
+    of_weights = {"kernel_regularizer": "l2", "bias_regularizer": "l1", "activity_regularizer": "l2"}
+    return stack(LAYERS.Dense(5, **of_weights), Counting())
+
+
+def recurrent():
+    words, gru = LAYERS.Embedding(7, 3, mask_zero=True), LAYERS.GRU(3, dropout=0.2, recurrent_dropout=0.2)
+    return stack(words, LAYERS.Bidirectional(gru), of="words")
+
+
 KINDS = {
-    "dropout": (lambda: stack(LAYERS.Dense(9), LAYERS.Dropout(0.5), LAYERS.Dense(9), LAYERS.Dropout(0.5)), ["row"]),
-    "other noise": (lambda: stack(LAYERS.GaussianNoise(0.3), LAYERS.Dense(9), LAYERS.GaussianDropout(0.3)), ["row"]),
-    "batch norm": (lambda: stack(LAYERS.Dense(5), LAYERS.BatchNormalization(momentum=0.7)), ["row"]),
-    "batch norm of images": (
-        lambda: stack(LAYERS.Conv2D(3, 3), LAYERS.BatchNormalization(), LAYERS.Flatten(), of="image"),
-        ["image"],
-    ),
-    "batch norm over rows of images": (
-        lambda: stack(LAYERS.Conv2D(3, 3), LAYERS.BatchNormalization(axis=1), LAYERS.Flatten(), of="image"),
-        ["image"],
-    ),
-    "regularisers": (
-        lambda: stack(LAYERS.Dense(5, kernel_regularizer="l2", bias_regularizer="l1", activity_regularizer="l2")),
-        ["row"],
-    ),
-    "state and loss of a layer of one's own": (lambda: stack(LAYERS.Dense(5), Counting()), ["row"]),
+    "noise": (noise, ["row"]),
+    "batch norms of rows": (rows, ["row"]),
+    "batch norms of images": (images, ["image"]),
     "a batch norm that is called twice": (called_twice, ["row"]),
     "a batch norm at each time": (in_time, ["words"]),
-    "a batch norm with a frozen gamma": (with_a_frozen_gamma, ["row"]),
-    "frozen layers": (frozen, ["row"]),
-    "a frozen batch norm of images": (frozen_image, ["image"]),
+    "regularisers, and state and loss of a layer of one's own": (losing, ["row"]),
     "a model in a model": (nested, ["row"]),
-    "adapted normalisation": (adapted, ["row"]),
-    "embedding and lstm": (
-        lambda: stack(LAYERS.Embedding(7, 3, mask_zero=True), LAYERS.LSTM(4, dropout=0.2), of="words"),
-        ["words"],
-    ),
-    "gru both ways": (
-        lambda: stack(LAYERS.Embedding(7, 3), LAYERS.Bidirectional(LAYERS.GRU(3, recurrent_dropout=0.2)), of="words"),
-        ["words"],
-    ),
+    "gru both ways": (recurrent, ["words"]),
     "attention": (attending, ["words"]),
     "two inputs": (two_inputs, ["row", "words"]),
     "a subclassed model": (Subclassed, ["row"]),

@@ -17,7 +17,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.models.build import build, load_saved, look_over, notes
 from ps_cluster.models.flat import flatten
 from ps_cluster.models.judges import CompiledMetrics, judge_of
-from tests.helpers.one_worker import OneWorker
+from tests.helpers.one_worker import Alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
@@ -59,7 +59,7 @@ def forget_the_users_code():
 
 def trained(model):
     """Return the weights before, and after two steps."""
-    worker = OneWorker(model, SPEC, ROWS)
+    worker = Alone(model, SPEC, ROWS)
     worker.step(0)
     return flatten(model.trainable_variables), worker.step(1)[0]
 
@@ -170,7 +170,7 @@ def compiled(**given):
 
 
 def test_the_note_names_what_of_compile_is_not_used():
-    config = OneWorker(pasted(0), SPEC, ROWS, {"training.label_smoothing": 0.1}).config
+    config = Alone(pasted(0), SPEC, ROWS, {"training.label_smoothing": 0.1}).config
     assert list(notes(plain(), config)) == []
     (told,) = notes(compiled(optimizer="adam", loss="mse"), config)
     assert "compile() has a loss, so training.label_smoothing 0.1 is not used" in told
@@ -178,7 +178,7 @@ def test_the_note_names_what_of_compile_is_not_used():
 
 @pytest.mark.parametrize(("own", "told"), [("float32", "precision bfloat16 is not"), ("mixed_bfloat16", "")])
 def test_a_precision_that_the_layers_do_not_have_is_told(own, told):
-    config = OneWorker(pasted(0), SPEC, ROWS).config.with_values({"model.precision": "bfloat16"})
+    config = Alone(pasted(0), SPEC, ROWS).config.with_values({"model.precision": "bfloat16"})
     assert told in "".join(notes(plain(dtype=own), config)) and bool(told) == bool(
         list(notes(plain(dtype=own), config))
     )

@@ -14,6 +14,7 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
+from ps_cluster.report.pages import Plot
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -149,6 +150,12 @@ class Sources(HTMLParser):
         self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
 
 
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Plots are made, but not rendered, which takes a second."""
+    monkeypatch.setattr(Plot, "_saved", lambda *_: b"<svg/>")
+
+
 def drawn(run_dir: RunDir) -> tuple[str, dict, list[str]]:
     """Return the page, the numbers, and what was told."""
     told = []
@@ -181,7 +188,7 @@ def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_image
     assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
 
 
-def test_a_network_without_a_mistake_has_a_page(of_images):
+def test_a_network_without_a_mistake_has_a_page(of_images, unrendered):
     said = kept_predictions.load(of_images.predictions)
     right = {"predicted": said.arrays["target"]}
     kept_predictions.write(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
@@ -189,14 +196,14 @@ def test_a_network_without_a_mistake_has_a_page(of_images):
     assert numbers["mistakes"] == [] and numbers["found"]["accuracy"] == 1.0 and told == []
 
 
-def test_results_are_drawn_without_the_data_set_but_for_its_examples(of_images):
+def test_results_are_drawn_without_the_data_set_but_for_its_examples(of_images, unrendered):
     of_images.dataset.unlink()
     page, numbers, _ = drawn(of_images)
     assert "not on this machine any more" in page and "image/png" not in page
     assert len(numbers["mistakes"]) == 10
 
 
-def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, tmp_path):
+def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrendered, tmp_path):
     images, labels = random_images(20, seed=5)
     other = pack_images(tmp_path / "other", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
     write_pointer(of_images.dataset, other)
@@ -207,7 +214,7 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, tmp_pa
 @pytest.mark.parametrize(
     ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "the best one too")]
 )
-def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, step, says):
+def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, unrendered, step, says):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     summary = json.loads(run_dir.summary.read_text())
     summary["evaluation"] |= {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"}
@@ -218,14 +225,14 @@ def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_pa
     assert (models["last"]["test_accuracy"], models["best"]["test_accuracy"]) == (0.6, 0.7)
 
 
-def test_damaged_predictions_are_left_out_with_a_notice(of_images):
+def test_damaged_predictions_are_left_out_with_a_notice(of_images, unrendered):
     of_images.predictions.write_bytes(b"PK")
     page, numbers, (notice,) = drawn(of_images)
     assert "predictions.safetensors" in notice and "\n" not in notice
     assert "only curves" in page and numbers["found"] is None and numbers["curves"]["test"]
 
 
-def test_predictions_of_another_step_than_the_last_score_are_pointed_out(of_images):
+def test_predictions_of_another_step_than_the_last_score_are_pointed_out(of_images, unrendered):
     said = kept_predictions.load(of_images.predictions)
     kept_predictions.write(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
     assert "those of step 1, not of the last score" in drawn(of_images)[0]
@@ -268,7 +275,7 @@ CHANGES = [
 ]
 
 
-def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path):
+def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path, unrendered):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     for applied in range(10, 90, 10):
         times = {"train_seconds": applied / 4, "examples": 128 * applied, "examples_per_second": 512.0}
@@ -279,7 +286,7 @@ def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path):
     assert numbers["curves"]["workers"] == CHANGES and numbers["curves"]["training"][0]["examples_per_second"] == 512.0
 
 
-def test_drawing_again_replaces_what_was_drawn(of_images):
+def test_drawing_again_replaces_what_was_drawn(of_images, unrendered):
     drawn(of_images)
     left = of_images.results / "plots" / "of-before.svg"
     left.touch()

@@ -211,6 +211,7 @@ def _write_many(directory, count):
         checkpoints.save(directory, checkpoint(step, size=50_000), keep=2)
 
 
+@pytest.mark.slow
 def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp_path):
     writer = multiprocessing.get_context("spawn").Process(target=_write_many, args=(tmp_path, 30))
     said, seen = [], []

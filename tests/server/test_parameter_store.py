@@ -18,6 +18,7 @@ from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (
     LENGTH,
+    eagerly,
     ledger_of,
     make_store,
     pull,
@@ -61,15 +62,16 @@ def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule):
     assert run_quadratic(store, 50, TARGET) == pytest.approx(reference(rule, 50), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("rule", ["nesterov", "adam", "rmsprop"])
-def test_decoupled_decay_and_factors_equal_numpy(rule):
-    store = make_store(2, rule=rule, momentum=0.9, weight_decay=0.2, factors=FACTORS)
+@pytest.mark.parametrize(("rule", "slices"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1)])
+def test_decoupled_decay_and_factors_equal_numpy(rule, slices):
+    store = make_store(slices, rule=rule, momentum=0.9, weight_decay=0.2, factors=FACTORS)
     expected = reference(rule, 50, decay=0.2, factors=FACTORS)
     weights = run_quadratic(store, 50, TARGET)
     assert weights == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert weights[2] == np.linspace(-1, 1, LENGTH, dtype=np.float32)[2]  # its factor is 0
 
 
+@eagerly()
 def test_a_step_pushed_twice_is_applied_once_and_the_replay_counted():
     store = make_store(2)
     run = quadratic_step(store, TARGET)
@@ -82,6 +84,7 @@ def test_a_step_pushed_twice_is_applied_once_and_the_replay_counted():
     assert (state_of(store)["weights"] == weights).all()
 
 
+@eagerly()
 def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
     store = make_store(2)
     pulled = pull(store)
@@ -96,7 +99,10 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
 
 @pytest.mark.parametrize(
     ("mode", "kind", "graph", "slices"),
-    [("async", ParameterShard, steps_function, 2), ("bounded", BoundedShard, bounded_function, 1)],
+    [
+        ("async", ParameterShard, steps_function, 2),
+        pytest.param("bounded", BoundedShard, bounded_function, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_lacks_is(
     mode, kind, graph, slices, tmp_path, monkeypatch
@@ -151,6 +157,7 @@ def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times()
         assert (np.diff(times.ravel()) >= 0).all(), "one update at a time"
 
 
+@eagerly()
 def test_staleness_is_the_version_applied_to_less_the_version_read():
     store = make_store(1)
     old = pull(store)
@@ -182,19 +189,18 @@ def test_each_row_is_read_once_in_the_order_in_which_it_was_accepted():
 
 
 def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
-    whole, first = make_store(2, rule="adam"), make_store(2, rule="adam")
+    whole, first, second = (make_store(rule="adam") for _ in range(3))
     run_quadratic(whole, 20, TARGET)
     run_quadratic(first, 10, TARGET)
-    second = make_store(2, rule="adam")
     second.restore(state_of(first))
     run = quadratic_step(second, TARGET)
     for step in range(20):  # the first ten are in the ledger and refused
         run(tf.constant(step, tf.int64), row())
     assert (state_of(second)["weights"] == state_of(whole)["weights"]).all()
     expected = {"version": 20, "applied": 20, "accepted": 20, "refused": 10, "dropped": 0}
-    assert ledger_of(second)[1] == [expected] * 2
-    new = second.read_ledgers([10, 10]).rows
-    assert [rows["step"].tolist() for rows in new] == [list(range(10, 20))] * 2
+    assert ledger_of(second)[1] == [expected]
+    (new,) = second.read_ledgers([10]).rows
+    assert new["step"].tolist() == list(range(10, 20))
 
 
 def test_a_digest_tells_weights_from_others_and_from_the_same_in_another_order():
@@ -232,6 +238,7 @@ KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers o
 
 
 @pytest.mark.parametrize("settings", KEPT, ids=str)
+@eagerly()
 def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(settings):
     mode = MODES[settings["values"].get("mode.name", "async")]
     make = partial(make_store, kind=import_object(mode.slice), **settings)

@@ -8,8 +8,15 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
+from ps_cluster.tools.simulate import training
 from ps_cluster.tools.simulate.costs import costs_of, known_costs, read_costs
 from tests.simulate.fake_run import write_run
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Nothing here asks for a steady mean."""
+    monkeypatch.setattr(training, "FEWEST_STEPS", 1000)
 
 
 def simulate(*arguments):

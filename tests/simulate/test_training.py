@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.tools.simulate import training
 from ps_cluster.tools.simulate.prediction import predict, simulate
 
 EVERYTHING = {
@@ -11,6 +12,12 @@ EVERYTHING = {
     "apply_seconds_per_parameter": 2e-5, "pull_delay_seconds": 0.03, "push_delay_seconds": 0.04,
     "step_gap_seconds": 0.05, "dispatch_delay_seconds": 0.06, "chief_seconds": 0.07,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """The seed is fixed: with these steps the means are as close as they have to be."""
+    monkeypatch.setattr(training, "FEWEST_STEPS", 2000)
 
 
 def seconds_per_step(trained):
@@ -56,13 +63,13 @@ def test_on_one_core_a_second_thread_takes_its_time_in_the_computation(costs, cl
 
 def test_pinned_workers_share_the_core_that_they_keep_to(costs, cluster):
     slow = parse_stragglers("1:5x")  # it has a core to itself, which the others may not use while it waits
-    trained = simulate(costs(compute_cv=0.3), cluster(3, cores=2, pinned=True, stragglers=slow), steps=10_000)
+    trained = simulate(costs(compute_cv=0.3), cluster(3, cores=2, pinned=True, stragglers=slow), steps=6_000)
     assert trained.steps_per_second == pytest.approx(1 + 1 / 5, rel=0.01)
 
 
 def test_a_second_thread_of_a_pinned_worker_stays_on_its_core(costs, cluster):
     threaded = costs(compute_cv=0.3, worker_cpu_seconds=1.5)
-    pinned, free = (simulate(threaded, cluster(3, cores=4, pinned=pinned), steps=10_000) for pinned in (True, False))
+    pinned, free = (simulate(threaded, cluster(3, cores=4, pinned=pinned), steps=5_000) for pinned in (True, False))
     assert pinned.steps_per_second == pytest.approx(3 / 1.5, rel=0.02)
     assert free.steps_per_second == pytest.approx(4 / 1.5, rel=0.02)
 
@@ -112,7 +119,7 @@ def test_the_chief_bounds_the_throughput_by_its_dispatches(costs, cluster):
 def test_a_dispatch_of_auto_is_half_a_second_of_one_worker(costs, cluster):
     quick = costs(steps_per_dispatch="auto", compute_seconds=0.05, chief_seconds=0.01)
     for workers in (1, 20):
-        trained = simulate(quick, cluster(workers))
+        trained = simulate(quick, cluster(workers), steps=4000)
         assert len(trained.seconds) / trained.dispatches == pytest.approx(9, rel=0.05), "0.05 s and a bit more a step"
 
 
@@ -126,7 +133,7 @@ def test_when_the_chief_is_short_of_time_auto_makes_the_shortest_dispatches(cost
 
 def test_with_many_workers_dispatches_of_auto_are_longer(costs, cluster):
     many = costs(steps_per_dispatch="auto", compute_seconds=0.1, chief_seconds=0.001)
-    trained = simulate(many, cluster(300), steps=60_000)  # the first dispatches are short
+    trained = simulate(many, cluster(300), steps=20_000)  # the first dispatches are short
     size = len(trained.seconds) / trained.dispatches
     assert size == pytest.approx(trained.steps_per_second / 200, rel=0.2), "200 dispatches a second of all workers"
     assert size > 1.4 * trained.steps_per_second / 300 * 0.5, "and not half a second of one"
@@ -142,12 +149,12 @@ def test_what_the_chief_does_all_the_time_is_missing_to_the_others(costs, cluste
 @pytest.mark.parametrize("cores", [None, 20])
 def test_exponential_times_give_the_throughput_of_the_machine_repairman(costs, cluster, cores):
     exponential = costs(compute_cv=1.0, pull_fixed_seconds=0.05, push_fixed_seconds=0.05, server_cv=1.0)
-    trained = simulate(exponential, cluster(10, cores=cores), steps=30_000)
+    trained = simulate(exponential, cluster(10, cores=cores), steps=10_000)
     assert trained.steps_per_second == pytest.approx(machine_repairman(10, 1.0, 0.1), rel=0.02)
 
 
 def test_workers_that_compute_share_the_cores(costs, cluster):
-    trained = simulate(costs(compute_cv=0.3), cluster(5, cores=2), steps=10_000)
+    trained = simulate(costs(compute_cv=0.3), cluster(5, cores=2), steps=6_000)
     assert trained.steps_per_second == pytest.approx(2, rel=0.01)
     assert predict(costs(), cluster(5, cores=2)).utilisation["cores"] == pytest.approx(1, rel=0.01)
 
@@ -155,7 +162,7 @@ def test_workers_that_compute_share_the_cores(costs, cluster):
 def test_shared_cores_give_the_throughput_of_mean_value_analysis(costs, cluster):
     """Processor sharing of one core has the queue of an exponential server, whatever the distribution of the work is."""
     thinking = costs(compute_cv=2.0, push_delay_seconds=9.0)
-    trained = simulate(thinking, cluster(10, cores=1), steps=30_000)
+    trained = simulate(thinking, cluster(10, cores=1), steps=15_000)
     assert trained.steps_per_second == pytest.approx(machine_repairman(10, 9.0, 1.0), rel=0.02)
 
 

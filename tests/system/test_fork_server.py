@@ -1,5 +1,6 @@
 """Real forks of a real server that has imported TensorFlow."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -26,11 +27,11 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("forks")
 
 
-@pytest.fixture(scope="module")
-def server(root):
+@contextlib.contextmanager
+def made(root, *how):
     def popen(argv, **options):
         arguments = argv[len(fork_server_module.ARGV) :]
-        stopping = [sys.executable, "-m", "tests.helpers.stopping_fork_server", *arguments, str(root / "stop")]
+        stopping = [sys.executable, "-m", "tests.helpers.stopping_fork_server", *arguments, str(root / "stop"), *how]
         return subprocess.Popen(stopping, **options)
 
     env = environment.for_child(os.environ, os.getpid())
@@ -39,8 +40,25 @@ def server(root):
     processes.assert_none_left(root, within_s=0)
 
 
+@pytest.fixture(scope="module")
+def server(root):
+    with made(root) as real:
+        yield real
+
+
+@pytest.fixture
+def empty(tmp_path):
+    """A server that is there at once, as it has imported nothing."""
+    with made(tmp_path, "empty") as one:
+        yield one
+
+
 @pytest.fixture
 def fork(server, tmp_path):
+    return forking(server, tmp_path)
+
+
+def forking(server, tmp_path):
     def call(*arguments, env=None):
         env = environment.for_child(os.environ, os.getpid()) | (env or {})
         with (tmp_path / "log").open("ab") as log:
@@ -89,7 +107,8 @@ def test_the_list_of_processes_shows_a_fork_by_its_own_command(fork):
     ended(waiting)
 
 
-def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(server, fork):
+def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(empty, tmp_path):
+    server, fork = empty, forking(empty, tmp_path)
     waiting, first = fork("wait"), server.pid
     os.kill(first, signal.SIGKILL)
     processes.wait_until(lambda: server.pid is None)
@@ -100,15 +119,16 @@ def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(server, fo
 
 
 def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_not_become_the_task(
-    root, server, fork, tmp_path, monkeypatch
+    empty, tmp_path, monkeypatch
 ):
+    server, fork = empty, forking(empty, tmp_path)
     monkeypatch.setattr(fork_server_module, "ANSWER_TIMEOUT_S", 0.5)
     ended(fork("exit", "0"))  # from here on it has half a second to answer
     stopped = server.pid
     others = {child.pid for child in processes.psutil.Process().children()} - {stopped}
-    (root / "stop").touch()
+    (tmp_path / "stop").touch()
     waiting = fork("wait")
-    assert not (root / "stop").exists(), "it did not stop there"
+    assert not (tmp_path / "stop").exists(), "it did not stop there"
     assert server.pid != stopped and not processes.psutil.pid_exists(stopped)
     processes.wait_until(lambda: f'"pid": {waiting.pid}' in (tmp_path / "log").read_text())
     assert {child.pid for child in processes.psutil.Process().children()} == others | {server.pid, waiting.pid}, (

@@ -14,6 +14,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.system import network
 from ps_cluster.system.network import network_for
 from tests.helpers import listening_cluster
+from tests.helpers.data import LETTERS, pack_images, random_images
 from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allowed
 
 PROJECT = Path(__file__).parents[2]
@@ -54,7 +55,9 @@ def test_a_command_that_starts_several_runs_says_once_where_they_will_be(tmp_pat
         raise network.Unavailable("private network")
 
     monkeypatch.setattr(network, "new_namespaces", refuse)
-    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
+    packed = pack_images(tmp_path / "packed", "synthetic", LETTERS, (*random_images(20), *random_images(20)))
+    for module in RUNNING.values():
+        monkeypatch.setattr(importlib.import_module(module), "resolve_data", lambda *_, notify: packed)
     common = ("--dataset", "synthetic", "--steps", "1")
     for name, started, words in (
         ("sweep", "SweepRun", ("--vary", "training.seed=1,2", "--method", "grid")),

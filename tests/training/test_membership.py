@@ -221,6 +221,7 @@ def test_a_member_that_falls_silent_while_another_is_taken_in_is_cut_off_too(mem
     assert members.were_cut == ["a:1"] and 2 in members.present
 
 
+@pytest.mark.slow
 def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time():
     """In a process of its own, whose first connection it is."""
     code = """

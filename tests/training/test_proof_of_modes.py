@@ -19,7 +19,7 @@ from ps_cluster.training.session import SessionStart
 from ps_cluster.training.step import expected_rates
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.left_by_runs import pack_small_images
-from tests.helpers.stores import make_store, pull, row
+from tests.helpers.stores import eagerly, make_store, pull, row
 from tests.helpers.waiting import admit, identity
 
 WORKERS, UPDATES = 2, 6
@@ -101,7 +101,8 @@ class Trained:
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0]}, {kind[1]} ps")
 def once(request):
-    return Trained(*request.param)
+    with eagerly():
+        return Trained(*request.param)
 
 
 @pytest.fixture
@@ -147,6 +148,7 @@ def test_every_change_of_it_is_told(trained, tmp_path, name):
     assert any(re.search(says, problem) for problem in proof["problems"]), proof["problems"]
 
 
+@eagerly()
 def test_an_update_beyond_the_bound_is_told(tmp_path):
     run = Trained("bounded", 1)
     run.put(0, -1, "staleness", 4)
@@ -157,6 +159,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     assert not before.wrong_values, "rows of a leader with another bound"
 
 
+@eagerly()
 def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
     run = Trained("sync-ps", 1)
     run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
@@ -164,6 +167,7 @@ def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
     assert problem == "slice 0: 1 rows of steps that were never handed out, the first is step 6"
 
 
+@eagerly()
 def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_now(tmp_path):
     run = Trained("async", 1)
     run.rows[0]["learning_rate"][:3] = 0.7
@@ -237,6 +241,7 @@ class Replicas:
         return json.loads(self._run_dir.training_result.read_text())["proof"]
 
 
+@eagerly()
 def test_a_replica_with_other_weights_fails_the_proof_of_the_run(tmp_path):
     assert Replicas(tmp_path / "same").proof(rounding=3e-9, **{"schedule.end_factor": 0.0})["holds"]
     proof = Replicas(tmp_path / "other").proof(digests=(5.0, 6.0))
@@ -244,6 +249,7 @@ def test_a_replica_with_other_weights_fails_the_proof_of_the_run(tmp_path):
     assert not proof["holds"] and proof["problems"] == told
 
 
+@eagerly()
 def test_a_replica_that_differed_is_told_by_every_leader_that_goes_on(tmp_path):
     run = Replicas(tmp_path)
     first = run.proof(digests=(5.0, 6.0), drained=True)
@@ -258,11 +264,13 @@ def test_a_replica_that_differed_is_told_by_every_leader_that_goes_on(tmp_path):
         ({"staleness": 1}, "step 2 has staleness 1, where 0 is the bound"),
     ],
 )
+@eagerly()
 def test_the_rows_of_a_run_are_compared_with_its_settings(tmp_path, row, says):
     proof = Replicas(tmp_path).proof(row_of=row)
     assert not proof["holds"] and says in proof["problems"][0]
 
 
+@eagerly()
 def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wrong_rates_of_its_own(tmp_path):
     run = Replicas(tmp_path)
     run.proof(drained=True)
@@ -272,6 +280,7 @@ def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wron
     assert [problem.split(": step")[0] for problem in proof["problems"]] == ["slice 0: row 8"]
 
 
+@eagerly()
 def test_the_digest_of_weights_tells_another_value_and_another_order():
     (part,) = make_store().slices
     weights = part._weights.numpy()

@@ -59,6 +59,7 @@ def test_a_round_is_one_update_with_the_mean_of_all_gradients():
     assert rows["version"].tolist() == np.repeat(np.arange(1, 11), 3).tolist() and not rows["staleness"].any()
 
 
+@pytest.mark.slow
 def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
     class SlowSlice(RoundShard):
         def update(self, *args):

@@ -12,6 +12,7 @@ from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.training.split_trainer import SplitStep, first_blocks
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
+from tests.helpers.stores import eagerly
 
 TOLERANCE = 1e-6
 
@@ -59,6 +60,7 @@ def compiled():
     return model
 
 
+@eagerly()
 def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False):
     """Return the result of a step of the whole network, and the results of its stages."""
     keras.utils.set_random_seed(0)
@@ -75,9 +77,9 @@ def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False)
     lengths = [[part.layout.length for part in parted.parts], [part.statistics for part in parted.parts]]
     cut = [np.split(vector, np.cumsum(of)[:-1]) for vector, of in zip(vectors, lengths)]
     step = tf.constant(3, tf.int64)
-    one = tf.function(lambda *given: vars(whole(*given)), autograph=False)(step, *map(tf.constant, vectors))
+    one = vars(whole(step, *map(tf.constant, vectors)))
     given = (list(map(tf.constant, part)) for part in cut)
-    return one, tf.function(lambda *of: list(map(vars, staged.by_parts(*of))), autograph=False)(step, *given)
+    return one, list(map(vars, staged.by_parts(step, *given)))
 
 
 def joined(stages, name):

@@ -66,7 +66,7 @@ class Workers:
             under_way.append((step, versions, self._compute(step, statistics)))
             if len(under_way) > self._staleness:
                 self._push(*under_way.popleft())
-                seen.append(state_of(self.store)["statistics"])
+                seen.append(self.store.snapshot([0], closed=0)[0]["statistics"])  # as a graph, too
         return np.array(seen)
 
     def range(self):

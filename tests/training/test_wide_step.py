@@ -12,7 +12,7 @@ from ps_cluster.server.shard import InitialState, ParameterStore
 from ps_cluster.training.split_trainer import SplitStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
-from tests.helpers.stores import state_of
+from tests.helpers.stores import eagerly, state_of
 
 TOLERANCE = 1e-6
 DEVICES = ["/device:CPU:0"] * 3
@@ -61,6 +61,7 @@ def cut(model, least_units=3):
         (compiled, "row", {}),
     ],
 )
+@eagerly()
 def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(build, of, settings):
     keras.utils.set_random_seed(0)
     model, spec = build(), spec_of(of)
@@ -76,9 +77,9 @@ def test_parts_compute_the_gradient_statistics_and_loss_of_the_whole_network(bui
         [part.positions for part in parts.parts], [part.statistics for part in parts.parts]
     )
     step = tf.constant(3, tf.int64)
-    one = tf.function(lambda *given: vars(whole(*given)), autograph=False)(step, *map(tf.constant, vectors))
+    one = vars(whole(step, *map(tf.constant, vectors)))
     given = [[tf.constant(getattr(start, name)) for start in starts] for name in ("weights", "statistics")]
-    several = tf.function(lambda *of: list(map(vars, parts.by_parts(*of))), autograph=False)(step, *given)
+    several = list(map(vars, parts.by_parts(step, *given)))
 
     together, positions = np.empty_like(vectors[0]), [part.positions for part in wide.parts]
     together[np.concatenate(positions)] = np.concatenate([result["gradient"] for result in several])
@@ -142,6 +143,7 @@ def test_a_start_is_cut_by_positions_and_its_statistics_by_their_numbers():
     assert [part.keep.tolist() for part in parts] == [[0], [10, 20], [30, 40, 50]]
 
 
+@eagerly()
 def test_a_store_in_parts_saves_its_vectors_in_the_order_of_the_network_and_takes_them_back():
     weights = np.arange(5, dtype=np.float32)
     positions = [np.array([0, 3]), np.array([4, 1, 2])]

@@ -285,7 +285,8 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
       UserError: `output` holds another comparison, the settings fit no run, or there is no data.
     """
     runs = planned_runs(comparison)
-    # Errors are found before any file is written.
+    # Errors are found before any file is written, and those that need no data before there are any.
+    check_unclaimed(output)
     dataset = resolve_data(runs[0].config.data, notify=print_line)
     comparison = _with_rule_of_compile(comparison, runs, dataset)
     runs = planned_runs(comparison)
