@@ -89,7 +89,7 @@ def test_a_training_runs_where_there_is_nothing_of_this_project(bin_folder, tmp_
         "--dataset",
         "synthetic",
         "--model",
-        "tutorial_cnn",
+        "mlp",
         "--workers",
         "1",
         "--steps",

@@ -38,6 +38,7 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     settings = ChaosSettings(
         faults=len(faults),
         mode="sync-ps",
+        model="mlp",
         workers=2,
         least_cool_down=20,
         # Steps that wait cost little: the undisturbed run repeats all that the disturbed one did meanwhile.
@@ -67,7 +68,7 @@ def last_weights(run_dir):
 
 def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path):
     root = tmp_path / "chaos"
-    process = start("chaos", "--run-dir", root, "--workers", 1)
+    process = start("chaos", "--run-dir", root, "--workers", 1, "--model", "mlp")
     wait_until((root / "disturbed" / "cluster.json").exists, within_s=90)
     process.send_signal(signal.SIGINT)
     finish(process, expected=130)

@@ -29,7 +29,9 @@ def disturbed(tmp_path_factory):
     skip_without_hosts()
     folder = tmp_path_factory.mktemp("hosts") / "chaos"
     options = tuple(map(str, (*unhurried(workers=2), "--set", "evaluation.draw_results=false")))
-    settings = ChaosSettings(hosts=3, workers=2, faults=len(INJECTED), lost_after_seconds=4, more_options=options)
+    settings = ChaosSettings(
+        hosts=3, workers=2, model="mlp", faults=len(INJECTED), lost_after_seconds=4, more_options=options
+    )
     source, tasks = random.Random(0), settings.topology.tasks
     kinds = [SHORT.get(name) or FAULTS[name] for name in INJECTED]
     faults = [replace(make_fault(kind, source, tasks, ON_DEATH), pause_s=SHORTEST_PAUSE_S) for kind in kinds]

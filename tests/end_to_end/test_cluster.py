@@ -34,7 +34,7 @@ def final_weights(run_dir):
 def finished(tmp_path_factory):
     """A run of 3 workers and 2 parameter servers, 120 updates, with the evaluator."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    options = ("--workers", 3, "--ps", 2, "--steps", STEPS, "--profile", "--tensorboard")
+    options = ("--model", "tutorial_cnn", "--workers", 3, "--ps", 2, "--steps", STEPS, "--profile", "--tensorboard")
     output, summary = run(run_dir, *options, draws=True)
     return run_dir, output, summary
 

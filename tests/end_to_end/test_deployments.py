@@ -11,7 +11,7 @@ from tests.helpers.processes import assert_none_left
 pytestmark = pytest.mark.cluster
 STEPS = 20
 SETTINGS = {
-    "model.name": "tutorial_cnn",
+    "model.name": "mlp",
     "model.precision": "float32",
     "cluster.workers": 1,
     "cluster.evaluator": False,

@@ -11,7 +11,7 @@ from tests.helpers.real_cluster import MOMENTUM, run
 
 pytestmark = pytest.mark.cluster
 TRANSFERS = ("_Send", "_Recv", "Identity")
-FEW = ("--steps", 10, "--seed", 3, "--no-evaluator", *MOMENTUM)
+FEW = ("--model", "tutorial_cnn", "--steps", 10, "--seed", 3, "--no-evaluator", *MOMENTUM)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.helpers.real_slurm import real_slurm, skip_without_slurm
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 FEW = 8  # updates after which a training is surely at work
 TRAINING = (
-    "--dataset", "synthetic", "--model", "tutorial_cnn", "--precision", "float32", "--batch-size", "8", "--workers", "1",
+    "--dataset", "synthetic", "--model", "mlp", "--precision", "float32", "--batch-size", "8", "--workers", "1",
     "--ps", "1", "--no-evaluator", "--set", "evaluation.draw_results=false",
     "--set", "checkpoints.snapshot_every_seconds=0.5", "--set", "cluster.steps_per_dispatch=1",
 )  # fmt: skip

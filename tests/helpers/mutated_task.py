@@ -21,7 +21,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 STEPS = 60
 SETTINGS = {
-    "data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32", "training.steps": STEPS,
+    "data.dataset": "synthetic", "model.name": "mlp", "model.precision": "float32", "training.steps": STEPS,
     "training.batch_size_per_worker": 8, "cluster.evaluator": False,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from tests.helpers.processes import assert_none_left, wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
-SMALL = {"--dataset": "synthetic", "--model": "tutorial_cnn", "--batch-size": "32", "--precision": "float32"}
+SMALL = {"--dataset": "synthetic", "--model": "mlp", "--batch-size": "32", "--precision": "float32"}
 LIMIT_S = 180
 # Adam divides by the gradient's size and so amplifies rounding errors; with momentum they stay small for a few updates.
 MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")

@@ -132,7 +132,7 @@ def test_taken_port_is_exit_code_98_for_a_server_and_the_chief(run_dir, tmp_path
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
     dataset = pack_images(tmp_path / "data", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
     write_json(run_dir.dataset, {"directory": str(dataset.directory)})
-    settings = {"data.dataset": "synthetic", "model.precision": "float32", "model.name": "tutorial_cnn"}
+    settings = {"data.dataset": "synthetic", "model.precision": "float32", "model.name": "mlp"}
     run_dir.config.write_text(build_config(None, settings).to_yaml())
     with contextlib.ExitStack() as stack:
 
