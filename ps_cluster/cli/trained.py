@@ -71,15 +71,20 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
         "predict cat.png",
         "predict photos --run runs/mine --top 1 --format csv --output photos.csv",
         "predict rows.csv --run runs/mine",
+        "predict --prompt 'def main(' --length 300 --run runs/text",
     )
 )
-@click.argument("examples", nargs=-1, required=True, type=FOLDER, metavar="EXAMPLES...")
+@click.argument("examples", nargs=-1, type=FOLDER, metavar="EXAMPLES...")
 @_run
 @trusted_code
 @option("--top", type=Whole(1, 2**16), default=3, help="How many classes are told of each example.")
 @option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
 @option("--output", type=OUTPUT_FILE, metavar="FILE", help="The file to write; default: standard output.")
 @option("--skip-bad", is_flag=True, help="Go on without pictures that can't be read, and name them.")
+@option("--prompt", metavar="TEXT", help="A text to go on from, of a network for text.")
+@option("--length", type=Whole(1, 100_000), help="Most bytes that a text goes on for; default: 200.")
+@option("--temperature", type=Number(0, 100), help="0: take the likeliest byte; 1: draw by the scores; default: 0.7.")
+@option("--seed", type=Whole(0, 2**31), help="Of the draws; default: 0.")
 @option(
     "--data-dir",
     type=FOLDER,
@@ -92,18 +97,35 @@ def predict(
     form: str,
     output: Path | None,
     skip_bad: bool,
+    prompt: str | None,
+    length: int | None,
+    temperature: float | None,
+    seed: int | None,
     data_dir: Path | None,
 ) -> None:
     """Predict with the best model of a run.
 
     EXAMPLES are pictures of any size, folders of pictures, arrays (.npy, .npz), or tables (.csv, .parquet) with the
-    columns of the training.
+    columns of the training. A network for text goes on from the end of each file, and from --prompt.
     """
+    if not examples and prompt is None:
+        raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
     os.environ.update(for_tensorflow(os.environ))
     from ps_cluster.evaluation import predict as predicting
     from ps_cluster.evaluation.predict import WRITERS, TrainedRun
 
     found = TrainedRun.open(run, data_dir, print_note, needs_examples=False)
+    of_text = {"--prompt": prompt, "--length": length, "--temperature": temperature, "--seed": seed}
+    if found.spec.is_text:
+        from ps_cluster.evaluation.continuing import Sampling, continue_texts
+
+        sampling = Sampling(
+            200 if length is None else length, 0.7 if temperature is None else temperature, 0 if seed is None else seed
+        )
+        continue_texts(found, examples, prompt, sampling, writer=WRITERS[form], output=output)
+        return
+    if given := [name for name, value in of_text.items() if value is not None]:
+        raise UserError(f"{given[0]}: the network of this run takes {found.spec}, no text: leave it out")
     count = predicting.predict(
         found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
     )

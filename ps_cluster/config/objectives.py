@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
+BYTES = 256  # values of a byte
 
 
 @runtime_checkable
@@ -102,8 +103,8 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example."""
-        return len(self.classes) or math.prod(self.target.shape)
+        """The number of values that a network returns for an example: of a row of codes, a score for each of each place."""
+        return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
     def unit(self) -> str:
@@ -117,6 +118,18 @@ class ExampleSpec:
         if len(fields) != 1 or not fields[0].is_image:
             raise UserError(f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {self}")
         return fields[0]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether an example is a window of bytes, and its target the bytes that follow."""
+        fields = [*self.inputs.values(), self.target]
+        return len(fields) == 2 and all(field.codes == (BYTES,) * math.prod(field.shape) for field in fields)
+
+    def window(self, network: str) -> int:
+        """Return the bytes in a window of text. Raises UserError, which names the network, for other examples."""
+        if not self.is_text:
+            raise UserError(f"model.name: '{network}' takes text, such as data set python_source; got {self}")
+        return math.prod(self.target.shape)
 
     def __str__(self) -> str:
         """Return the inputs, e.g. "image uint8 [32, 32, 3]"."""
@@ -348,6 +361,54 @@ class Regression(Objective):
         sums = (float(np.abs(part - np.array(spec.target.mean)).sum()) for part in _parts(target, np.float64))
         found = sum(sums) / target.size
         return found if math.isfinite(found) else None
+
+
+class NextByte(Objective):
+    """Each byte of a window of text is predicted from those before it. Target: uint8 [window], the bytes that follow.
+
+    A network returns `BYTES` scores for each place, end to end. The error is in bits per byte: the mean over the places of
+    the logarithm, to base 2, of one over the probability that the right byte was given. 8 is what a guess has that knows
+    nothing of text.
+    """
+
+    name = "next-byte"
+    has_accuracy = False
+    judge = Part.NEXT_BYTE_JUDGE
+    smooths_labels = False
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if target.dtype != np.uint8 or spec.target.codes != (BYTES,) * math.prod(spec.target.shape):
+            raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not a row of bytes with its codes")
+
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the text."""
+        return np.asarray(target, np.uint8).tobytes().decode("utf-8", "replace")
+
+    def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the most probable byte of each place, as text."""
+        return self.named_target(self.decisions(prediction[None])[0], spec)
+
+    def task(self, outputs: int) -> str:
+        return f"the next byte at {outputs // BYTES:,} places, error in bits per byte"
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return the most probable bytes, [N, window]."""
+        found: np.ndarray = predictions.reshape(len(predictions), -1, BYTES).argmax(-1)
+        return found
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        """Return bits per byte; predictions are scores."""
+        scores = predictions.reshape(*target.shape, BYTES).astype(np.float64)
+        scores -= scores.max(-1, keepdims=True)
+        logarithms = np.take_along_axis(scores, target[..., None].astype(np.int64), -1)[..., 0]
+        bits: np.ndarray = (np.log(np.exp(scores).sum(-1)) - logarithms).mean(1) / math.log(2)
+        return bits
+
+    def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
+        """Return the entropy of the bytes: what the best answer has that knows only how frequent each byte is."""
+        counts = np.sum([np.bincount(part.ravel(), minlength=BYTES) for part in _parts(target, np.int64)], axis=0)
+        shares = counts[counts > 0] / target.size
+        return float(-(shares * np.log2(shares)).sum())
 
 
 def _parts(target: np.ndarray, dtype: type[np.generic]) -> Iterator[np.ndarray]:

@@ -383,6 +383,7 @@ class Part(StrEnum):
     CLASSIFICATION_JUDGE = "ps_cluster.models.judges:ClassificationJudge"
     MULTI_LABEL_JUDGE = "ps_cluster.models.judges:MultiLabelJudge"
     REGRESSION_JUDGE = "ps_cluster.models.judges:RegressionJudge"
+    NEXT_BYTE_JUDGE = "ps_cluster.models.judges:NextByteJudge"
     CLASS_RESULTS = "ps_cluster.report.analysis:ClassResults"
     LABEL_RESULTS = "ps_cluster.report.analysis:LabelResults"
     VALUE_RESULTS = "ps_cluster.report.analysis:ValueResults"

@@ -18,6 +18,7 @@ from ps_cluster.files.values import number_text
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
 _PIECE_BYTES = 2**22
 _MOST_VALUES = 4  # of one example that are shown
+_MOST_CHARACTERS = 48  # of a window of text
 _MOST_COLUMNS = 100  # of one field that are described apart
 
 
@@ -102,8 +103,14 @@ def example_rows(
             ]
         else:
             names.append(name)
-            columns.append([_text(row) for row in chosen])
+            columns.append([_as_written(row) if dataset.spec.is_text else _text(row) for row in chosen])
     return names, [list(row) for row in zip(*columns)]
+
+
+def _as_written(row: np.ndarray) -> str:
+    """Return the first characters of a window of text, on one line."""
+    text = repr(row.tobytes().decode("utf-8", "replace"))[1:-1]
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"
 
 
 def _text(row: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""The forms of data that are read from a path: arrays, folders of other libraries, pictures, tables."""
+"""The forms of data that are read from a path: arrays, folders of other libraries, pictures, tables, text."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ from ps_cluster.data.tables import (
     open_tables,
 )
 from ps_cluster.data.targets import TRAIN
+from ps_cluster.data.texts import TEXTS, OwnTextSettings, contents_of_texts, files_below, read_texts
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.untrusted import open_regular
@@ -386,6 +387,32 @@ class TableForm(_OwnForm):
 
 def _file(folder: Path, split: str) -> Path | None:
     return next((file for ending in TABLES if os.path.isfile(file := folder / f"{split}{ending}")), None)
+
+
+# The form `text`: a file, or a folder of files.
+
+
+class TextForm(_OwnForm):
+    name = "text"
+    looks_for = f"a file of text ({', '.join(TEXTS)}), or a folder with some"
+    endings = TEXTS
+    Settings = OwnTextSettings
+    recipe = {"model": {"name": "byte_lm"}}
+
+    def recognises(self, path: Path) -> bool:
+        """Return whether it is such a file, or a folder with one at its top. A deeper one is named `text:FOLDER`."""
+        if os.path.isdir(path):
+            return any(entry.name.lower().endswith(TEXTS) and entry.is_file() for entry in os.scandir(path))
+        return super().recognises(path)
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, OwnTextSettings)
+        if not os.path.isdir(self.path):
+            return contents_of_texts(read_texts(self.path.parent, [self.path]), settings)
+        paths = list(files_below(self.path, settings.files))
+        if not paths:
+            raise Malformed(f"no file in it is called {' or '.join(settings.files)}: name others by data.files")
+        return contents_of_texts(read_texts(self.path, paths), settings)
 
 
 # The form `tfds`: pictures with labels in a folder that TensorFlow Datasets has prepared.

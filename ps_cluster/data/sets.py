@@ -5,10 +5,12 @@ What reads files is imported only where a set is read: `archives.py`.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from ps_cluster.config.datasets import (
     OwnImageSettings,
 )
 from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.data.texts import TextSettings, contents_of_texts, digest, library, read_texts
 
 
 class Auto(ImageDataSet):
@@ -271,6 +274,32 @@ class Mnist(MnistForm):
     keras_archive = "mnist.npz"
     folders = ("mnist", "MNIST", "MNIST/raw")
     classes = tuple("0123456789")
+
+
+# Text that is on every machine that runs this.
+
+
+class PythonSource(DataSet):
+    """The source of the standard library of the Python that runs this, without its tests."""
+
+    name = "python_source"
+    title = "the source of Python's standard library"
+    Settings = TextSettings
+    recipe = {"model": {"name": "byte_lm"}}
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return its windows; the notes have the digest of what was found."""
+        assert isinstance(settings, TextSettings)
+        folder, paths = library()
+        texts = read_texts(folder, paths)
+        found = f"{len(texts):,} files of Python {platform.python_version()}, SHA-256 {digest(texts)[:16]}"
+        return contents_of_texts(texts, settings, (found,))
+
+    def own_settings(self, settings: DataSettings) -> dict[str, Any]:
+        """Return the settings, and what was found: another Python has another library, which is packed by itself."""
+        folder, paths = library()
+        listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
+        return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}
 
 
 # Arrays that were given to the Python API, in a folder that it has packed (`api/sent.py`).

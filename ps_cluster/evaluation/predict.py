@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from rich.table import Table
@@ -207,7 +207,7 @@ def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: T
 def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
     """Read arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
     for file in files:
-        with _told(file):
+        with reading(file):
             found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
             arrays = _by_input(found, run.spec)
         yield from _in_batches(file, arrays, run.spec)
@@ -223,7 +223,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
     text = [name for name, values in columns if not {"true", "false"} >= set(values)]
     for file in files:
         first = 0
-        with _told(file), arrow_errors("it"):
+        with reading(file), arrow_errors("it"):
             for inputs in encoding.encoded(open_tables({"": file}, text)[""]):
                 yield from _in_batches(file, inputs, run.spec, first)
                 first += len(next(iter(inputs.values())))
@@ -250,7 +250,7 @@ def _bounded(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterato
     """Yield the same batches, each read in bounded memory."""
     size_bytes = sum(file.stat().st_size for file in files)
     while True:
-        with _told(files[0]), bounded_memory(size_bytes):
+        with reading(files[0]), bounded_memory(size_bytes):
             batch = next(batches, None)
         if batch is None:
             return
@@ -269,7 +269,7 @@ def _files(path: Path) -> list[Path]:
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
     """Raise UserError, with the file, for what can't be read."""
     try:
         yield
@@ -382,11 +382,24 @@ class Values:
         return {"values": self.cells(prediction)}
 
 
-Writer = Callable[[Any, Iterable[tuple[str, np.ndarray]], Classes | Values], None]
-"""Writes to a text stream, for each example, its name and its prediction [outputs]."""
+class Answers(Protocol):
+    """Turns a prediction, such as [outputs], into words. `columns`: headings of a CSV. `headings`: of a table for people."""
+
+    columns: list[str]
+    headings: list[str]
+
+    def cells(self, prediction: Any, /) -> list[Any]: ...
+
+    def shown(self, prediction: Any, /) -> list[str]: ...
+
+    def as_json(self, prediction: Any, /) -> dict[str, Any]: ...
 
 
-def _write_csv(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Classes | Values) -> None:
+Writer = Callable[[Any, Iterable[tuple[str, Any]], Answers], None]
+"""Writes to a text stream, for each example, its name and its prediction."""
+
+
+def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], answers: Answers) -> None:
     """Write a line for each example, below a line of names."""
     lines = csv.writer(stream, lineterminator="\n")
     lines.writerow(map(cell, ["example", *answers.columns]))
@@ -394,7 +407,7 @@ def _write_csv(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Cla
         lines.writerow(map(cell, [name, *answers.cells(prediction)]))
 
 
-def _write_json(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Classes | Values) -> None:
+def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], answers: Answers) -> None:
     """Write a list with an object for each example, each on its line."""
     before = "[\n"
     for name, prediction in rows:
@@ -403,7 +416,7 @@ def _write_json(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Cl
     stream.write("\n]\n")
 
 
-def _write_table(stream: Any, rows: Iterable[tuple[str, np.ndarray]], answers: Classes | Values) -> None:
+def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], answers: Answers) -> None:
     """Write a table for people, at the end: only then its widths are known."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("example", overflow="fold")
@@ -455,14 +468,15 @@ def predict(
             yield from zip(names, predictor(inputs), strict=True)
             count += len(names)
 
-    with _opened(output) as stream:
+    with opened_output(output) as stream:
         spec = run.spec
         writer(stream, rows(), Classes(spec.classes, top) if spec.classes else Values(spec.outputs))
     return count
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[Any]:
+def opened_output(output: Path | None) -> Iterator[Any]:
+    """Open the file to write, which appears whole; None: standard output."""
     if output is None:
         stream = Output(sys.stdout)
         yield stream

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field, class_weights
+from ps_cluster.config.objectives import BYTES, OBJECTIVES, ExampleSpec, Field, class_weights
 from ps_cluster.config.registry import import_object
 from ps_cluster.config.schema import TrainingSettings
 from ps_cluster.models.flat import as_arguments
@@ -208,6 +208,28 @@ class RegressionJudge(LossAndMetric):
         """Return a model whose outputs are in the target's own units."""
         units = keras.layers.Rescaling(self._std.numpy(), self._mean.numpy(), dtype="float32", name=UNITS)
         return followed_by(model, units, self._inputs)
+
+
+class NextByteJudge(LossAndMetric):
+    """Mean cross-entropy over the places of a window, in nats; the metric is the same in bits per byte.
+
+    Outputs are `BYTES` scores for each place, end to end: float32 [B, window * BYTES].
+    """
+
+    def targets(self, rows: tf.Tensor) -> tf.Tensor:
+        """Return the bytes, int32 [B, window]."""
+        return tf.cast(rows, tf.int32)
+
+    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        scores = tf.reshape(outputs, [-1, self.outputs // BYTES, BYTES])
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, scores), axis=-1)
+
+    def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        return self.losses(targets, outputs) / math.log(2)
+
+    def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the scores as they are: a softmax would be of each place by itself."""
+        return outputs
 
 
 class CompiledJudge(LossAndMetric):

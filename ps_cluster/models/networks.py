@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.config.network_recipes import ActivationSettings, Network
-from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.network_recipes import ActivationSettings, Network, NetworkSettings
+from ps_cluster.config.objectives import BYTES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import keras
 
@@ -182,6 +182,68 @@ class CifarTfCnn(Network):
             + scores(examples.outputs),
             name="cifar_tf_cnn",
         )
+
+
+# A decoder for text: GPT-2's blocks (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section
+# 2.3: normalisation before each part, and one at the end) on bytes.
+
+
+class ByteLmSettings(NetworkSettings):
+    blocks: int = Field(default=4, ge=1, le=100, description="Blocks of attention and dense layers.")
+    units: int = Field(default=160, ge=1, le=8192, description="Numbers for each place, in each block.")
+    heads: int = Field(default=5, ge=1, le=128, description="Heads of attention; they divide the units.")
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of a block's results that is left out of a step."
+    )
+
+
+class ByteLm(Network):
+    name = "byte_lm"
+    Settings = ByteLmSettings
+    recipe = {
+        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 16},
+        "optimizer": {
+            "rule": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+        },
+    }  # fmt: skip
+
+    def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
+        """Return the network: 1.4 M parameters by default. At each place it looks at that place and those before it."""
+        layers, window, units = keras.layers, examples.window(self.name), settings.units
+        if units % settings.heads:
+            raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {units}")
+        (name,) = examples.inputs
+        given = keras.Input((window,), name=name, dtype="uint8")
+        x = layers.Embedding(BYTES, units, name="bytes")(given)
+        # A dense layer with a bias for each place: Keras has no layer that only adds an embedding of the places.
+        x = layers.EinsumDense(
+            "bld,de->ble", (window, units), bias_axes="le", bias_initializer="random_normal", name="places"
+        )(x)
+        for block in range(settings.blocks):
+            x = _block(x, settings, f"block{block}")
+        x = layers.LayerNormalization(name="norm")(x)
+        x = layers.Dense(BYTES, name="logits")(x)
+        return keras.Model(
+            given, layers.Reshape((examples.outputs,), dtype="float32", name="scores")(x), name=self.name
+        )
+
+
+def _block(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
+    """Return x after attention to the places before, and after two dense layers; both are added to what they were given."""
+    layers, units = keras.layers, settings.units
+    y = layers.LayerNormalization(name=f"{name}_norm1")(x)
+    y = layers.MultiHeadAttention(settings.heads, units // settings.heads, name=f"{name}_attention")(
+        y, y, use_causal_mask=True
+    )
+    x = layers.Add(name=f"{name}_add1")([x, _dropped(y, settings, f"{name}_dropout1")])
+    y = layers.LayerNormalization(name=f"{name}_norm2")(x)
+    y = layers.Dense(4 * units, "gelu", name=f"{name}_wide")(y)
+    y = layers.Dense(units, name=f"{name}_narrow")(y)
+    return layers.Add(name=f"{name}_add2")([x, _dropped(y, settings, f"{name}_dropout2")])
+
+
+def _dropped(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
+    return keras.layers.Dropout(settings.dropout, name=name)(x) if settings.dropout else x
 
 
 # Dense layers for inputs of any form: columns of a table, rows of numbers, small images.

@@ -106,7 +106,7 @@ def _way(entry: Entry) -> str:
         first, *more = entry.downloads
         others = f", and {len(more)} more files" if more else ""
         return f"downloaded when it is first used\n{first.file}, SHA-256 {first.sha256[:12]}…{others}"
-    return "generated when it is first used"
+    return f"{'generated' if entry.generated else 'read'} when it is first used"
 
 
 def _copy_as_json(copy: Copy) -> Json:

@@ -1,0 +1,142 @@
+"""Text as bytes: files are cut into windows, and each byte of a window is to be predicted from those before it.
+
+The form of a user's own text is in forms.py, and the data set `python_source` in sets.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.objectives import BYTES, TARGET, ExampleSpec
+from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.values import Malformed
+
+TEXTS = (".txt", ".md")  # endings of files of text
+INPUT = "text"
+BETWEEN = b"\0"  # after each file, so that a network learns where one ends
+# Of the standard library: what is no source of it, and its own tests, which are half of all and far from other programs.
+_LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
+
+
+class TextSettings(DataSettings):
+    """Settings of text."""
+
+    window: int = Field(default=128, ge=2, le=4096, description="Bytes that are predicted together.")
+    held_out: float = Field(default=0.05, gt=0, lt=1, description="Share of the bytes that is held out to test on.")
+
+
+class OwnTextSettings(TextSettings):
+    """Settings of text that users bring."""
+
+    files: tuple[str, ...] = Field(
+        default=tuple(f"*{ending}" for ending in TEXTS), strict=False, min_length=1, max_length=100,
+        description="Patterns of the files of a folder that are read.",
+    )  # fmt: skip
+
+
+class TextFile(NamedTuple):
+    """A file of text. `name`: its path in the folder."""
+
+    name: str
+    content: bytes
+
+
+def files_below(folder: Path, patterns: Sequence[str], left_out: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yield the files below a folder whose names fit a pattern, sorted. Hidden ones and links to folders are left out."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
+        for name in sorted(names):
+            path = Path(place, name)
+            if any(fnmatchcase(name, pattern) for pattern in patterns) and path.is_file():
+                yield path
+
+
+def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
+    """Return the files that hold something."""
+    texts = []
+    for path in paths:
+        with open_regular(path) as file:
+            texts.append(TextFile(str(path.relative_to(folder)), file.read()))
+    return [text for text in texts if text.content]
+
+
+def digest(texts: Sequence[TextFile]) -> str:
+    """Return the SHA-256 of names and contents, in hexadecimal."""
+    whole = hashlib.sha256()
+    for text in texts:
+        whole.update(f"{text.name}\0{len(text.content)}\n".encode(errors="surrogateescape"))
+        whole.update(text.content)
+    return whole.hexdigest()
+
+
+def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: tuple[str, ...] = ()) -> Contents:
+    """Return windows of texts: inputs and targets uint8 [N, window], where a target is the byte after its input.
+
+    Whole files are held out, chosen by a hash of their names, so that a file stays on its side when others come or go.
+    Where that can't come near the share, as with a single large file, the end of all text is held out.
+
+    Raises:
+      Malformed: there is not a window for each split.
+    """
+    test = _held_out(texts, settings.held_out)
+    if test:
+        streams = {
+            "train": b"".join(text.content + BETWEEN for text in texts if text.name not in test),
+            "test": b"".join(text.content + BETWEEN for text in texts if text.name in test),
+        }
+        told = f"held out: {len(test):,} of {len(texts):,} files"
+    else:
+        whole = b"".join(text.content + BETWEEN for text in texts)
+        end = len(whole) - round(len(whole) * settings.held_out)
+        streams = {"train": whole[:end], "test": whole[end:]}
+        told = "held out: the end of the text"
+    for split, stream in streams.items():
+        if len(stream) <= settings.window:
+            raise Malformed(
+                f"has {len(stream):,} bytes of text for the {split} split, and a window takes {settings.window + 1}: "
+                "give more text, or a smaller data.window"
+            )
+    places = ArrayField("uint8", (settings.window,), codes=(BYTES,) * settings.window)
+    spec = ExampleSpec({INPUT: places}, places, "next-byte")
+    arrays = {split: _windows(stream, settings.window) for split, stream in streams.items()}
+    size = f"{len(streams['train']):,} bytes to train on, {len(streams['test']):,} to test on"
+    return Contents(spec, arrays, notes=(*notes, f"{told}; {size}"))
+
+
+def _held_out(texts: Sequence[TextFile], share: float) -> set[str]:
+    """Return the names of files that have about this share of all bytes; none if no choice has at most twice of it."""
+    wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
+    in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
+    for text in in_order:
+        if taken >= wanted:
+            break
+        if taken + len(text.content) <= 2 * wanted:
+            taken += len(text.content)
+            chosen.add(text.name)
+    return chosen if taken >= wanted / 2 else set()
+
+
+def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
+    """Return windows that follow each other; a window's last target is the first byte of the next one."""
+    values, count = np.frombuffer(stream, np.uint8), (len(stream) - 1) // window
+    return {
+        INPUT: values[: count * window].reshape(count, window),
+        TARGET: values[1 : count * window + 1].reshape(count, window),
+    }
+
+
+def library() -> tuple[Path, list[Path]]:
+    """Return the folder of Python's standard library, and its files of source."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return folder, list(files_below(folder, ("*.py",), _LEFT_OUT))

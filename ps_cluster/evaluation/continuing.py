@@ -1,0 +1,109 @@
+"""Continue texts with the best model of a run that was trained on text, a byte at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.objectives import BYTES
+from ps_cluster.data.texts import BETWEEN, INPUT
+from ps_cluster.errors import UserError
+from ps_cluster.evaluation.predict import Predictor, TrainedRun, Writer, opened_output, reading
+from ps_cluster.files.untrusted import open_regular
+
+PROMPT = "the prompt"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How bytes are chosen.
+
+    Attributes:
+      length: most bytes of a continuation; it ends before where a file would.
+      temperature: divides the scores: below 1 likely bytes become likelier; at 0 the likeliest is taken.
+      seed: of the random numbers.
+    """
+
+    length: int
+    temperature: float
+    seed: int
+
+
+class Continued:
+    """A continuation as one of the answers that `predict`'s writers take."""
+
+    columns = headings = ["text"]
+
+    def cells(self, text: bytes) -> list[Any]:
+        return self.shown(text)
+
+    def shown(self, text: bytes) -> list[str]:
+        return [text.decode("utf-8", "replace")]
+
+    def as_json(self, text: bytes) -> dict[str, Any]:
+        return {"text": self.shown(text)[0]}
+
+
+def continue_texts(
+    run: TrainedRun,
+    paths: Sequence[Path],
+    prompt: str | None,
+    sampling: Sampling,
+    *,
+    writer: Writer,
+    output: Path | None,
+) -> int:
+    """Write how each file, and the prompt, goes on; return how many there are.
+
+    Args:
+      writer, output: as in `predict`.
+
+    Raises:
+      UserError: the run's examples are no text, or a file is empty or can't be read.
+    """
+    window = run.spec.window(run.config.model.name)
+    prompts = [(str(path), _end_of(path, window)) for path in paths]
+    if prompt is not None:
+        prompts.append((PROMPT, prompt.encode("utf-8", "surrogateescape")))
+    if empty := [name for name, text in prompts if not text]:
+        raise UserError(f"{empty[0]} is empty: give at least one character to go on from")
+    predictor = Predictor(run)
+    rows = ((name, b"".join(_bytes_after(predictor, text, window, sampling))) for name, text in prompts)
+    with opened_output(output) as stream:
+        writer(stream, rows, Continued())
+    return len(prompts)
+
+
+def _end_of(path: Path, count: int) -> bytes:
+    """Return the last bytes of a file."""
+    with reading(path), open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - count))
+        return file.read(count)
+
+
+def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
+    """Yield one byte after the other. The model looks at no place after the last one, so what stands there is nothing."""
+    draw = np.random.default_rng(sampling.seed)
+    for _ in range(sampling.length):
+        text = text[-window:]
+        places = np.zeros((1, window), np.uint8)
+        places[0, : len(text)] = np.frombuffer(text, np.uint8)
+        scores = predictor({INPUT: places}).reshape(window, BYTES)[len(text) - 1]
+        following = bytes([_chosen(scores.astype(np.float64), sampling.temperature, draw)])
+        if following == BETWEEN:
+            return
+        yield following
+        text += following
+
+
+def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
+    """Return a byte by its scores [256]; TensorFlow's random numbers may change with its version, numpy's do not."""
+    if not temperature:
+        return int(scores.argmax())
+    shares = np.exp((scores - scores.max()) / temperature)
+    return int(draw.choice(BYTES, p=shares / shares.sum()))
