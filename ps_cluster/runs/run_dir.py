@@ -18,6 +18,10 @@ from ps_cluster.runs import logs as log_formats
 CODE = "code"  # folder in a run directory, or beside the runs of a comparison
 TEMPORARY = "tmp"  # folder of temporary files, where processes are at work
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
+LOCAL_STATES = (
+    "local-state-0",
+    "local-state-1",
+)  # in such a one, of modes with local steps (training/modes/local_steps.py)
 AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (training/agreement.py)
 
 
@@ -137,9 +141,14 @@ class RunDir:
         return any(kept) or any(file.stat().st_size for file in self.journals.glob("*"))
 
     def set_aside(self) -> Path | None:
-        """Move states and journals into a folder of their own, as training begins anew. Return it; None without any."""
+        """Move states, workers' own too, and journals into a folder of their own, as training begins anew.
+
+        Return it; None without any. A worker that has a folder of its own, on another machine, keeps its state.
+        """
         folders = (*self.states, self.journals)
-        kept = [path for folder in folders for path in folder.glob("[!.]*") if path.stat().st_size]
+        found = [path for folder in folders for path in folder.glob("[!.]*")]
+        found += [path for name in LOCAL_STATES for path in self.tasks.glob(f"*/{name}")]
+        kept = [path for path in found if path.stat().st_size]
         if not kept:
             return None
         writing.check()

@@ -59,6 +59,7 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
             run.checkpoints / "step-000000001-epoch-000001.safetensors",
             run.snapshots / "step-000000002-epoch-000001.safetensors",
             run.journal(0, 1),
+            run.workspace("worker", 3) / "local-state-1",
         }
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,5 +70,6 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
             "checkpoints-step-000000001-epoch-000001.safetensors",
             "snapshots-step-000000002-epoch-000001.safetensors",
             "journal-slice-0-epoch-000001.bin",
+            "worker-3-local-state-1",
         }
         assert {file.name for file in aside.iterdir()} == kept

@@ -18,11 +18,10 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.registry import tf
+from ps_cluster.runs.run_dir import LOCAL_STATES
 from ps_cluster.server.shard import after
 from ps_cluster.server.update_rules import make_rule
 from ps_cluster.training.step import StepResult, TrainStep
-
-STATE_FILES = ("local-state-0", "local-state-1")
 
 
 def local_steps_field(default: int) -> Any:
@@ -122,7 +121,7 @@ class WorkerState:
         return tf.cond(is_there, lambda: tf.constant(0, tf.int64), lambda: self._fill(nothing))
 
     def _fill(self, nothing: tf.Tensor) -> tf.Tensor:
-        states = [self._read(tf.strings.join([name, nothing])) for name in STATE_FILES]
+        states = [self._read(tf.strings.join([name, nothing])) for name in LOCAL_STATES]
         counts = [self._number_of_saves(state) for state in states]
         newest = tf.where(counts[0] > counts[1], *states)
         number = tf.maximum(*counts)
@@ -163,7 +162,7 @@ class WorkerState:
             number = self._saves.assign_add(1)
         with tf.control_dependencies([number]):
             parts = [tf.reshape(tf.bitcast(variable.read_value(), tf.uint8), [-1]) for variable in self._kept.values()]
-        name = tf.gather(tf.constant(STATE_FILES), number % len(STATE_FILES))
+        name = tf.gather(tf.constant(LOCAL_STATES), number % len(LOCAL_STATES))
         return tf.io.write_file(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
 
 
