@@ -73,7 +73,13 @@ def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypat
 
 
 @pytest.mark.parametrize(
-    "options", [("--ps", 1, "--mode", "sync-ps"), ("--ps", 1, "--one-machine", "--cores", "4"), ("--mode", "sync")]
+    "options",
+    [
+        ("--ps", 1, "--mode", "sync-ps"),
+        ("--ps", 1, "--mode", "diloco", "--local-steps", 8),
+        ("--ps", 1, "--one-machine", "--cores", "4"),
+        ("--mode", "sync"),
+    ],
 )
 def test_other_clusters_are_simulated_too(options):
     result = simulate("--workers", 4, *options)
@@ -108,6 +114,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--straggler", "quick"], "'quick' is no straggler"),
         (["--workers", "2,9", "--straggler", "2:5x"], "of 2 workers the last one is 1"),
         (["--backup-workers", "1"], "--backup-workers: got 1: it needs --mode sync-ps"),
+        (["--local-steps", "8"], "--local-steps: got 8: it needs one of the modes diloco, sync-diloco, elastic"),
         (["--cores", "2"], "--cores: got 2: it needs --one-machine or --check"),
         (["--mode", "sync", "--one-machine"], "--mode: got 'sync'"),
         (["--mode", "sync", "--ps", "1,4"], "--ps: got 1,4: mode sync has none"),

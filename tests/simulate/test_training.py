@@ -49,6 +49,29 @@ def test_a_step_of_one_worker_takes_the_sum_of_its_times(costs, cluster, servers
     assert set(trained.staleness) == {0}
 
 
+@pytest.mark.parametrize("mode", ["diloco", "sync-diloco", "elastic"])
+def test_a_period_of_local_steps_takes_its_computations_with_an_update_each_and_one_exchange(costs, cluster, mode):
+    one = cluster(1, bytes_per_second=4e5, latency=0.001, mode=mode)
+    trained = simulate(costs(**EVERYTHING).with_local_steps(5), one, steps=400)
+    exchange = (0.01 + 0.02) + (0.01 + 0.02) + 0.03 + 0.04 + 0.05 + (0.06 + 0.07) / 4 + 2 * 0.01 + (2 + 2 / 4) * 0.001
+    assert seconds_per_step(trained) == pytest.approx(5 * (1 + 0.02) + exchange, rel=1e-6)
+
+
+@pytest.mark.parametrize("cpu", [0.9, 1.8])
+def test_on_one_machine_local_steps_take_the_processor_for_each_and_the_delays_once(costs, cluster, cpu):
+    few = {"push_delay_seconds": 0.1, "worker_cpu_seconds": cpu}
+    trained = simulate(costs(**few).with_local_steps(4), cluster(1, cores=1, mode="diloco"), steps=400)
+    assert seconds_per_step(trained) == pytest.approx(4 * max(1, cpu - 0.1 * (cpu > 1)) + 0.1, rel=1e-6)
+
+
+def test_where_the_link_is_full_local_steps_give_as_many_times_the_examples(costs, cluster):
+    slow = {"compute_seconds": 0.01, "worker_cpu_seconds": 0.01}
+    narrow = [cluster(8, bytes_per_second=4e4, mode=mode) for mode in ("async", "diloco")]
+    each = [predict(costs(**slow).with_local_steps(steps), one) for steps, one in zip((1, 10), narrow)]
+    assert each[0].bottleneck == each[1].bottleneck == "ps link"
+    assert each[1].examples_per_second == pytest.approx(10 * each[0].examples_per_second, rel=0.05)
+
+
 @pytest.mark.parametrize("cpu", [0.9, 1.0, 1.1, 1.8])
 def test_on_one_machine_a_step_of_one_worker_takes_as_long_though_its_process_computes_more(costs, cluster, cpu):
     trained = simulate(costs(**EVERYTHING, worker_cpu_seconds=cpu), cluster(1, cores=2), steps=400)

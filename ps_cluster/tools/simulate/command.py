@@ -41,6 +41,11 @@ from ps_cluster.tools.simulate.costs import known_costs
     help="Mode of the training; sync is a ring all-reduce.",
 )
 @option(
+    "--local-steps",
+    type=Whole(1, 1000),
+    help="Modes with local steps: how many a worker takes between two exchanges; default: the mode's.",
+)
+@option(
     "--backup-workers",
     type=Whole(0, 9_999),
     default=0,

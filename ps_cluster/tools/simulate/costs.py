@@ -95,6 +95,21 @@ class Costs(BaseModel):
             return self.model_copy(update={"round_push_seconds": 0.0, "round_worker_cpu_seconds": 0.0})
         return self
 
+    def with_local_steps(self, steps: int) -> Costs:
+        """Return the costs of a period: so many steps, each with an update of the worker's own, and one exchange."""
+        if steps == 1:
+            return self
+        updating = self.apply_seconds_per_parameter * self.parameters
+        in_delays = min(max(0.0, self.worker_cpu_seconds - self.compute_seconds), self.delay_seconds)
+        computing = self.worker_cpu_seconds - in_delays
+        changed = {
+            "examples_per_step": steps * self.examples_per_step,
+            "compute_seconds": steps * (self.compute_seconds + updating),
+            "compute_cv": self.compute_cv / steps**0.5,
+            "worker_cpu_seconds": steps * (computing + updating) + in_delays,
+        }
+        return self.model_copy(update=changed)
+
     def with_delays_times(self, factor: float) -> Costs:
         """Return the same costs with all delays of a step multiplied by `factor`."""
         return self.model_copy(update={name: factor * getattr(self, name) for name in _DELAYS})

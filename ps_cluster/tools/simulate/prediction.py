@@ -63,7 +63,8 @@ def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     """Simulate the cluster, and one worker of it alone.
 
     Args:
-      cluster: mode "async", "sync-ps" or "sync"; "sync" has no parameter servers, and a machine for each worker.
+      costs: of one exchange, in modes with local steps too (`Costs.with_local_steps`).
+      cluster: in a mode that is simulated; "sync" has no parameter servers, and a machine for each worker.
     """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
@@ -71,7 +72,7 @@ def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
 
 
 def simulate(costs: Costs, cluster: SimulatedCluster, steps: int | None = None) -> Trained:
-    """Simulate training of `cluster` in mode async or sync-ps."""
+    """Simulate training of `cluster` in a mode with parameter servers."""
     kind = SeparateMachines if cluster.cores is None else OneMachine
     return kind(costs.of_mode(cluster.mode), cluster).run(steps)
 
@@ -181,8 +182,9 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
     Raises:
       UserError: the run's mode or steps differ from those of `costs`, or the run measured nothing.
     """
-    _refuse_other_work(costs, run)
     config, measured = run.config, run.summary
+    costs = costs.with_local_steps(config.batches_per_step)
+    _refuse_other_work(costs, run)
     cluster = SimulatedCluster(
         workers=config.training_workers,
         servers=config.cluster.parameter_servers,
@@ -208,6 +210,8 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
     if not kind.is_simulated or not kind.has_parameter_servers:
         known = " or ".join(mode.name for mode in MODES if mode.is_simulated and mode.has_parameter_servers)
         raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': {known} needed")
+    if kind.takes_fewer_batches(run.config):
+        raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: it needs false")
     if kind.delay(run.config):
         workers = kind.emulated_workers(run.config)
         raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")
@@ -233,6 +237,7 @@ class SimulationSettings:
     workers: tuple[int, ...] = (10, 100, 1000, 10_000)
     parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
     mode: str = "async"
+    local_steps: int | None = None
     backup_workers: int = 0
     straggler: str = NONE
     network: str | None = None
@@ -283,6 +288,7 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
 
 def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
     clusters = _clusters(settings)
+    costs = costs.with_local_steps(_local_steps(settings))
     predictions = []
     with console.status("") as status:
         for cluster in clusters:
@@ -316,6 +322,17 @@ def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
         )
         for workers, parameter_servers in product(settings.workers, servers)
     ]
+
+
+def _local_steps(settings: SimulationSettings) -> int:
+    mode, steps = MODES[settings.mode], settings.local_steps
+    if not mode.takes_local_steps:
+        if steps is not None:
+            taking = ", ".join(mode.name for mode in MODES if mode.takes_local_steps)
+            raise UserError(f"--local-steps: got {steps}: it needs one of the modes {taking}")
+        return 1
+    usual: int = mode.Settings.model_fields["local_steps"].default
+    return steps or usual
 
 
 def _stragglers(settings: SimulationSettings) -> Stragglers:

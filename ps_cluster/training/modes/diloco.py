@@ -333,7 +333,6 @@ class SyncDiloco(LocalMode, SyncPs):
     Settings = SyncDilocoSettings
     rated_as = Diloco.rated_as
     unlabelled = Diloco.unlabelled
-    is_simulated = False
     slice = OuterRoundShard
     step = LocalTraining
 

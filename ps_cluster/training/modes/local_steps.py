@@ -33,7 +33,7 @@ def local_steps_field(default: int) -> Any:
 class LocalMode(Mode):
     """A mode whose step id is a period: `mode.local_steps` batches."""
 
-    takes_local_steps = True
+    takes_local_steps = is_simulated = True
     ignores = frozenset({"staleness", "lookahead"})
 
     def batches_per_step(self, config: RunConfig) -> int:
