@@ -1,6 +1,7 @@
 """Check `simulate` against clusters of hosts with slow links, each task on a host of its own.
 
     python -m benchmarks.simulated_hosts --workers 1,2,4,8 --ps 1,2,4
+    python -m benchmarks.simulated_hosts --workers 4 --ps 1 --modes async,diloco --local-steps 16 --rate-mbit 10
 
 All hosts are network namespaces of this machine and share its cores. So batches are small and each
 worker waits in every step: links decide, not cores. The costs are those of one worker without slow links. Then each
@@ -14,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import click
 import numpy as np
 
-from ps_cluster.cli.command_line import CommaList, Number, OneLineCommand, Whole
-from ps_cluster.config.modes import CHIEF, PS, WORKER
+from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand, Whole
+from ps_cluster.config.modes import CHIEF, MODES, PS, WORKER
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
@@ -45,22 +47,33 @@ STARTED_WITHIN_S, ENDED_WITHIN_S, SETTLES_S = 240.0, 120.0, 5.0
 @click.command(cls=OneLineCommand)
 @click.option("--workers", type=CommaList(Whole(1, 50)), default="1,2,4,8")
 @click.option("--ps", "servers", type=CommaList(Whole(1, 20)), default="1,2,4")
+@click.option("--modes", type=CommaList(NameOf(MODES)), default="async")
+@click.option("--local-steps", type=Whole(1, 1000), default=16, help="Of modes that take some.")
 @click.option("--rate-mbit", type=Number(1, 10_000), default=100.0)
 @click.option("--sleep", "sleep_s", type=Number(0, 10), default=0.2, help="Of each worker in each step, in seconds.")
 @click.option("--seconds", type=Number(5, 600), default=20.0, help="Of each measurement.")
-def main(workers: tuple[int, ...], servers: tuple[int, ...], rate_mbit: float, sleep_s: float, seconds: float) -> None:
+def main(
+    workers: tuple[int, ...],
+    servers: tuple[int, ...],
+    modes: tuple[str, ...],
+    local_steps: int,
+    rate_mbit: float,
+    sleep_s: float,
+    seconds: float,
+) -> None:
     """Print predicted and measured examples/s and staleness of each cluster, as a table."""
     with scratch() as folder:
         costs = _costs(folder / "one")
-        print_line("| workers | ps | busiest | examples/s | predicted | error | staleness | predicted | error |")
-        print_line("|---:|---:|---|---:|---:|---:|---:|---:|---:|")
-        for count in workers:
-            for many in servers:
-                slow = ";".join(f"{worker}:+{sleep_s}s" for worker in range(count))
-                measured = _measured(folder / f"{count}-{many}", count, many, rate_mbit, slow, seconds)
-                links = Links(rate_mbit * 1e6 / 8, LATENCY_S)
-                predicted = predict(costs, SimulatedCluster(count, many, links, stragglers=parse_stragglers(slow)))
-                print_line(_row(predicted, *measured))
+        print_line("| mode | workers | ps | busiest | examples/s | predicted | error | staleness | predicted | error |")
+        print_line("|---|---:|---:|---|---:|---:|---:|---:|---:|---:|")
+        for count, many, mode in product(workers, servers, modes):
+            steps = local_steps if MODES[mode].takes_local_steps else 1
+            slow = ";".join(f"{worker}:+{sleep_s * steps}s" for worker in range(count))
+            in_mode = ("--mode", mode, *(("--set", f"mode.local_steps={steps}") if steps > 1 else ()))
+            measured = _measured(folder / f"{count}-{many}-{mode}", count, many, in_mode, rate_mbit, slow, seconds)
+            links = Links(rate_mbit * 1e6 / 8, LATENCY_S)
+            cluster = SimulatedCluster(count, many, links, mode=mode, stragglers=parse_stragglers(slow))
+            print_line(_row(mode, predict(costs.with_local_steps(steps), cluster), *measured))
 
 
 def _costs(root: Path) -> Costs:
@@ -74,13 +87,13 @@ def _costs(root: Path) -> Costs:
 
 
 def _measured(
-    folder: Path, workers: int, servers: int, rate_mbit: float, straggler: str, seconds: float
+    folder: Path, workers: int, servers: int, mode: tuple[str, ...], rate_mbit: float, straggler: str, seconds: float
 ) -> tuple[float, float]:
     """Return examples/s and mean staleness of a cluster with slow links."""
     for path in (folder, folder / "run", folder / "output"):
         path.mkdir()
     tasks = ClusterTopology.local((CHIEF, PS, WORKER), workers, servers, evaluator=False, pick_port=lambda: 0).tasks
-    options = (*TRAINING, *UNDISTURBED, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
+    options = (*TRAINING, *UNDISTURBED, *mode, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
     with hosts(len(tasks), run_dir=folder / "run") as machines:
         run = HostedRun(folder / "run", folder / "output", options, dict(zip(tasks, machines)), folder)
         _wait(run, lambda: any(row["applied"] > workers for row in run.new_rows()), STARTED_WITHIN_S)
@@ -94,7 +107,7 @@ def _measured(
         _wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
     rows = read_csv(run.files.updates)
     seen = rows[(rows["applied_time"] > began) & (rows["applied_time"] <= ended)]
-    return len(seen) * BATCH / (ended - began), float(np.mean(seen["staleness"]))
+    return float(seen["examples"].sum()) / (ended - began), float(np.mean(seen["staleness"]))
 
 
 def _after(seconds: float) -> Callable[[], bool]:
@@ -112,11 +125,11 @@ def _wait(run: HostedRun, condition: Callable[[], bool], within_s: float, *, may
         time.sleep(0.1)
 
 
-def _row(predicted: Prediction, examples_per_second: float, staleness: float) -> str:
+def _row(mode: str, predicted: Prediction, examples_per_second: float, staleness: float) -> str:
     shares = predicted.utilisation
     busiest = f"{predicted.bottleneck} {shares[predicted.bottleneck]:.0%}"
     cells = (
-        f"{predicted.workers} | {predicted.parameter_servers} | {busiest}",
+        f"{mode} | {predicted.workers} | {predicted.parameter_servers} | {busiest}",
         _pair(examples_per_second, predicted.examples_per_second),
         _pair(staleness, predicted.staleness_mean),
     )
