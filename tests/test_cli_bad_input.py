@@ -76,7 +76,7 @@ CASES = [
         ["dataset", "/empty' has no form that is known", "image_folder: ", "docs/extending.md#your-own"],
     ),
     ("run --dataset pipe", ["dataset", "/pipe' has no form that is known"]),
-    ("run --dataset used --image-size 4x", ["dataset", "/used' has no form"]),
+    ("run --dataset used --image-size 4x", ["data.image_size", "data set text:", "does not use it"]),
     ("run --dataset mnist --image-size 64", ["data.image_size", "mnist", "image_folder", "leave it out"]),
     ("run --dataset mnist --target price", ["data.target", "price", "table", "leave it out"]),
     ("run --dataset image_folder:used --image-size 4x", ["data.image_size", "4x", "height x width"]),

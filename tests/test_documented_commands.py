@@ -32,7 +32,7 @@ OF_THE_READER = {
     r".*(…|\$|CORES)": "is no whole command: the page leaves a part to its reader",
     r"(run|compare|export) .*\b(my\w*\.py|first\.keras|benchmarks/digits\.py)\b": "needs code "
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/evaluation/test_export.py",
-    r"run --dataset (pets|houses|numbers|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
+    r"run --dataset (pets|houses|numbers|notes|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
 }
 # Those below are read: with --dry-run where there is one.
@@ -47,6 +47,7 @@ NOT_RUN = OF_THE_READER | {
     r"(scale|health)\b": "asks a run that trains: tests/end_to_end/test_dead_workers.py, tests/report/test_health.py",
     r"simulate .*--(network|check|workers|ps|mode)": "computes for long: tests/simulate predicts, and one is carried out",
     r"doctor( --json)?$": "trains a cluster for 20 s, as tests/end_to_end does; the other checks are carried out",
+    r"predict --prompt": "needs a network for text: tests/end_to_end/test_text.py trains one",
     r"export .*(onnx|h5)": "writes what tests/evaluation/test_export.py writes, onnx in `make test-extras`",
     r"python -m benchmarks": "measures for minutes, with hardware to itself: tests/benchmarks has those that are quick",
 }

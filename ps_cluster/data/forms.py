@@ -394,15 +394,19 @@ def _file(folder: Path, split: str) -> Path | None:
 
 class TextForm(_OwnForm):
     name = "text"
-    looks_for = f"a file of text ({', '.join(TEXTS)}), or a folder with some"
+    looks_for = f"a file of text ({', '.join(TEXTS)}), or a folder of such files"
     endings = TEXTS
     Settings = OwnTextSettings
     recipe = {"model": {"name": "byte_lm"}}
 
     def recognises(self, path: Path) -> bool:
-        """Return whether it is such a file, or a folder with one at its top. A deeper one is named `text:FOLDER`."""
+        """Return whether it is such a file, or a folder that has such files alone at its top.
+
+        A README beside pictures makes no text of them. Any other folder is named `text:FOLDER`.
+        """
         if os.path.isdir(path):
-            return any(entry.name.lower().endswith(TEXTS) and entry.is_file() for entry in os.scandir(path))
+            files = [one.name.lower() for one in os.scandir(path) if one.is_file() and not one.name.startswith(".")]
+            return bool(files) and all(name.endswith(TEXTS) for name in files)
         return super().recognises(path)
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:

@@ -91,11 +91,11 @@ def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
         ("~nobody-of-this-name/x", "there is no '{folder}/here/~nobody-of-this-name/x'"),
         ("mine.py", "to run code, name what it defines, e.g. '{folder}/here/mine.py:load'"),
         ("empty", "'{folder}/here/empty' has no form that is known."),
-        ("notes.txt", "docs/extending.md#your-own-data shows each"),
+        ("notes.pdf", "docs/extending.md#your-own-data shows each"),
     ],
 )
 def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told):
-    touched(tmp_path / "here" / "mine.py", tmp_path / "here" / "notes.txt")
+    touched(tmp_path / "here" / "mine.py", tmp_path / "here" / "notes.pdf")
     (tmp_path / "here" / "empty").mkdir()
     with pytest.raises(UserError) as error:
         DATASETS.named_by_user(text, tmp_path / "here")
