@@ -1,4 +1,6 @@
-"""The proof that each update was applied exactly once: compare the journals on disk with the parameter servers' counters. No TensorFlow.
+"""The proof that each update was applied exactly once: journals on disk beside the counters of the parameter servers.
+
+No TensorFlow.
 
 Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
 accepted, and the rows in its journal. The steps in the rows of every slice have to be those that the chief handed out.
