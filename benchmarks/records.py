@@ -166,8 +166,8 @@ def with_tables(page: str) -> str:
 
     def made(match: re.Match[str]) -> str:
         records = [read(name) for name in match[2].split()]
-        below = f"\n\n{records[0].source}" if len(records) == 1 else ""
-        return f"{match[1]}{table(records)}{below}\n{match[3]}"
+        sources = "\n\n".join(record.source for record in records)
+        return f"{match[1]}{table(records)}\n\n{sources}\n{match[3]}"
 
     return _TABLE.sub(made, page)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -115,20 +116,19 @@ def predict(
     from ps_cluster.evaluation.predict import WRITERS, TrainedRun
 
     found = TrainedRun.open(run, data_dir, print_note, needs_examples=False)
-    of_text = {"--prompt": prompt, "--length": length, "--temperature": temperature, "--seed": seed}
+    sampling = {"length": length, "temperature": temperature, "seed": seed}
+    given: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
     if found.spec.is_text:
         from ps_cluster.evaluation.continuing import Sampling, continue_texts
 
-        sampling = Sampling(
-            200 if length is None else length, 0.7 if temperature is None else temperature, 0 if seed is None else seed
+        count = continue_texts(found, examples, prompt, Sampling(**given), writer=WRITERS[form], output=output)
+    elif prompt is not None or given:
+        name = "prompt" if prompt is not None else next(iter(given))
+        raise UserError(f"--{name}: the network of this run takes {found.spec}, no text: leave it out")
+    else:
+        count = predicting.predict(
+            found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
         )
-        continue_texts(found, examples, prompt, sampling, writer=WRITERS[form], output=output)
-        return
-    if given := [name for name, value in of_text.items() if value is not None]:
-        raise UserError(f"{given[0]}: the network of this run takes {found.spec}, no text: leave it out")
-    count = predicting.predict(
-        found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
-    )
     if output:
         print_note(f"written: {output} ({count:,} {found.spec.unit})")
 

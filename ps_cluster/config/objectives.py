@@ -103,7 +103,7 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example: of a row of codes, a score for each of each place."""
+        """The number of values that a network returns for an example. For a row of codes: one for each code of each place."""
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
@@ -121,7 +121,7 @@ class ExampleSpec:
 
     @property
     def is_text(self) -> bool:
-        """Whether an example is a window of bytes, and its target the bytes that follow."""
+        """True if an example is a window of bytes and its target has the byte after each of them."""
         fields = [*self.inputs.values(), self.target]
         return len(fields) == 2 and all(field.codes == (BYTES,) * math.prod(field.shape) for field in fields)
 

@@ -30,7 +30,7 @@ from ps_cluster.config.datasets import (
     OwnDataSettings,
     OwnImageSettings,
 )
-from ps_cluster.data import targets
+from ps_cluster.data import targets, texts
 from ps_cluster.data.array_files import NAMES, form_of, is_image, open_folder, open_npz
 from ps_cluster.data.pictures import ENDINGS, Picture, PictureSettings, contents_of_pictures
 from ps_cluster.data.sets import PackedImages
@@ -45,7 +45,6 @@ from ps_cluster.data.tables import (
     open_tables,
 )
 from ps_cluster.data.targets import TRAIN
-from ps_cluster.data.texts import TEXTS, OwnTextSettings, contents_of_texts, files_below, read_texts
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.untrusted import open_regular
@@ -394,10 +393,10 @@ def _file(folder: Path, split: str) -> Path | None:
 
 class TextForm(_OwnForm):
     name = "text"
-    looks_for = f"a file of text ({', '.join(TEXTS)}), or a folder of such files"
-    endings = TEXTS
-    Settings = OwnTextSettings
-    recipe = {"model": {"name": "byte_lm"}}
+    looks_for = f"a file of text ({', '.join(texts.TEXTS)}), or a folder of such files"
+    endings = texts.TEXTS
+    Settings = texts.OwnTextSettings
+    recipe = texts.RECIPE
 
     def recognises(self, path: Path) -> bool:
         """Return whether it is such a file, or a folder that has such files alone at its top.
@@ -406,17 +405,17 @@ class TextForm(_OwnForm):
         """
         if os.path.isdir(path):
             files = [one.name.lower() for one in os.scandir(path) if one.is_file() and not one.name.startswith(".")]
-            return bool(files) and all(name.endswith(TEXTS) for name in files)
+            return bool(files) and all(name.endswith(texts.TEXTS) for name in files)
         return super().recognises(path)
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        assert isinstance(settings, OwnTextSettings)
+        assert isinstance(settings, texts.OwnTextSettings)
         if not os.path.isdir(self.path):
-            return contents_of_texts(read_texts(self.path.parent, [self.path]), settings)
-        paths = list(files_below(self.path, settings.files))
+            return texts.contents_of_texts(texts.read_texts(self.path.parent, [self.path]), settings)
+        paths = list(texts.files_below(self.path, settings.files))
         if not paths:
             raise Malformed(f"no file in it is called {' or '.join(settings.files)}: name others by data.files")
-        return contents_of_texts(read_texts(self.path, paths), settings)
+        return texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
 
 
 # The form `tfds`: pictures with labels in a folder that TensorFlow Datasets has prepared.

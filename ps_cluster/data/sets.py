@@ -25,7 +25,7 @@ from ps_cluster.config.datasets import (
     OwnImageSettings,
 )
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.data.texts import TextSettings, contents_of_texts, digest, library, read_texts
+from ps_cluster.data import texts
 
 
 class Auto(ImageDataSet):
@@ -284,20 +284,19 @@ class PythonSource(DataSet):
 
     name = "python_source"
     title = "the source of Python's standard library"
-    Settings = TextSettings
-    recipe = {"model": {"name": "byte_lm"}}
+    Settings = texts.TextSettings
+    recipe = texts.RECIPE
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         """Return its windows; the notes have the digest of what was found."""
-        assert isinstance(settings, TextSettings)
-        folder, paths = library()
-        texts = read_texts(folder, paths)
-        found = f"{len(texts):,} files of Python {platform.python_version()}, SHA-256 {digest(texts)[:16]}"
-        return contents_of_texts(texts, settings, (found,))
+        assert isinstance(settings, texts.TextSettings)
+        files = texts.read_texts(*texts.library())
+        found = f"{len(files):,} files of Python {platform.python_version()}, SHA-256 {texts.digest(files)[:16]}"
+        return texts.contents_of_texts(files, settings, (found,))
 
     def own_settings(self, settings: DataSettings) -> dict[str, Any]:
         """Return the settings, and what was found: another Python has another library, which is packed by itself."""
-        folder, paths = library()
+        folder, paths = texts.library()
         listed = "".join(f"{path.relative_to(folder)}\0{path.stat().st_size}\n" for path in paths)
         return super().own_settings(settings) | {"library": hashlib.sha256(listed.encode()).hexdigest()}
 

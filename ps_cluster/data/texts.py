@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -24,8 +24,10 @@ from ps_cluster.files.values import Malformed
 
 TEXTS = (".txt", ".md")  # endings of files of text
 INPUT = "text"
+RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
+"""The recipe of data that is text."""
 BETWEEN = b"\0"  # after each file, so that a network learns where one ends
-# Of the standard library: what is no source of it, and its own tests, which are half of all and far from other programs.
+# Of the standard library: what is no source of it, and its tests, which are more than half and unlike other programs.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
 
@@ -115,7 +117,7 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
 
 
 def _held_out(texts: Sequence[TextFile], share: float) -> set[str]:
-    """Return the names of files that have about this share of all bytes; none if no choice has at most twice of it."""
+    """Return names of files that have from half to twice this share of all bytes; none where no such files are found."""
     wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
     in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
     for text in in_order:

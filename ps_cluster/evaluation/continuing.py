@@ -21,17 +21,17 @@ PROMPT = "the prompt"
 
 @dataclass(frozen=True)
 class Sampling:
-    """How bytes are chosen.
+    """Settings by which the next bytes are drawn.
 
     Attributes:
-      length: most bytes of a continuation; it ends before where a file would.
-      temperature: divides the scores: below 1 likely bytes become likelier; at 0 the likeliest is taken.
+      length: most bytes to add. Fewer are added where the model says that the file ends.
+      temperature: divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest is taken.
       seed: of the random numbers.
     """
 
-    length: int
-    temperature: float
-    seed: int
+    length: int = 200
+    temperature: float = 0.7
+    seed: int = 0
 
 
 class Continued:
@@ -87,7 +87,7 @@ def _end_of(path: Path, count: int) -> bytes:
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield one byte after the other. The model looks at no place after the last one, so what stands there is nothing."""
+    """Yield one byte after the other. Zeros fill the window behind the text, where the model does not look."""
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]

@@ -6,6 +6,7 @@ Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-sche
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _DOUBTFUL = re.compile(
     r"[-+]?(0[box][0-9A-Fa-f_]+|[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?)"
 )
-_LIBYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as quick; PyYAML may have been built without it
+_LIBYAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # much quicker; PyYAML may have been built without it
 _AROUND = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
 
 Event = Any  # a yaml.Event; its class decides which attributes it has
@@ -69,10 +70,10 @@ def parse_yaml(text: bytes | str) -> Any:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        try:
+        # What libyaml refuses is read again: for the message, and for names that are no UTF-8, as it takes no "\uDCFF".
+        with contextlib.suppress(yaml.YAMLError):
             return _parsed(text, _LIBYAML)
-        except yaml.YAMLError:  # its message, and names of files that are no UTF-8: libyaml refuses their "\uDCFF"
-            return _parsed(text, yaml.SafeLoader)
+        return _parsed(text, yaml.SafeLoader)
     except Malformed:
         raise
     except UnicodeDecodeError as error:

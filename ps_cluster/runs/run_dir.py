@@ -18,10 +18,8 @@ from ps_cluster.runs import logs as log_formats
 CODE = "code"  # folder in a run directory, or beside the runs of a comparison
 TEMPORARY = "tmp"  # folder of temporary files, where processes are at work
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
-LOCAL_STATES = (
-    "local-state-0",
-    "local-state-1",
-)  # in such a one, of modes with local steps (training/modes/local_steps.py)
+# In a worker's workspace, of modes with local steps: the state of its optimizer (training/modes/local_steps.py).
+LOCAL_STATES = ("local-state-0", "local-state-1")
 AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (training/agreement.py)
 
 

@@ -9,7 +9,7 @@ from ps_cluster.models.build import look_over
 from ps_cluster.models.flat import flatten, seed_states, seeds_of, statistics_of
 from tests.helpers.one_worker import Alone, OneWorker
 
-UPDATES, BATCH = 4, 8
+UPDATES, BATCH = 8, 8
 LAYERS = keras.layers
 RNG = np.random.default_rng(0)
 CLASSES = ("a", "b", "c")
