@@ -143,11 +143,11 @@ def _lead_or_follow(
         view.start(config, run_dir, dataset)
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
-        began, epoch = time.monotonic(), claimed.epoch if claimed else 0
+        began, term = time.monotonic(), claimed.term if claimed else 0
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
             code = TaskSupervisor(
                 task, topology, run_dir, view, requests, child, LauncherLimits(), patience, total=total,
-                conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice),
+                conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, term, began, view.notice),
                 note_workers=lambda pids: _write_cluster(run_dir, topology, config.mode_kind.trainer_type, pids),
             ).run()  # fmt: skip
         if claimed is not None and code not in (0, BAD_INPUT):
@@ -222,7 +222,7 @@ def _start(
     """Start the process that runs TensorFlow. It writes to this terminal, and ends with this process."""
     named = ("--run-dir", str(run_dir.root), "--type", task.type, "--index", str(task.index), "--alone")
     waiting = ("--wait-seconds", str(wait_s))
-    leading = ("--epoch", str(claimed.epoch)) if claimed else ()
+    leading = ("--term", str(claimed.term)) if claimed else ()
     least = () if least_workers is None else ("--least-workers", str(least_workers))
     env = environment.for_tensorflow(finding_this_package(os.environ))
     env |= {LAUNCHER_PID: str(os.getpid()), "TF_CONFIG": topology.tf_config(task)}

@@ -84,12 +84,12 @@ def _serve_until_told(folder: Path) -> None:
     while newest is None or newest.ended is None:
         time.sleep(LOOK_EVERY_S)
         message = read_told(folder)
-        if message is None or newest is not None and message.epoch < newest.epoch:
+        if message is None or newest is not None and message.term < newest.term:
             continue
         if message.refused is not None:
             raise UserError(f"the leader does not take this task: {message.refused}")
-        if newest is None or message.epoch > newest.epoch:
-            say(f"part of the cluster of leader epoch {message.epoch}")
+        if newest is None or message.term > newest.term:
+            say(f"part of the cluster of the leader of term {message.term}")
         newest = message
     say(f"the leader says: training is {newest.ended}")
 
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
     parser.add_argument("--least-workers", type=int, help="Training begins with as many; others may come later.")
     alone = parser.add_argument_group("without a launcher")
     alone.add_argument("--alone", action="store_true", help="Settings and data are those of the task's workspace.")
-    alone.add_argument("--epoch", type=int, default=0)
+    alone.add_argument("--term", type=int, default=0)
     alone.add_argument("--wait-seconds", type=float, default=math.inf, help="Of an evaluator, for the training.")
     options = parser.parse_args(arguments)
     if options.cores:
@@ -135,18 +135,18 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
         config = load_config(run_dir.config_of(task.type, task.index) if options.alone else run_dir.config)
         pointer = run_dir.dataset_of(task.type, task.index) if options.alone else run_dir.dataset
         dataset = load_pointed(pointer).holding_out(config.evaluation.validation_examples)
-        epoch: int = options.epoch
-        if not epoch and member == topology.leader:  # without a launcher the command has made the claim
-            epoch = claim(run_dir).epoch
+        term: int = options.term
+        if not term and member == topology.leader:  # without a launcher the command has made the claim
+            term = claim(run_dir).term
         leading = LeaderStart(
             alone=options.alone,
-            epoch=epoch,
+            term=term,
             least_workers=options.least_workers,
             silent_after_s=config.cluster.lost_after_seconds,
             wait_s=options.wait_seconds,
         )
-        if epoch:
-            set_fence(Claim(run_dir.leaders, epoch).check)
+        if term:
+            set_fence(Claim(run_dir.leaders, term).check)
         if options.alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
             # The command has said it, and keeps rules of its own, but this process outlives its SIGKILL by a moment.

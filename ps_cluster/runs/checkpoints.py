@@ -34,7 +34,7 @@ from ps_cluster.runs.times import TrainingTimes
 ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
-_FILE_NAME = re.compile(r"step-(\d{9,})-epoch-(\d{6,})\.safetensors")
+_FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
 BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
 ONE_A_SLICE = "each_"  # begins the names of slots that are one number of each slice: float32 [ps]
@@ -130,13 +130,13 @@ class EndedMark(Row):
 
     Attributes:
       goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
-      epoch: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
+      term: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
     """
 
     last_step: Count
     outcome: Ending
     goes_on: bool = False
-    epoch: Count = 0
+    term: Count = 0
 
 
 @dataclass(frozen=True)
@@ -153,22 +153,22 @@ class Checkpoint:
     meta: CheckpointMeta = CheckpointMeta()
 
     @property
-    def epoch(self) -> int:
+    def term(self) -> int:
         """The number of the leader that wrote it (runs/messages.py); 0 for one without a claim."""
-        return self.meta.leaders[-1].epoch if self.meta.leaders else 0
+        return self.meta.leaders[-1].term if self.meta.leaders else 0
 
 
 class State(NamedTuple):
     """A checkpoint by its name. The later one of two has the newer leader, or the same one and more steps."""
 
-    epoch: int
+    term: int
     step: int
     path: Path
 
 
-def name_of(step: int, epoch: int) -> str:
-    """Return the name of a checkpoint. `epoch`: of the leader that writes it, so that no other one ever replaces it."""
-    return f"step-{step:09d}-epoch-{epoch:06d}.safetensors"
+def name_of(step: int, term: int) -> str:
+    """Return the name of a checkpoint. `term`: of the leader that writes it, so that no other one ever replaces it."""
+    return f"step-{step:09d}-term-{term:06d}.safetensors"
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -185,7 +185,7 @@ def states(*directories: Path) -> list[State]:
     """
     newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
     kept: list[State] = []
-    for _, written in groupby(newest_first, key=lambda state: state.epoch):
+    for _, written in groupby(newest_first, key=lambda state: state.term):
         least = kept[-1].step if kept else math.inf
         kept += [state for state in written if state.step <= least]
     return kept[::-1]
@@ -205,8 +205,8 @@ def _all(directory: Path) -> Iterator[State]:
         raise CheckpointUnreadable(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
     for name in names:
         match = _FILE_NAME.fullmatch(name)
-        if match and name == name_of(step := int(match[1]), epoch := int(match[2])):
-            yield State(epoch, step, directory / name)
+        if match and name == name_of(step := int(match[1]), term := int(match[2])):
+            yield State(term, step, directory / name)
 
 
 def saved_at(directory: Path) -> float | None:
@@ -225,38 +225,38 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
     """
-    path = directory / name_of(checkpoint.step, checkpoint.epoch)
+    path = directory / name_of(checkpoint.step, checkpoint.term)
     try:
         remove_leftovers(directory, "step-*.safetensors")
         write(path, checkpoint)
-        remove_given_up(directory, checkpoint, checkpoint.epoch)
-        keep_newest(directory, keep, spare, checkpoint.epoch)
+        remove_given_up(directory, checkpoint, checkpoint.term)
+        keep_newest(directory, keep, spare, checkpoint.term)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
     return path
 
 
-def keep_newest(directory: Path, keep: int, spare: int | None = None, epoch: int | None = None) -> None:
+def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
     """Remove all checkpoints but the newest `keep`, and that of step `spare`.
 
     Args:
-      epoch: of the leader that asks: nothing that a newer one has written is removed. None: nobody leads any more.
+      term: of the leader that asks: nothing that a newer one has written is removed. None: nobody leads any more.
     """
-    present = [state for state in states(directory) if epoch is None or state.epoch <= epoch]
+    present = [state for state in states(directory) if term is None or state.term <= term]
     for state in present[:-keep]:
         if state.step != spare:
             remove(state.path)
 
 
-def remove_given_up(directory: Path, checkpoint: Checkpoint, epoch: int) -> None:
+def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
     """Remove the states that are not on the way to `checkpoint`; unreadable ones might be read later.
 
     Args:
-      epoch: of the leader that asks: nothing that a newer one has written is removed.
+      term: of the leader that asks: nothing that a newer one has written is removed.
     """
-    way = {one.epoch: one.step for one in checkpoint.meta.leaders} | {checkpoint.epoch: checkpoint.step}
+    way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
-        if state.epoch <= epoch and state.step > way.get(state.epoch, -1):
+        if state.term <= term and state.step > way.get(state.term, -1):
             remove(state.path)
 
 
@@ -297,7 +297,7 @@ def load(path: Path) -> Checkpoint:
     try:
         header, arrays = open_tensors(path, CheckpointHeader)
         checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
-        own = name_of(checkpoint.step, checkpoint.epoch)
+        own = name_of(checkpoint.step, checkpoint.term)
         if _FILE_NAME.fullmatch(path.name) and path.name != own:
             raise Malformed(f"it is that of {own}")
         return checkpoint
@@ -378,14 +378,14 @@ def load_to_go_on(
     return None
 
 
-def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, epoch: int = 0) -> None:
+def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, term: int = 0) -> None:
     """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
 
     Args:
       goes_on: none comes of this leader; another one will go on.
-      epoch: of the leader.
+      term: of the leader.
     """
-    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, epoch=epoch)
+    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
     write_json(directory / ENDED, mark.model_dump())
 
 
@@ -397,7 +397,7 @@ def ended(directory: Path) -> EndedMark | None:
         return None
     except UserError as error:
         raise CheckpointError(str(error)) from error
-    newer = any(state.epoch > mark.epoch for state in _all(directory))  # of a leader that was superseded while it wrote
+    newer = any(state.term > mark.term for state in _all(directory))  # of a leader that was superseded while it wrote
     return None if newer else mark
 
 

@@ -45,14 +45,14 @@ class LeaderStretch(Row):
     """Hold what one leader did up to a state: its newest, or the one from which the next leader went on.
 
     Attributes:
-      epoch: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
+      term: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
       rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them. A journal
         without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
       problem: what a proof of this work has to tell, beside what its rows show; empty where there is nothing.
     """
 
-    epoch: Count = 0
+    term: Count = 0
     step: Count
     rows: list[Count]
     checksums: list[Count]
@@ -144,10 +144,10 @@ class Journal:
             self._unwritten.popleft()
 
 
-def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "", problem: str = "") -> LeaderStretch:
+def stretch_of(pieces: Sequence[Piece], *, term: int, step: int, rules: str = "", problem: str = "") -> LeaderStretch:
     """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
-    return LeaderStretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules, problem=problem)
+    return LeaderStretch(term=term, step=step, rows=rows, checksums=checksums, rules=rules, problem=problem)
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
@@ -159,7 +159,7 @@ def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) ->
     pieces = []
     for stretch in reversed(leaders):
         index = index if index < len(stretch.rows) else 0
-        path = run_dir.journal(index, stretch.epoch)
+        path = run_dir.journal(index, stretch.term)
         pieces.append(Piece(path, stretch.rows[index], stretch.checksums[index]))
     return pieces[::-1]
 

@@ -31,7 +31,7 @@ from ps_cluster.files.writing import open_to_write, write_json
 from ps_cluster.runs.rows import Count, Row, ScaleAnswer, ScaleRequest
 from ps_cluster.runs.run_dir import RunDir
 
-_NAME = re.compile(r"epoch-(\d{6,9})\.json")
+_NAME = re.compile(r"term-(\d{6,9})\.json")
 _MOST_TRIES = 1000
 
 
@@ -41,30 +41,30 @@ class Superseded(RunFailed):
 
 @dataclass(frozen=True)
 class Claim:
-    """One leader's claim of a run directory. `epoch` counts the leaders from 1."""
+    """One leader's claim of a run directory. `term` counts the leaders from 1, as terms do in Raft."""
 
     folder: Path
-    epoch: int
+    term: int
 
     def check(self) -> None:
         """Raise Superseded where a newer leader has made its claim."""
         # Claims have no gaps, so the next one tells. One look at one file is cheap also in a shared folder.
-        if _path(self.folder, self.epoch + 1).exists():
+        if _path(self.folder, self.term + 1).exists():
             raise Superseded(
-                f"a newer leader (epoch {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one is of epoch "
-                f"{self.epoch} and stops without writing anything"
+                f"a newer leader (term {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one is of term "
+                f"{self.term} and stops without writing anything"
             )
 
 
 def claim(run_dir: RunDir) -> Claim:
-    """Claim the next epoch of a run directory. Raises UserError where the folder can't be written."""
+    """Claim the next term of a run directory. Raises UserError where the folder can't be written."""
     try:
         run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
         for _ in range(_MOST_TRIES):
-            epoch = _newest(run_dir.leaders) + 1
+            term = _newest(run_dir.leaders) + 1
             with contextlib.suppress(FileExistsError):
-                _create(_path(run_dir.leaders, epoch))
-                return Claim(run_dir.leaders, epoch)
+                _create(_path(run_dir.leaders, term))
+                return Claim(run_dir.leaders, term)
     except OSError as error:
         raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
     raise UserError(
@@ -81,12 +81,12 @@ def _create(path: Path) -> None:
 
 
 def _newest(folder: Path) -> int:
-    epochs = (int(match[1]) for match in map(_NAME.fullmatch, os.listdir(folder)) if match)
-    return max(epochs, default=0)
+    terms = (int(match[1]) for match in map(_NAME.fullmatch, os.listdir(folder)) if match)
+    return max(terms, default=0)
 
 
-def _path(folder: Path, epoch: int) -> Path:
-    return folder / f"epoch-{epoch:06d}.json"
+def _path(folder: Path, term: int) -> Path:
+    return folder / f"term-{term:06d}.json"
 
 
 # Describe the start of a leader: alone, with tasks that others start, or by a launcher that watches all of them.
@@ -99,14 +99,14 @@ class LeaderStart:
     Attributes:
       alone: no launcher watches the other tasks. The leader tells them how training ends, and gives the steps of a
         silent worker to others.
-      epoch: the number of its claim (runs/messages.py); 0 without one.
+      term: the number of its claim (runs/messages.py); 0 without one.
       least_workers: training begins with as many workers; the others may come later. None: all.
       wait_s: how long an evaluator waits for a sign of life; a launcher limits the wait itself.
       silent_after_s: a dispatch without an update for so long is given to another worker too.
     """
 
     alone: bool = False
-    epoch: int = 0
+    term: int = 0
     least_workers: int | None = None
     silent_after_s: float = 60.0
     wait_s: float = math.inf
@@ -125,12 +125,12 @@ class LeaderMessage(Row):
     """A leader's word to a task.
 
     Attributes:
-      epoch: of the leader (runs/messages.py).
+      term: of the leader (runs/messages.py).
       ended: how training has ended; None while it goes on.
       refused: why the leader does not take this task, on one line; None where it does.
     """
 
-    epoch: Count
+    term: Count
     ended: Literal["completed", "stopped"] | None = None
     refused: str | None = Field(default=None, max_length=2000)
 

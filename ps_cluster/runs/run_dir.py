@@ -196,9 +196,9 @@ class RunDir:
         """Return the file with the address at which a process serves its metrics, for as long as it does."""
         return self.metrics / f"{task}.url"
 
-    def journal(self, index: int, epoch: int) -> Path:
+    def journal(self, index: int, term: int) -> Path:
         """Return the file of one slice's ledger while one leader led, appended to during training (runs/journal.py)."""
-        return self.journals / f"slice-{index}-epoch-{epoch:06d}.bin"
+        return self.journals / f"slice-{index}-term-{term:06d}.bin"
 
     @property
     def states(self) -> tuple[Path, Path]:

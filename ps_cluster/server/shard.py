@@ -187,7 +187,7 @@ class ParameterShard:
 
     def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
         """Return the answer to a pull, which follows a push with this outcome. Call it in the critical section."""
-        (weights, statistics), version = self._given_to(worker)
+        (weights, statistics), version = self._values_for(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
             weights = tf.cast(tf.identity(weights), self.wire)  # a cast to the same dtype is no operation
         numbers = [version, tf.cast(self._has(step), tf.int64)]
@@ -199,7 +199,7 @@ class ParameterShard:
         """Return how many batches of a step a worker may take, int64 []. Asked with `limits_batches` only."""
         raise NotImplementedError
 
-    def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
         return self._history.read(self._version.read_value())
 
@@ -207,9 +207,9 @@ class ParameterShard:
         self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tf.Tensor:
         """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        push, _ = self._arrived([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row)
+        push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row)
         with tf.device(self._device):
-            return self._take(push)
+            return self._execute_push(push)
 
     def exchange(
         self,
@@ -224,10 +224,10 @@ class ParameterShard:
 
         If `following` is NO_STEP, the tensors of the answer are empty.
         """
-        push, following = self._arrived([step, version, following], gradient, fresh, row)
+        push, following = self._send_push([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
-            outcome = self._enter(push)
+            outcome = self._receive(push)
             with tf.control_dependencies([outcome]):
                 ends, empty = tf.equal(following, NO_STEP), self._pull_message.empty
                 message: list[tf.Tensor] = tf.cond(ends, empty, lambda: self._answer(push.worker, following, outcome))
@@ -237,7 +237,7 @@ class ParameterShard:
             message: list[tf.Tensor] = self._section.execute(enter)
             return message
 
-    def _arrived(
+    def _send_push(
         self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tuple[Push, tf.Tensor]:
         """Send one message to the ps; return, on the ps, the push that it holds, and the step that follows.
@@ -250,25 +250,25 @@ class ParameterShard:
             *sent, fresh, numbers, row = self._push_message.unpack(message)
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row), numbers[2]
 
-    def _take(self, push: Push) -> tf.Tensor:
-        return self._section.execute(lambda: self._enter(push))
+    def _execute_push(self, push: Push) -> tf.Tensor:
+        return self._section.execute(lambda: self._receive(push))
 
-    def _enter(self, push: Push) -> tf.Tensor:
+    def _receive(self, push: Push) -> tf.Tensor:
         """Note the time and receive a push. Call it in the critical section."""
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
-            return self._receive(replace(push, entered=entered))
+            return self._refuse_or_apply(replace(push, entered=entered))
 
-    def _receive(self, push: Push) -> tf.Tensor:
+    def _refuse_or_apply(self, push: Push) -> tf.Tensor:
         """Apply, refuse or drop a push; return the outcome. Call it in the critical section."""
-        return tf.cond(self._has(push.step), self._refuse, lambda: self._accept(push))
+        return tf.cond(self._has(push.step), self._refuse, lambda: self._apply_or_drop(push))
 
-    def _accept(self, push: Push) -> tf.Tensor:
+    def _apply_or_drop(self, push: Push) -> tf.Tensor:
         """Apply a push, or drop it where the staleness method says so."""
         if not self.drops:
-            return self._apply(push)
+            return self._apply_push(push)
         arrival = Arrival(push.worker, push.version, self._version.read_value())
-        return tf.cond(self._method.accepts(arrival), lambda: self._apply(push), self._drop)
+        return tf.cond(self._method.accepts(arrival), lambda: self._apply_push(push), self._drop)
 
     def _has(self, step: tf.Tensor) -> tf.Tensor:
         return self._ledger.has(step)
@@ -279,14 +279,14 @@ class ParameterShard:
     def _drop(self) -> tf.Tensor:
         return after([self._dropped.assign_add(1, read_value=False)], DROPPED)
 
-    def _apply(self, push: Push) -> tf.Tensor:
+    def _apply_push(self, push: Push) -> tf.Tensor:
         arrival = Arrival(push.worker, push.version, self._version.read_value())
         rate = tf.cast(push.value("learning_rate"), tf.float32)
         gradient, share = self._method.correct(push.gradient, arrival)
-        version = self.update(gradient, rate, push.fresh, share)
+        version = self.apply_gradient(gradient, rate, push.fresh, share)
         return after([self._record(push, version, arrival.staleness)], APPLIED)
 
-    def update(
+    def apply_gradient(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
@@ -295,7 +295,7 @@ class ParameterShard:
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
             applied = self._change_weights(gradient, learning_rate, before, share)
-        with tf.control_dependencies([applied, self._take_in(fresh)]):
+        with tf.control_dependencies([applied, self._update_statistics(fresh)]):
             seen = self._method.after_update(weights_before, learning_rate) if self._method.needs_step else []
             version = self._version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
@@ -320,7 +320,7 @@ class ParameterShard:
 
         return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
-    def _take_in(self, fresh: tf.Tensor) -> tf.Operation:
+    def _update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
         """Update the statistics s to keep s + fresh.
 
         This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding

@@ -71,7 +71,7 @@ def train(
       LostTask: training was stopped at worker 0 to be gone on with.
       tf.errors.OpError: another worker failed.
     """
-    start = SessionStart(config, run_dir, dataset, epoch=leading.epoch, leads=index == 0)
+    start = SessionStart(config, run_dir, dataset, term=leading.term, leads=index == 0)
     start.begin(resume=resume and start.leads)
     lost_s = leading.silent_after_s if leading.alone else None
     strategy = _connect(config, lost_after_s=lost_s)
@@ -234,7 +234,7 @@ def all_reduce_function(
             means = mean_result(result)
         entered = now_after(*means)
         gradient, fresh = (after([entered], vector) for vector in means)
-        version = replica.update(gradient, result.learning_rate, fresh)
+        version = replica.apply_gradient(gradient, result.learning_rate, fresh)
         return tf.concat([[tf.cast(version, tf.float64), 0.0, entered, now_after(version)], row], 0)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])

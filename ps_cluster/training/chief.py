@@ -54,7 +54,7 @@ def train(
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: the cluster failed.
     """
-    start = SessionStart(config, run_dir, dataset, epoch=leading.epoch, build=build)
+    start = SessionStart(config, run_dir, dataset, term=leading.term, build=build)
     start.begin(resume=resume)
     if not config.on_parameter_servers:
         session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)

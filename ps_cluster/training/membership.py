@@ -251,7 +251,7 @@ class TaskAdmission:
             reason = self._own.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
-        tell(task, LeaderMessage(epoch=self._leading.epoch, refused=reason))
+        tell(task, LeaderMessage(term=self._leading.term, refused=reason))
         return reason
 
 
@@ -315,7 +315,7 @@ def tell(task: Task, told: LeaderMessage) -> None:
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], *, completed: bool) -> None:
     """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
-    message = LeaderMessage(epoch=leading.epoch, ended="completed" if completed else "stopped")
+    message = LeaderMessage(term=leading.term, ended="completed" if completed else "stopped")
 
     def one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):

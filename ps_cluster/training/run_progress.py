@@ -147,7 +147,7 @@ class RunProgress:
         self.counts = ledgers.counts
         fresh = self._joiner.add(ledgers.rows)
         if len(fresh):
-            self._take(fresh)
+            self._count_rows(fresh)
         for own in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
             self._tally.add_work(own)  # the row that all are joined to has the worker of the first slice
         now = self.clock.monotonic
@@ -155,7 +155,7 @@ class RunProgress:
         while now - self._points[0][0] > RATE_WINDOW_S:
             self._points.popleft()
 
-    def _take(self, rows: np.ndarray) -> None:
+    def _count_rows(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
         with self._handing_out:
             self._dispatches.take(rows)
@@ -513,7 +513,7 @@ class LedgerReader:
 
     def look(self) -> None:
         """Take the new rows. A disk that refuses is reported once, and training goes on."""
-        self._take(self._store.read_ledgers(self._progress.positions))
+        self._keep_rows(self._store.read_ledgers(self._progress.positions))
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return the arrays of a checkpoint, after every row that it counts is on the disk.
@@ -522,7 +522,7 @@ class LedgerReader:
           JournalNotWritten: the disk refuses.
         """
         arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
-        self._take(ledgers)
+        self._keep_rows(ledgers)
         for journal in self._journals:
             journal.flush()
         return arrays | {"waiting": self._progress.waiting}
@@ -532,7 +532,7 @@ class LedgerReader:
         """What each journal holds of the rows that were read so far."""
         return [journal.piece for journal in self._journals]
 
-    def _take(self, ledgers: Ledgers) -> None:
+    def _keep_rows(self, ledgers: Ledgers) -> None:
         ledgers = self._progress.unsettled(ledgers)
         self._append(ledgers.rows)
         self._progress.update(ledgers)

@@ -54,7 +54,7 @@ class Saver:
 
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: LedgerReader, progress: RunProgress,
-        *, same: Mapping[str, Any] = MappingProxyType({}), epoch: int = 0, before: Sequence[LeaderStretch] = (),
+        *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
         rules: str = "", saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
@@ -62,7 +62,7 @@ class Saver:
 
         Args:
           same: fields of `CheckpointMeta` that have to be the same when training goes on.
-          epoch: of this leader. before: what the leaders before it did of this work.
+          term: of this leader. before: what the leaders before it did of this work.
           rules: the settings that decide its learning rates and bounds (`LeaderStretch`).
         """
         self._config = config
@@ -71,7 +71,7 @@ class Saver:
         self._books = books
         self._progress = progress
         self._same = same
-        self._epoch, self._before, self._rules = epoch, before, rules
+        self._term, self._before, self._rules = term, before, rules
         self._saving = saving
         self._notify = notify
         self._clock = clock
@@ -187,7 +187,7 @@ class Saver:
         meta = CheckpointMeta(
             leaders=[
                 *self._before,
-                stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules, problem=self.problem),
+                stretch_of(self._books.pieces, term=self._term, step=step, rules=self._rules, problem=self.problem),
             ],
             config=self._config.model_dump(mode="json"),
             dataset_kind=cast(Kind, self._dataset_kind),

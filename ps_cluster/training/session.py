@@ -115,13 +115,13 @@ class SessionStart:
         dataset: PackedDataset,
         *,
         leads: bool = True,
-        epoch: int = 0,
+        term: int = 0,
         build: Build = build,
     ):
-        """Prepare. `epoch`: of the leader's claim (runs/messages.py); its files have names of their own."""
+        """Prepare. `term`: of the leader's claim (runs/messages.py); its files have names of their own."""
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
-        self.epoch = epoch
+        self.term = term
         self.config = config
         self.run_dir = run_dir
         self.dataset = dataset
@@ -201,7 +201,7 @@ class Session:
         self.compute = compute
         self.progress = start.progress
         self.leads = start.leads
-        self._epoch = start.epoch
+        self._term = start.term
         self._config = start.config
         self._run_dir = start.run_dir
         self._total_steps = start.config.total_steps(start.dataset.train_examples)
@@ -210,12 +210,12 @@ class Session:
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
-                checkpoints.remove_given_up(directory, start.resumed, self._epoch)
+                checkpoints.remove_given_up(directory, start.resumed, self._term)
         self._books = LedgerReader(store, self.progress, self._open_journals() if self.leads else [])
         self._saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._books, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
-            epoch=self._epoch, before=self._before, rules=text_of_rules(self._config, self._total_steps),
+            term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
             saving=self._reporter.saving,
         )  # fmt: skip
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
@@ -224,7 +224,7 @@ class Session:
         self._run_dir.journals.mkdir(exist_ok=True)
         histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.slices)]
         return [
-            Journal(self._run_dir.journal(index, self._epoch), history[-1].checksum if history else 0)
+            Journal(self._run_dir.journal(index, self._term), history[-1].checksum if history else 0)
             for index, history in enumerate(histories)
         ]
 
@@ -275,7 +275,7 @@ class Session:
             last_step=self.progress.applied,
             outcome=outcome,
             goes_on=goes_on,
-            epoch=self._epoch,
+            term=self._term,
         )
 
     def _result(self, total: int | None) -> TrainingResult:

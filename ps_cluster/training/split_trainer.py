@@ -62,7 +62,7 @@ def train(
       UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another one.
       tf.errors.OpError: a worker failed.
     """
-    start = SessionStart(config, run_dir, dataset, epoch=leading.epoch, build=partial(build, log=run_dir.placement))
+    start = SessionStart(config, run_dir, dataset, term=leading.term, build=partial(build, log=run_dir.placement))
     start.begin(resume=resume)
     spec = tf.train.ClusterSpec(cluster)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=index, protocol="grpc")

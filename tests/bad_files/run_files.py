@@ -17,8 +17,8 @@ from ps_cluster.runs.ledger import COLUMNS, COUNTS, ROW
 from tests.helpers.data import pack_images
 
 STEPS, TOTAL = 60, 64
-STEP_NAME = f"checkpoints/step-{STEPS:09}-epoch-000001.safetensors"
-JOURNAL_NAME = "metrics/journal/slice-0-epoch-000001.bin"
+STEP_NAME = f"checkpoints/step-{STEPS:09}-term-000001.safetensors"
+JOURNAL_NAME = "metrics/journal/slice-0-term-000001.bin"
 SETTINGS = {
     "data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": 1,
     "training.steps": TOTAL,
@@ -78,7 +78,7 @@ def checkpoint(*, header: dict | None = None, **replaced: np.ndarray | None) -> 
 
 def stretch() -> dict:
     """What the only leader did: all rows of the journal."""
-    return {"epoch": 1, "step": STEPS, "rows": [STEPS], "checksums": [_CHECKSUM]}
+    return {"term": 1, "step": STEPS, "rows": [STEPS], "checksums": [_CHECKSUM]}
 
 
 class _AnyHeader(BaseModel):

@@ -115,8 +115,8 @@ CHECKPOINTS = [
     ("names an array by an escape", header(arrays=["\x1b[2J"]), "arrays.0"),
     ("has a meta that is a text", header(meta="none"), "meta"),
     ("has infinite seconds", meta(train_seconds=1e300), "train_seconds"),
-    ("is of another step than its name", header(step=STEPS + 1), f"it is that of step-{STEPS + 1:09}-epoch-000001"),
-    ("is of another leader than its name", meta(leaders=[stretch() | {"epoch": 2}]), "-epoch-000002"),
+    ("is of another step than its name", header(step=STEPS + 1), f"it is that of step-{STEPS + 1:09}-term-000001"),
+    ("is of another leader than its name", meta(leaders=[stretch() | {"term": 2}]), "-term-000002"),
     ("has images below 0", meta(examples=-1), "examples"),
     ("is of a leader without slices", meta(leaders=[stretch() | {"rows": [], "checksums": []}]), "meta.leaders.0"),
     ("has weights of another type", weights(dtype="BF16"), "damaged"),
@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_is_told_in_one_line_and_takes_little_memory_and_ti
 @pytest.mark.parametrize("command", [RESUME, EVALUATE])
 @pytest.mark.parametrize("content", [b"", b"{}", checkpoint(header={"step": -1})])
 def test_an_older_checkpoint_does_where_the_newest_is_damaged(place, command, content):
-    newer = (place / "run" / STEP_NAME).with_name(f"step-{STEPS + 2:09}-epoch-000001.safetensors")
+    newer = (place / "run" / STEP_NAME).with_name(f"step-{STEPS + 2:09}-term-000001.safetensors")
     newer.write_bytes(content)
     result = invoke(command, place)
     assert result.exit_code == 0 and f"passed over: checkpoint '{newer}'" in result.output

@@ -24,11 +24,11 @@ class CountingSlice(ParameterShard):
     def _state(self):
         return super()._state | {"toy_whole": self._whole}
 
-    def update(self, gradient, learning_rate, fresh, share=None):
+    def apply_gradient(self, gradient, learning_rate, fresh, share=None):
         whole = tf.equal(self._version.read_value() % self._every, 0)
         with tf.control_dependencies([self._whole.assign_add([tf.cast(whole, tf.int64)], read_value=False)]):
             scaled = after([], tf.where(whole, gradient, gradient / 2))
-        return super().update(scaled, learning_rate, fresh, share)
+        return super().apply_gradient(scaled, learning_rate, fresh, share)
 
 
 class Toy(Mode):

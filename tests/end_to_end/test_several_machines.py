@@ -99,13 +99,13 @@ def test_a_training_outlives_a_worker_that_leaves_a_chief_that_is_frozen_and_a_s
     machines.move("chief")
     stood, new = len(rows(run_dir)), chief()
     trains_again(stood)
-    journal = run_dir / "metrics" / "journal" / "slice-0-epoch-000001.bin"
+    journal = run_dir / "metrics" / "journal" / "slice-0-term-000001.bin"
     content = journal.read_bytes()
     for pid in both:
         os.kill(pid, signal.SIGCONT)
     assert old.wait(timeout=60) == SUPERSEDED
     told = old.communicate()
-    assert "a newer leader (epoch 2) has taken over" in "".join(told)
+    assert "a newer leader (term 2) has taken over" in "".join(told)
     assert journal.read_bytes().startswith(content), "its own file has what it had; it may add what it had on the way"
     assert "beginning with 1 of 2 workers; worker-1 (" in told[0] and "worker-1 takes part" in told[0]
     assert re.search(r"worker-1 is gone \(.*\); its steps go to others", told[0]), "it had a dispatch under way"

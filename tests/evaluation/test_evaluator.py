@@ -318,7 +318,7 @@ def test_last_checkpoint_that_can_not_be_read_is_given_up_after_some_attempts_an
     odd(checkpoints.path_of(run_dir.checkpoints, 20))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
     with pytest.raises(
-        RunFailed, match="^the last checkpoint, of step 20, is not scored: .*000000020-epoch-000000.safe"
+        RunFailed, match="^the last checkpoint, of step 20, is not scored: .*000000020-term-000000.safe"
     ):
         evaluate(run_dir.root, once=once, notify=print)
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10]
@@ -343,7 +343,7 @@ def test_last_checkpoint_that_is_refused_once_is_read_at_another_attempt(run_dir
 
 def test_names_that_are_nearly_those_of_checkpoints_are_passed_over(run_dir, network):
     save(run_dir, 10, always(3, network))
-    for name in ("step-0000000030-epoch-000001", "step-٠٠٠٠٠٠٠٤٠-epoch-000001", "step-000000050-epoch-0000001"):
+    for name in ("step-0000000030-term-000001", "step-٠٠٠٠٠٠٠٤٠-term-000001", "step-000000050-term-0000001"):
         (run_dir.checkpoints / f"{name}.safetensors").touch()
     checkpoints.mark_ended(run_dir.checkpoints, last_step=10, outcome="completed")
     assert [row.step for row in evaluate(run_dir.root, notify=print)] == [10]

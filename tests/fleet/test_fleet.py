@@ -25,7 +25,7 @@ def complete(*_):
 if word == "complete": complete()
 if word == "die": os.kill(os.getpid(), signal.SIGKILL)
 if word == "save-and-die":
-    (root / "checkpoints" / "step-000000001-epoch-000000.safetensors").touch()
+    (root / "checkpoints" / "step-000000001-term-000000.safetensors").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 if word == "refuse":
     print("Error: field: got 1", flush=True)

@@ -8,13 +8,13 @@ STEP = 50  # the step at which the mistake is made
 
 
 def applies_twice() -> None:
-    apply = ParameterShard.update
+    apply = ParameterShard.apply_gradient
 
-    def update(self, *gradient):
+    def apply_gradient(self, *gradient):
         with tf.control_dependencies([apply(self, *gradient)]):
             return apply(self, *gradient)
 
-    ParameterShard.update = update
+    ParameterShard.apply_gradient = apply_gradient
 
 
 def applies_without_a_row() -> None:

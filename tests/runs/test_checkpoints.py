@@ -43,7 +43,7 @@ def assert_equal(read: Checkpoint, written: Checkpoint) -> None:
 
 def test_what_is_saved_is_read_back(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(390), keep=3)
-    assert path.name == "step-000000390-epoch-000000.safetensors"
+    assert path.name == "step-000000390-term-000000.safetensors"
     assert_equal(checkpoints.load(path), checkpoint(390))
 
 
@@ -182,7 +182,7 @@ def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
 
 def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path):
     of_dead = (
-        tmp_path / f".step-000000001-epoch-000001.safetensors.{os.getppid()}.tmp"
+        tmp_path / f".step-000000001-term-000001.safetensors.{os.getppid()}.tmp"
     )  # in a container somebody else may have that pid
     of_dead.touch()
     with create_beside(checkpoints.path_of(tmp_path, 1)):
@@ -234,15 +234,15 @@ def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones
 
 
 def led(step: int, *leaders: tuple[int, int]) -> Checkpoint:
-    """A state of `step`. `leaders`: epoch of each leader until now, and the step from which the next one went on."""
-    done = [LeaderStretch(epoch=epoch, step=last, rows=[last], checksums=[0]) for epoch, last in leaders]
+    """A state of `step`. `leaders`: term of each leader until now, and the step from which the next one went on."""
+    done = [LeaderStretch(term=term, step=last, rows=[last], checksums=[0]) for term, last in leaders]
     return replace(checkpoint(step), meta=CheckpointMeta(leaders=done))
 
 
 def test_the_newest_state_is_that_of_the_newest_leader_and_those_it_did_not_go_on_from_are_ignored(tmp_path):
     for state in (led(10, (1, 10)), led(20, (1, 20)), led(25, (1, 10), (2, 25)), led(40, (1, 40))):  # 1 woke up late
-        checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.epoch), state)
-    assert [(state.epoch, state.step) for state in checkpoints.states(tmp_path)] == [(1, 10), (1, 20), (2, 25)]
+        checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.term), state)
+    assert [(state.term, state.step) for state in checkpoints.states(tmp_path)] == [(1, 10), (1, 20), (2, 25)]
     assert checkpoints.load_newest_good([tmp_path], print).step == 25 and checkpoints.steps(tmp_path) == [10, 20, 25]
     checkpoints.path_of(tmp_path, 25).write_bytes(b"damaged")
     assert checkpoints.load_newest_good([tmp_path], lambda line: None).step == 20
@@ -250,11 +250,11 @@ def test_the_newest_state_is_that_of_the_newest_leader_and_those_it_did_not_go_o
 
 def test_a_leader_removes_what_it_has_given_up_and_nothing_of_a_newer_leader(tmp_path):
     for state in (led(10, (1, 10)), led(20, (1, 20)), led(15, (1, 10), (3, 15)), led(30, (1, 10), (2, 30))):
-        checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.epoch), state)
+        checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.term), state)
     checkpoints.write(tmp_path / checkpoints.name_of(1, 0), led(1, (0, 1)))  # of a leader that nobody went on from
     checkpoints.save(tmp_path, led(12, (1, 10), (2, 12)), keep=9)  # leader 2 wakes up, and 3 leads
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {checkpoints.name_of(step, epoch) for step, epoch in ((10, 1), (12, 2), (15, 3))}
+    assert left == {checkpoints.name_of(step, term) for step, term in ((10, 1), (12, 2), (15, 3))}
     checkpoints.save(tmp_path, led(13, (1, 10), (2, 13)), keep=1)
     assert checkpoints.path_of(tmp_path, 15).exists(), "a newer leader's, though only one may be kept"
 
@@ -262,13 +262,13 @@ def test_a_leader_removes_what_it_has_given_up_and_nothing_of_a_newer_leader(tmp
 def test_a_state_of_another_leader_than_its_name_says_is_damaged(tmp_path):
     path = tmp_path / checkpoints.name_of(10, 2)
     checkpoints.write(path, led(10, (1, 10)))
-    with pytest.raises(CheckpointError, match="it is that of step-000000010-epoch-000001"):
+    with pytest.raises(CheckpointError, match="it is that of step-000000010-term-000001"):
         checkpoints.load(path)
 
 
 def test_the_mark_of_an_end_does_not_count_where_a_newer_leader_has_saved(tmp_path):
     checkpoints.save(tmp_path, led(10, (1, 10)), keep=1)
-    checkpoints.mark_ended(tmp_path, last_step=10, outcome="stopped", epoch=1)
+    checkpoints.mark_ended(tmp_path, last_step=10, outcome="stopped", term=1)
     assert checkpoints.ended(tmp_path).last_step == 10
     checkpoints.save(tmp_path, led(12, (1, 10), (2, 12)), keep=1)
     assert checkpoints.ended(tmp_path) is None

@@ -23,8 +23,8 @@ def run_dir(tmp_path):
 
 
 def test_each_claim_is_the_next_epoch_and_says_whose_it_is(run_dir):
-    assert [claim(run_dir).epoch for _ in range(3)] == [1, 2, 3]
-    told = json.loads((run_dir.leaders / "epoch-000002.json").read_text())
+    assert [claim(run_dir).term for _ in range(3)] == [1, 2, 3]
+    told = json.loads((run_dir.leaders / "term-000002.json").read_text())
     assert told["pid"] == os.getpid() and told["host"]
 
 
@@ -32,7 +32,7 @@ def test_the_newest_leader_may_write_and_an_older_one_is_told_by_whom_it_was_rep
     first = claim(run_dir)
     first.check()
     second = claim(run_dir)
-    with pytest.raises(Superseded, match=r"a newer leader \(epoch 2\).*this one is of epoch 1"):
+    with pytest.raises(Superseded, match=r"a newer leader \(term 2\).*this one is of term 1"):
         first.check()
     second.check()
 
@@ -42,7 +42,7 @@ def test_of_many_who_claim_at_once_each_gets_an_epoch_of_its_own(run_dir):
 
     def one():
         begin.wait()
-        found.append(claim(run_dir).epoch)
+        found.append(claim(run_dir).term)
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:
@@ -54,9 +54,9 @@ def test_of_many_who_claim_at_once_each_gets_an_epoch_of_its_own(run_dir):
 
 def test_a_file_that_is_no_claim_counts_for_nothing(run_dir):
     run_dir.leaders.mkdir()
-    for name in ("epoch-7.json", "epoch-000009.json.tmp", "notes"):
+    for name in ("term-7.json", "term-000009.json.tmp", "notes"):
         (run_dir.leaders / name).touch()
-    assert claim(run_dir).epoch == 1
+    assert claim(run_dir).term == 1
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_th
     rows = _rows(4)
     old = journal.Journal(run_dir.journal(0, 1))
     old.append(rows[:2])
-    snapshot = journal.stretch_of([old.piece], epoch=1, step=2)
+    snapshot = journal.stretch_of([old.piece], term=1, step=2)
     old.append(rows[2:3])
     new = journal.Journal(run_dir.journal(0, 2), snapshot.checksums[0])
     old.append(rows[3:])
     new.append(rows[3:])
-    leaders_until_now = [snapshot, journal.stretch_of([new.piece], epoch=2, step=3)]
+    leaders_until_now = [snapshot, journal.stretch_of([new.piece], term=2, step=3)]
     history = journal.history_of(run_dir, leaders_until_now, 0)
     assert [row["step"].item() for chunk in journal.read(history) for row in chunk] == [0, 1, 3]
 
@@ -91,21 +91,21 @@ class Leader:
     """What a leader of one slice changes on the disk: one row in its journal and a state with each save."""
 
     def __init__(self, run_dir):
-        self.run_dir, self.epoch = run_dir, claim(run_dir).epoch
+        self.run_dir, self.term = run_dir, claim(run_dir).term
         resumed = checkpoints.load_newest_good([run_dir.checkpoints], print)
         self.before = resumed.meta.leaders if resumed else []
         self.step = resumed.step if resumed else 0
         run_dir.journals.mkdir(parents=True, exist_ok=True)
         history = journal.history_of(run_dir, self.before, 0)
-        self.journal = journal.Journal(run_dir.journal(0, self.epoch), history[-1].checksum if history else 0)
+        self.journal = journal.Journal(run_dir.journal(0, self.term), history[-1].checksum if history else 0)
         if resumed:
-            checkpoints.remove_given_up(run_dir.checkpoints, resumed, self.epoch)
+            checkpoints.remove_given_up(run_dir.checkpoints, resumed, self.term)
 
     def save(self, keep=2):
         self.step += 1
         self.journal.append(_rows(self.step)[-1:])
-        done = journal.stretch_of([self.journal.piece], epoch=self.epoch, step=self.step)
-        arrays = {"weights": np.full(3, self.epoch, np.float32)}
+        done = journal.stretch_of([self.journal.piece], term=self.term, step=self.step)
+        arrays = {"weights": np.full(3, self.term, np.float32)}
         state = Checkpoint(self.step, arrays, CheckpointMeta(leaders=[*self.before, done]))
         checkpoints.save(self.run_dir.checkpoints, state, keep)
 
@@ -136,10 +136,10 @@ def test_a_leader_that_wakes_up_between_its_check_and_its_change_harms_nothing_o
     newest = others[-1]
     newest.save()
     found = checkpoints.load_newest_good([run_dir.checkpoints], pytest.fail)
-    assert (found.epoch, found.step) == (newest.epoch, newest.step) and found.arrays["weights"][0] == newest.epoch
+    assert (found.term, found.step) == (newest.term, newest.step) and found.arrays["weights"][0] == newest.term
     rows = np.concatenate(list(journal.read(journal.history_of(run_dir, found.meta.leaders, 0))))
     assert rows["step"].tolist() == list(range(newest.step)), "each step once, whoever made it"
-    assert [leader.epoch for leader in found.meta.leaders][-1] == newest.epoch
+    assert [leader.term for leader in found.meta.leaders][-1] == newest.term
 
 
 def _rows(count):
@@ -151,7 +151,7 @@ def _rows(count):
 
 def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir):
     claims = [claim(run_dir) for _ in range(3)]
-    assert {one.name for one in run_dir.leaders.iterdir()} == {f"epoch-{one.epoch:06d}.json" for one in claims}
+    assert {one.name for one in run_dir.leaders.iterdir()} == {f"term-{one.term:06d}.json" for one in claims}
     assert messages._newest(run_dir.leaders) == 3
 
 
@@ -160,7 +160,7 @@ def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir
 
 @pytest.mark.parametrize(
     "told",
-    [LeaderMessage(epoch=1), LeaderMessage(epoch=7, ended="completed"), LeaderMessage(epoch=2, refused="not the same")],
+    [LeaderMessage(term=1), LeaderMessage(term=7, ended="completed"), LeaderMessage(term=2, refused="not the same")],
 )
 def test_what_the_leader_writes_is_what_the_task_reads(tmp_path, told):
     (tmp_path / TOLD).write_text(told.model_dump_json())
@@ -168,7 +168,7 @@ def test_what_the_leader_writes_is_what_the_task_reads(tmp_path, told):
 
 
 @pytest.mark.parametrize(
-    "text", ["", '{"epoch": 1', '{"epoch": "1"}', '{"epoch": -1}', '{"epoch": 1, "ended": "maybe"}', "[]"]
+    "text", ["", '{"term": 1', '{"term": "1"}', '{"term": -1}', '{"term": 1, "ended": "maybe"}', "[]"]
 )
 def test_anything_else_is_no_word(tmp_path, text):
     (tmp_path / TOLD).write_text(text)
@@ -177,6 +177,6 @@ def test_anything_else_is_no_word(tmp_path, text):
 
 def test_nothing_is_told_before_the_first_word_and_after_it_was_forgotten(tmp_path):
     assert read_told(tmp_path) is None
-    (tmp_path / TOLD).write_text(LeaderMessage(epoch=1, ended="stopped").model_dump_json())
+    (tmp_path / TOLD).write_text(LeaderMessage(term=1, ended="stopped").model_dump_json())
     forget_told(tmp_path)
     assert read_told(tmp_path) is None

@@ -53,15 +53,15 @@ def test_a_new_slice_has_the_rows_of_the_first_one_and_all_that_were_there_keep_
     run_dir = RunDir.create(tmp_path / "run")
     orders = [[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]]
     pieces = [write_journal(run_dir.journal(index, 1), rows_of(order))[0] for index, order in enumerate(orders)]
-    leaders = [journal.stretch_of(pieces, epoch=1, step=5)]
-    for epoch, count in ((2, slices), (3, 2)):
+    leaders = [journal.stretch_of(pieces, term=1, step=5)]
+    for term, count in ((2, slices), (3, 2)):
         pieces = []
         for index in range(count):
             before = journal.history_of(run_dir, leaders, index)[-1].checksum
-            ours = journal.Journal(run_dir.journal(index, epoch), before)
-            ours.append(rows_of([10 * epoch + index]))
+            ours = journal.Journal(run_dir.journal(index, term), before)
+            ours.append(rows_of([10 * term + index]))
             pieces.append(ours.piece)
-        leaders.append(journal.stretch_of(pieces, epoch=epoch, step=5 + epoch - 1))
+        leaders.append(journal.stretch_of(pieces, term=term, step=5 + term - 1))
 
     def steps(index, until):
         history = journal.history_of(run_dir, leaders[:until], index)

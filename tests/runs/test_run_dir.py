@@ -56,8 +56,8 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
     assert run.set_aside() is None and not list(run.root.glob("before-*"))
     for number in (1, 2):
         files = {
-            run.checkpoints / "step-000000001-epoch-000001.safetensors",
-            run.snapshots / "step-000000002-epoch-000001.safetensors",
+            run.checkpoints / "step-000000001-term-000001.safetensors",
+            run.snapshots / "step-000000002-term-000001.safetensors",
             run.journal(0, 1),
             run.workspace("worker", 3) / "local-state-1",
         }
@@ -67,9 +67,9 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
         aside = run.set_aside()
         assert aside == run.root / f"before-{number}" and not any(file.exists() for file in files)
         kept = {
-            "checkpoints-step-000000001-epoch-000001.safetensors",
-            "snapshots-step-000000002-epoch-000001.safetensors",
-            "journal-slice-0-epoch-000001.bin",
+            "checkpoints-step-000000001-term-000001.safetensors",
+            "snapshots-step-000000002-term-000001.safetensors",
+            "journal-slice-0-term-000001.bin",
             "worker-3-local-state-1",
         }
         assert {file.name for file in aside.iterdir()} == kept

@@ -17,13 +17,13 @@ def met(*inputs):
 
 
 class MeetingSlice(ParameterShard):
-    def _given_to(self, worker):
+    def _values_for(self, worker):
         with tf.control_dependencies([met()]):
-            return super()._given_to(worker)
+            return super()._values_for(worker)
 
-    def _receive(self, push):
+    def _refuse_or_apply(self, push):
         with tf.control_dependencies([met()]):
-            return super()._receive(push)
+            return super()._refuse_or_apply(push)
 
     def _counts(self):
         with tf.control_dependencies([met()]):

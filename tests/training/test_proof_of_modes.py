@@ -62,7 +62,7 @@ class Trained:
     def _write_sync(self, store):
         (replica,) = store.slices
         for update in range(UPDATES):
-            version = replica.update(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3]))
+            version = replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3]))
             own = [float(version), 0.0, 1.0, 2.0]
             rows = [np.concatenate([own, self._row(WORKERS * update + worker, worker)]) for worker in range(WORKERS)]
             replica.write_rows(tf.constant([rows]))
@@ -202,7 +202,7 @@ class Replicas:
     """Two workers of mode sync, whose all-reduce and network are played; session, journals and states are real."""
 
     def __init__(self, folder):
-        self._dataset, self._epoch = pack_small_images(folder / "data"), 0
+        self._dataset, self._term = pack_small_images(folder / "data"), 0
         self._run_dir = RunDir.create(folder / "run")
 
     def proof(self, *, digests=(5.0, 5.0), drained=False, resume=False, row_of=None, rounding=0.0, **values):
@@ -214,9 +214,9 @@ class Replicas:
             "mode.name": "sync", "cluster.workers": WORKERS, "model.name": "tutorial_cnn", "training.steps": UPDATES,
             "cluster.steps_per_dispatch": 2, "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
         } | values  # fmt: skip
-        config, self._epoch = build_config(overrides=chosen), self._epoch + 1
+        config, self._term = build_config(overrides=chosen), self._term + 1
         store = make_store(kind=import_object(config.mode_kind.slice), values=chosen, steps=UPDATES)
-        start = SessionStart(config, self._run_dir, self._dataset, epoch=self._epoch, build=lambda *_: (store, None))
+        start = SessionStart(config, self._run_dir, self._dataset, term=self._term, build=lambda *_: (store, None))
         start.begin(resume=resume)
         session = start.build(["/device:CPU:0"], "/device:CPU:0")
         session.start()
@@ -228,7 +228,7 @@ class Replicas:
         def run_updates(count, stop):
             (replica,) = store.slices
             for _ in range(int(count)):
-                version = int(replica.update(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3])))
+                version = int(replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3])))
                 row = {"examples": config.examples_per_step, "applied_time": 1.0, "version": version}
                 row |= {"learning_rate": float(rates(np.array([WORKERS * (version - 1)]))[0]) + rounding}
                 row |= (row_of or {}) if version > 1 else {}

@@ -62,9 +62,9 @@ def test_a_round_is_one_update_with_the_mean_of_all_gradients():
 @pytest.mark.slow
 def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
     class SlowSlice(RoundShard):
-        def update(self, *args):
+        def apply_gradient(self, *args):
             with tf.control_dependencies([sleep(tf.constant(0.05, tf.float64))]):
-                return super().update(*args)
+                return super().apply_gradient(*args)
 
     store = make_store(kind=SlowSlice, values={"mode.name": "sync-ps"}, steps=4, rule="sgd")
     run_workers(round_step(store, 4))

@@ -114,10 +114,10 @@ class OuterShard(ParameterShard):
         every = settings.momentum_every or config.cluster.workers
         return DelayedNesterov(config, self._weights, every=every, spread=settings.momentum_spread)
 
-    def update(
+    def apply_gradient(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
-        return super().update(gradient, tf.constant(self._outer_rate), fresh, share)
+        return super().apply_gradient(gradient, tf.constant(self._outer_rate), fresh, share)
 
 
 class AsynchronousOuterShard(OuterShard):
@@ -138,9 +138,9 @@ class AsynchronousOuterShard(OuterShard):
                 self._speeds = tf.Variable(tf.zeros([config.most_workers], tf.float64))
                 self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version of its newest push
 
-    def _apply(self, push: Push) -> tf.Tensor:
+    def _apply_push(self, push: Push) -> tf.Tensor:
         if not self.limits_batches:
-            return super()._apply(push)
+            return super()._apply_push(push)
         steps, seconds = (
             push.value("examples") / self._batch_size,
             push.value("pushed_time") - push.value("pulled_time"),
@@ -148,7 +148,7 @@ class AsynchronousOuterShard(OuterShard):
         with tf.control_dependencies([put(self._speeds, push.worker, tf.math.divide_no_nan(steps, seconds))]):
             heard = put(self._heard, push.worker, self._version.read_value())
         with tf.control_dependencies([heard]):
-            return super()._apply(push)
+            return super()._apply_push(push)
 
     def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         speeds = self._speeds.read_value()

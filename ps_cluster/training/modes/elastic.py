@@ -73,14 +73,14 @@ class ElasticShard(ParameterShard):
         weights, *others = super().read_message(message)
         return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
 
-    def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def _values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         weights = tf.stack([self._own.sparse_read(worker), self._before.sparse_read(worker)])
         return [weights, self._statistics.read_value()], self._version.read_value()
 
     def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         return state["weights"]  # all workers begin with the weights of the centre
 
-    def _apply(self, push: Push) -> tf.Tensor:
+    def _apply_push(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
         before = self._own.sparse_read(push.worker) + push.gradient
         pull = self._moving_rate * (before - self._weights.read_value())
@@ -88,7 +88,7 @@ class ElasticShard(ParameterShard):
             self._before.scatter_update(tf.IndexedSlices(before[None], push.worker[None])),
             self._own.scatter_update(tf.IndexedSlices((before - pull)[None], push.worker[None])),
             self._weights.assign_add(pull, read_value=False),
-            self._take_in(push.fresh),
+            self._update_statistics(push.fresh),
         ]
         with tf.control_dependencies(moved):
             counted = self._rule.count()

@@ -290,11 +290,11 @@ class BoundedShard(WaitingShard):
         other = tf.range(values.shape[0], dtype=tf.int64) != worker
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
-    def _take(self, push: Push) -> tf.Tensor:
+    def _execute_push(self, push: Push) -> tf.Tensor:
         arrived = [part for part in vars(push).values() if part is not None]
-        return self._changed.wait_while(WAIT, lambda: self._enter(push), arrived)
+        return self._changed.wait_while(WAIT, lambda: self._receive(push), arrived)
 
-    def _receive(self, push: Push) -> tf.Tensor:
+    def _refuse_or_apply(self, push: Push) -> tf.Tensor:
         now = self._version.read_value()
         too_stale = tf.logical_or(
             now - push.version > self._max_staleness,
@@ -303,7 +303,7 @@ class BoundedShard(WaitingShard):
 
         def take() -> tf.Tensor:
             fits = self._fits(push.worker, now + 1)
-            return tf.cond(fits, lambda: self._leave(push, self._apply(push)), lambda: tf.constant(WAIT))
+            return tf.cond(fits, lambda: self._leave(push, self._apply_push(push)), lambda: tf.constant(WAIT))
 
         return tf.cond(
             self._has(push.step),
@@ -446,7 +446,7 @@ class RoundShard(WaitingShard):
             admitted = now_after(self._changed.wait_while(_NOT_YET, attempt, [asked], "int64"))
             return tf.stack([asked, admitted])
 
-    def _receive(self, push: Push) -> tf.Tensor:
+    def _refuse_or_apply(self, push: Push) -> tf.Tensor:
         late = push.version < self._version.read_value()
         return tf.cond(
             self._has(push.step), self._refuse, lambda: tf.cond(late, self._drop, lambda: self._contribute(push))
@@ -466,7 +466,7 @@ class RoundShard(WaitingShard):
 
     def _close(self, learning_rate: tf.Tensor) -> tf.Tensor:
         """Apply the round's update; return the version it made."""
-        version = self.update(
+        version = self.apply_gradient(
             self._sum.read_value() / self._needed, learning_rate, self._fresh_sum.read_value() / self._needed
         )
         with tf.control_dependencies([version]):
