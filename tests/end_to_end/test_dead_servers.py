@@ -21,6 +21,7 @@ from tests.helpers.real_cluster import (
     tasks,
     unhurried,
     wait_for_snapshots,
+    wait_for_training,
     wait_until_it_trains_without,
 )
 
@@ -31,6 +32,7 @@ def test_whatever_dies_is_done_again_and_ctrl_c_drains_to_a_last_checkpoint_that
     run_dir, started = tmp_path / "run", time.monotonic()
     process = start_run(run_dir, "--workers", 2, "--steps", 100_000, *unhurried(workers=2), *SNAPSHOTS)
     wait_for_snapshots(run_dir)
+    wait_for_training(run_dir)  # a row tells when the first update came: a snapshot may be there before
     os.kill(tasks(run_dir)["evaluator", 0]["pid"], signal.SIGKILL)  # training does not notice
     killed_after, first = time.monotonic() - started, tasks(run_dir)
     for victims in (("worker", "ps"), ("chief",)):
