@@ -126,7 +126,8 @@ class ParameterShard:
             self._method = correction(config.staleness, self._weights, config.most_workers)
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
-            self._history = VersionHistory([self._weights, self._statistics], config.mode_kind.delay(config))
+            of_version = [self._weights, self._statistics, *self._method.of_version]
+            self._history = VersionHistory(of_version, config.mode_kind.delay(config))
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
@@ -201,7 +202,8 @@ class ParameterShard:
 
     def _values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
-        return self._history.read(self._version.read_value())
+        (weights, statistics, *others), version = self._history.read(self._version.read_value())
+        return [self._method.given(worker, weights, *others), statistics], version
 
     def push(
         self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor

@@ -1,8 +1,9 @@
 """Staleness methods: what a parameter server does with a gradient that comes late.
 
-It asks its method at three points of a push, all in its critical section (`server/shard.py`): `accepts`, whether the
-gradient counts at all; `correct`, how, and for how much; and with `gathers` above 1 it changes the weights only with every
-so many gradients. Notation: w are the weights now, w_bak those of the worker's last pull, g its gradient.
+It asks its method at these points, all in its critical section (`server/shard.py`). At a pull: `given`, which weights the
+worker gets. At a push: `accepts`, whether the gradient counts at all; `correct`, how, and for how much; and with `gathers`
+above 1 it changes the weights only with every so many gradients. Notation: w are the weights now, w_bak those of the
+worker's last pull, g its gradient.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Correction:
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
       worker_vectors: how many vectors [n] it keeps for each worker, beside slots. worker_slots: how many of its slots are
         [workers, n].
+      of_version: variables [n] that belong to a version as the weights do; `given` gets those of the version that is pulled.
     """
 
     needs_step = drops = False
@@ -57,6 +59,16 @@ class Correction:
         self._settings: Any = settings
         self._weights = weights
         self.slots: dict[str, tf.Variable] = {}
+        self.of_version: Sequence[tf.Variable] = ()
+
+    def given(self, worker: tf.Tensor, weights: tf.Tensor, *of_version: tf.Tensor) -> tf.Tensor:
+        """Return what a worker that pulls gets in place of the weights, float32 [n].
+
+        Args:
+          worker: int64 [].
+          weights: float32 [n].
+        """
+        return weights
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
         """Remember the weights that a worker pulled.
@@ -315,6 +327,52 @@ def corrected_momentum(momentum: float, workers: int) -> float:
       workers: M, 1 or more, with about the same speed.
     """
     return max(0.0, momentum - (1 - 1 / workers))
+
+
+# Staleness method predict.
+
+MEMORY = 0.9  # of the running mean of a worker's staleness
+
+
+class PredictedWeights(Correction):
+    """Gives a worker the weights that are expected when its gradient arrives, w + τ d, at which it computes the gradient.
+
+    d is the newest step of the weights, and τ the running mean of the worker's staleness. With momentum or Adam, d is what
+    the next update does too if its gradient is the running mean of the gradients: for momentum SpecTrain (Chen, Yang and
+    Cheng 2018, arXiv:1809.02839), for Adam the prediction of XPipe (Guan et al. 2019, arXiv:1911.04610), both made for the
+    stages of a pipeline, whose τ is known. Here d is measured, so it contains weight decay too, and τ is that of each
+    worker. A rule without momentum predicts by its newest gradient alone.
+
+    τ begins at 0, and is not in checkpoints.
+    """
+
+    needs_step = True
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self._staleness = tf.Variable(tf.zeros([workers]), trainable=False)
+        self._step = tf.Variable(tf.zeros_like(weights), trainable=False)
+        self.slots, self.of_version = {"step": self._step}, (self._step,)
+
+    def given(self, worker: tf.Tensor, weights: tf.Tensor, *of_version: tf.Tensor) -> tf.Tensor:
+        (step,) = of_version
+        return weights + self._staleness.sparse_read(worker) * step
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        before = self._staleness.sparse_read(arrival.worker)
+        mean = MEMORY * before + (1 - MEMORY) * tf.cast(arrival.staleness, before.dtype)
+        updated = self._staleness.scatter_update(tf.IndexedSlices(mean[None], arrival.worker[None]))
+        with tf.control_dependencies([updated]):
+            return tf.identity(gradient), None
+
+    def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
+        return [self._step.assign(self._weights.read_value() - before, read_value=False)]
+
+
+class Predict(StalenessMethod):
+    name = "predict"
+    says = "a worker gets the weights that are expected when its gradient arrives"
+    correction = PredictedWeights
 
 
 # Staleness method drop.

@@ -1,4 +1,4 @@
-"""Methods that drop late gradients or gather several, against numbers computed by hand."""
+"""Methods that drop late gradients, gather several or predict weights, against numbers computed by hand."""
 
 import numpy as np
 import pytest
@@ -91,6 +91,86 @@ def test_only_gradients_of_the_newest_weights_are_gathered():
     ]  # fmt: skip
     means = GRADIENTS[:2].mean(axis=0), GRADIENTS[2:4].mean(axis=0)
     assert state_of(store)["weights"] == weights_after(*means)
+
+
+def pulled_and_pushed(store, *events):
+    """Carry out "<0" (worker 0 pulls) and "0>" (it pushes twice what it pulled); return what was pulled, in order."""
+    held, seen = {}, []
+    for step, event in enumerate(events):
+        worker = int(event.strip("<>"))
+        if event.startswith("<"):
+            held[worker] = pull(store, worker)
+            seen.append(held[worker].weights.numpy())
+            continue
+        gradient = tf.cast(2 * held[worker].weights, tf.float32)
+        store.push(identity(step), held[worker].versions, gradient, tf.zeros([3]), row(RATE / 10, worker))
+    return np.array(seen)
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
+def test_a_worker_gets_the_weights_that_are_expected_when_its_gradient_arrives(rule, slices):
+    events = [
+        "<0",
+        "<1",
+        "<2",
+        "0>",
+        "<0",
+        "1>",
+        "2>",
+        "<1",
+        "<2",
+        "0>",
+        "0>",
+        "2>",
+        "<2",
+        "1>",
+        "<1",
+        "2>",
+        "<0",
+        "<2",
+    ]
+    weights, step, versions, tau = START, np.zeros(LENGTH), 0, np.zeros(3)
+    velocity, mean, variance, held, expected = np.zeros(LENGTH), 0.0, 0.0, {}, []
+    for event in events:
+        worker = int(event.strip("<>"))
+        if event.startswith("<"):
+            held[worker] = weights + tau[worker] * step, versions
+            expected.append(held[worker][0])
+            continue
+        (given, version), before = held[worker], weights
+        tau[worker] = 0.9 * tau[worker] + 0.1 * (versions - version)
+        versions += 1
+        gradient, rate = 2 * given, RATE / 10
+        weights = weights - rate * 0.1 * weights
+        if rule == "adam":
+            mean, variance = 0.9 * mean + 0.1 * gradient, 0.999 * variance + 0.001 * gradient**2
+            weights = weights - rate * mean / (1 - 0.9**versions) / (np.sqrt(variance / (1 - 0.999**versions)) + 1e-7)
+        else:
+            velocity = (0.9 if rule == "momentum" else 0) * velocity - rate * gradient
+            weights = weights + velocity
+        step = weights - before
+    momentum = {} if rule == "sgd" else {"optimizer.momentum": 0.9}
+    values = {"staleness.method": "predict"} | momentum
+    store = make_store(slices, values=values, rule=rule, weight_decay=0.1)
+    seen = pulled_and_pushed(store, *events)
+    assert seen == pytest.approx(np.array(expected), rel=1e-4, abs=1e-6)
+    assert np.abs(seen[-1] - state_of(store)["weights"]).max() > 1e-3, "it is not the newest"
+    other = make_store(slices, values=values, rule=rule, weight_decay=0.1)
+    other.restore(state_of(store))
+    assert pull(other, 1).weights.numpy() == pytest.approx(weights, rel=1e-4), "how late it will be is learned anew"
+
+
+def test_an_emulated_worker_gets_what_was_expected_at_the_version_that_it_pulls():
+    values = {"staleness.method": "predict", "mode.simulate_workers": 5, "cluster.workers": 1}
+    store = make_store(values=values, rule="sgd")  # 4 versions back
+    weights, tau, rate, expected = [START, START], 0.0, RATE / 10, []
+    for version in range(12):
+        old = max(0, version - 4)
+        expected.append(weights[old + 1] + tau * (weights[old + 1] - weights[old]))
+        tau = 0.9 * tau + 0.1 * (version - old)
+        weights.append(weights[-1] - rate * 2 * expected[-1])
+    assert pulled_and_pushed(store, *["<0", "0>"] * 12) == pytest.approx(np.array(expected), rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("repeats", [False, True])

@@ -22,7 +22,7 @@ BEGINNING = InitialState(START, np.ones(LENGTH, np.float32), statistics=NOTHING,
 RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from update to update, weight decay
 MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
-ARRIVALS = ("drop", "gather", "same_version")  # tests/server/test_arrival_policies.py
+ARRIVALS = ("drop", "gather", "same_version", "predict")  # tests/server/test_arrival_policies.py
 CORRECTING = [name for name in METHODS.names if name not in ("none", "momentum", *ARRIVALS)]
 WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 
@@ -302,7 +302,7 @@ def test_only_vectors_of_the_slices_length_and_single_numbers_are_in_the_checkpo
     method = Server(name).method
     shapes = ([LENGTH], [WORKERS, LENGTH], [])
     assert all(slot.shape in shapes and slot.dtype == tf.float32 for slot in method.slots.values())
-    assert method.needs_step == (name == "gap_aware")
+    assert method.needs_step == (name in ("gap_aware", "predict"))
 
 
 def test_a_weight_that_never_moves_leaves_gap_aware_finite():
