@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import network_recipes
 from ps_cluster.config.datasets import DataSet
+from ps_cluster.config.modes import Mode, OptimizerRule
 from ps_cluster.config.schema import PAGE, RunConfig, fitted, sections
 from ps_cluster.config.sections import (
     CHOSEN,
@@ -32,6 +33,7 @@ from ps_cluster.config.sections import (
     of_choices,
     strictest,
     users,
+    uses,
 )
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, first_error
@@ -188,8 +190,8 @@ def _of_variable(name: str, text: str) -> Layer:
 # Later layers win. In order: default.yaml, safe defaults where the network is not the package's own
 # (`network_recipes.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
 # (`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
-# batch (network_recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
-# environment variables, `--set key=value`, the command's options.
+# batch (network_recipes.py; not where the data set's recipe has a rate), the staleness method of the optimizer rule, the
+# files that the user's file extends, that file, environment variables, `--set key=value`, the command's options.
 
 DEFAULTS = "configs/default.yaml"
 # For a name that is unknown, which the validation refuses.
@@ -351,7 +353,20 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
     base = adapted_to_choices(base, user)
     rates = network_recipes.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user))
     layers.append(NamedLayer(f"rates of network {network.name} for this mode", dict(rates)))
-    return merged(base, rates), layers
+    base = merged(base, rates)
+    if not any(layer.has("staleness.method") for layer in layers[1:]):
+        layers.append(_staleness_method(merged(base, user)))
+        base = merged(base, layers[-1].settings)
+    return base, layers
+
+
+def _staleness_method(settings: Layer) -> NamedLayer:
+    """Return a layer with the staleness method of the chosen rule; an empty one where the mode has no such methods."""
+    chosen = chosen_kinds(settings)
+    rule, mode = chosen.get("optimizer"), chosen.get("mode")
+    if isinstance(rule, OptimizerRule) and isinstance(mode, Mode) and uses(mode.name, "staleness.method"):
+        return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
+    return NamedLayer("", {})
 
 
 def _of_chosen(section: str, base: Layer, user: Layer) -> Any:

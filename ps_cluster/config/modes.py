@@ -283,11 +283,13 @@ class OptimizerRule:
       Settings: the class of the section `optimizer`, with this rule's own settings.
       usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the rule.
       update: the `server.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
+      staleness_method: the one that modes with staleness methods use with this rule, unless somebody chooses another.
     """
 
     name = ""
     Settings: type[RuleSettings] = RuleSettings
     usual_rate: float | None = 0.01
+    staleness_method = "none"
     update: Any = None
 
 

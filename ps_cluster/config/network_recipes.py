@@ -178,18 +178,29 @@ NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluste
 
 OF_MODES = "modes"  # the table in a recipe
 COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
-# Rate and momentum belong together: if one of these is set by hand, the others are not taken from the table.
-BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
+# They belong together: if one of these is set by hand, the others are not taken from the table.
+BELONG_TOGETHER = (
+    "optimizer.rule",
+    "optimizer.learning_rate",
+    "optimizer.momentum",
+    "optimizer.beta_2",
+    "staleness.method",
+)
 
 
 class FoundRates(Section):
-    """A learning rate and a momentum, with the mode, workers (1 in mode single) and batch they were found for."""
+    """Settings of the optimizer, with the mode, workers (1 in mode single) and batch that they were found for.
+
+    beta_2, global_clip_norm: None is what the recipe has for all modes.
+    """
 
     mode: str
     workers: int = Field(ge=1)
     batch_size_per_worker: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
+    beta_2: float | None = Field(default=None, ge=0, lt=1)
+    global_clip_norm: float | None = Field(default=None, gt=0)
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -197,10 +208,17 @@ class FoundRates(Section):
 
     def layer(self) -> dict[str, Any]:
         """Return the settings as a layer of a configuration."""
-        return {"optimizer": {"learning_rate": self.learning_rate, "momentum": self.momentum}}
+        names = ("learning_rate", "momentum", "beta_2", "global_clip_norm")
+        return {"optimizer": {name: value for name in names if (value := getattr(self, name)) is not None}}
 
 
 _TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
+
+
+def has_key(layer: Mapping[str, Any], key: str) -> bool:
+    """Return whether a layer has a setting, as "section.name"."""
+    section, _, name = key.partition(".")
+    return isinstance(own := layer.get(section), Mapping) and name in own
 
 
 def of_users_network(rule: object) -> dict[str, Any]:
@@ -240,13 +258,12 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
 
     Args:
       settings: the merged layers, not yet validated.
-      user: the user's layer. If it sets a rate, a momentum or a rule, nothing of the table is used.
+      user: the user's layer. If it sets one of `BELONG_TOGETHER`, nothing of the table is used.
     """
-    own = user.get("optimizer")
     training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
-    if not all(isinstance(section, Mapping) for section in (training, cluster, chosen, own or {})):
+    if not all(isinstance(section, Mapping) for section in (training, cluster, chosen)):
         return {}  # the validation later refuses it
-    if any(name in (own or {}) for name in BELONG_TOGETHER):
+    if any(has_key(user, key) for key in BELONG_TOGETHER):
         return {}
     mode = chosen.get("name")
     if not isinstance(mode, str) or mode not in MODES:

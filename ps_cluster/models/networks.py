@@ -366,12 +366,24 @@ class TutorialCnn(Network):
             "rule": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
         },
         "modes": [
-            {"mode": "async", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.001, "momentum": 0.5},
-            {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.001, "momentum": 0.5},
+            {
+                "mode": "async", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.003, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {
+                "mode": "async", "workers": 3, "batch_size_per_worker": 384,
+                "learning_rate": 0.002, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
             {"mode": "bounded", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.001, "momentum": 0.5},
             {"mode": "bounded", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.001, "momentum": 0.5},
-            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.008, "momentum": 0.9},
-            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.008, "momentum": 0.9},
+            {
+                "mode": "sync", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.008, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {
+                "mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.008, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
             {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.5},
             {"mode": "single", "workers": 1, "batch_size_per_worker": 384, "learning_rate": 0.008, "momentum": 0.9},
         ],

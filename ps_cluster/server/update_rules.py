@@ -255,6 +255,7 @@ class Adam(OptimizerRule):
     name = "adam"
     Settings = AdamSettings
     usual_rate = 0.001
+    staleness_method = "predict"  # docs/results.md, "Async against sync"
     update = AdamUpdate
 
 
@@ -333,6 +334,7 @@ class Compiled(OptimizerRule):
     name = "compiled"
     Settings = CompiledSettings
     usual_rate = None
+    staleness_method = "predict"
 
 
 # Weight averaging on the parameter server while training goes on.

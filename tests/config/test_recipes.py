@@ -48,6 +48,27 @@ def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting,
     assert rates(mode__name="single", **setting) == rate
 
 
+def method(**settings):
+    return build_config(None, {key.replace("__", "."): value for key, value in settings.items()}).staleness.method
+
+
+def test_async_takes_the_staleness_method_of_its_rule_unless_somebody_chooses_another(recipe):
+    assert (method(), method(optimizer__rule="adam"), method(model__name="tutorial_cnn")) == ("none", *["predict"] * 2)
+    assert method(optimizer__rule="adam", staleness__method="none") == "none"
+    assert method(model__name="tutorial_cnn", optimizer__rule="sgd") == "none"
+    assert method(model__name="tutorial_cnn", mode__name="bounded") == "none", "it has no such methods"
+    recipe(FOUND | {"staleness": {"method": "inverse"}})
+    assert method(model__name="tutorial_cnn") == "inverse"
+
+
+def test_rates_that_were_found_may_come_with_clipping_and_the_mean_square(recipe):
+    recipe(FOUND | {"modes": [SINGLE | {"beta_2": 0.9, "global_clip_norm": 0.5}]})
+    found = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "single"}).optimizer
+    assert (found.learning_rate, found.beta_2, found.global_clip_norm) == (0.004, 0.9, 0.5)
+    other = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync"}).optimizer
+    assert (other.beta_2, other.global_clip_norm) == (0.999, None)
+
+
 @pytest.mark.parametrize(
     ("modes", "named"), [
         ([{"mode": "async"}], "the recipe of network tutorial_cnn: 'modes.0.workers' is missing"),
