@@ -69,7 +69,10 @@ def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration with the optimizer of compile() in the place of rule `compiled`, if that is chosen.
 
-    What somebody has set beside the rule stays. Raises UserError where no rule does what compile() asks for.
+    What somebody has set beside the rule stays. The usual staleness method of rule `compiled` becomes that of the new one.
+
+    Raises:
+      UserError: no rule does what compile() asks for.
     """
     if config.optimizer.rule != COMPILED:
         return config
@@ -82,7 +85,10 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     compiled: dict[str, Any] = dict(facts.optimizer) or usual
     if any(name.startswith("clip") or name.endswith("clip_norm") for name in settings):  # one way to clip is enough
         compiled = {name: value for name, value in compiled.items() if "clip" not in name}
-    return config.with_values({f"optimizer.{name}": value for name, value in (compiled | settings).items()})
+    changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
+    if config.staleness.method == RULES[COMPILED].staleness_method:
+        changes["staleness.method"] = RULES[compiled["rule"]].staleness_method
+    return config.with_values(changes)
 
 
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:

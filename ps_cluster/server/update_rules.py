@@ -166,6 +166,7 @@ class MomentumUpdate(LinearUpdate):
 class WithMomentum(OptimizerRule):
     name = "momentum"
     Settings = MomentumSettings
+    staleness_method = "predict"
     update = MomentumUpdate
 
 
@@ -328,7 +329,8 @@ class CompiledSettings(RuleSettings):
 class Compiled(OptimizerRule):
     """The rule, rate, weight decay and clipping of the network's compile(); without one, adam with 0.001.
 
-    Other rules replace it before processes start (`launch.local_run.complete_config`), so it has no update of its own.
+    Other rules replace it before processes start (`launch.local_run.complete_config`), so it has no update of its own, and
+    its staleness method stands for theirs.
     """
 
     name = "compiled"

@@ -131,6 +131,18 @@ def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
     assert with_rule_of_compile(config, answer(config, dataset)).optimizer.learning_rate == 0.001
 
 
+@pytest.mark.parametrize(
+    ("rule", "settings", "method"), [
+        ("momentum", {}, "predict"), ("sgd", {}, "none"), ("momentum", {"staleness.method": "none"}, "none"),
+        ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
+    ],
+)  # fmt: skip
+def test_the_staleness_method_is_the_usual_one_of_the_compiled_rule_unless_somebody_chooses(of, rule, settings, method):
+    config, _ = of("compiled", **settings)
+    facts = NetworkFacts(optimizer={"rule": rule, "learning_rate": 0.1})
+    assert with_rule_of_compile(config, facts).staleness.method == method
+
+
 def test_one_way_to_clip_is_enough(of):
     config, _ = of("compiled", **{"optimizer.clip_value": 0.5})
     facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "clip_norm": 1.0})
