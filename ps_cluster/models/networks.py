@@ -156,7 +156,10 @@ class CifarTfCnn(Network):
             "rule": "adam", "learning_rate": 0.0005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
         },
         "modes": [  # docs/results.md, "Rates by mode"
-            {"mode": "async", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.00025, "momentum": 0.5},
+            {
+                "mode": "async", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.001, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
             {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.002, "momentum": 0.9},
             {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.002, "momentum": 0.9},
             {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.002, "momentum": 0.9},
