@@ -166,7 +166,6 @@ class MomentumUpdate(LinearUpdate):
 class WithMomentum(OptimizerRule):
     name = "momentum"
     Settings = MomentumSettings
-    staleness_method = "predict"
     update = MomentumUpdate
 
 

@@ -133,7 +133,7 @@ def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
 
 @pytest.mark.parametrize(
     ("rule", "settings", "method"), [
-        ("momentum", {}, "predict"), ("sgd", {}, "none"), ("momentum", {"staleness.method": "none"}, "none"),
+        ("adam", {}, "predict"), ("momentum", {}, "none"), ("adam", {"staleness.method": "none"}, "none"),
         ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
     ],
 )  # fmt: skip
