@@ -47,7 +47,10 @@ def config_of(settings: dict[str, Any]) -> RunConfig:
         "data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32",
         "cluster.pin_workers": False,
     }  # fmt: skip
-    return build_config(None, fixed | settings)
+    config = build_config(None, fixed | settings)  # with rates of its mode, which a chosen method would leave out
+    if "staleness.method" in settings or config.staleness.method == "none":
+        return config
+    return config.with_values({"staleness.method": "none"})
 
 
 def write_run(root: Path, fake: Fake) -> Path:

@@ -432,11 +432,19 @@ def test_runs_of_another_isolation_are_compared_and_it_is_said(tmp_path):
     assert "differ in cluster.isolation: auto, off" in said
 
 
+def test_arms_may_clip_and_forget_as_their_recipes_say(tmp_path):
+    settings = [{"mode.name": mode} for mode in ("async", "bounded")]
+    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
+    optimizers = [record.config.optimizer for record in records]
+    assert len({(own.beta_2, own.global_clip_norm) for own in optimizers}) == 2
+    assert check(records, make_groups(records), force=False) == []
+
+
 def test_learning_rates_are_shown_in_the_table(tmp_path):
-    settings = [{"mode.name": "async"}, {"mode.name": "async", "optimizer.learning_rate": 0.003}]
+    settings = [{"mode.name": "async"}, {"mode.name": "async", "optimizer.learning_rate": 0.01}]
     roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
     rows = group_rows(groups_and_views(roots)[0], None)
-    assert [cells(row)["rate"] for row in rows] == ["0.001 / 0.5", "0.003 / 0.9"]
+    assert [cells(row)["rate"] for row in rows] == ["0.003 / 0.9", "0.01 / 0.9"]
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "label"),
     [
-        ({}, "async predict"),
-        ({"staleness.method": "none"}, "async"),
+        ({}, "async"),
         ({"mode.name": "bounded"}, "bounded s=3"),
         ({"mode.name": "bounded", "mode.max_clock_lag": 0}, "bounded lag=0"),
         ({"mode.name": "bounded", "mode.max_clock_lag": 1, "mode.max_staleness": 4}, "bounded s=4 lag=1"),
@@ -122,7 +121,7 @@ def test_seeds_make_a_group_and_everything_else_makes_another(tmp_path):
     rates = [{"optimizer.learning_rate": rate, "training.seed": seed} for rate in (0.1, 0.5) for seed in (1, 0)]
     groups = groups_of(tmp_path, *rates, {"mode.name": "sync"})
     assert [(group.arm, group.seeds) for group in groups] == [
-        ("async predict lr=0.1", (0, 1)), ("async predict lr=0.5", (0, 1)), ("sync", (0,))
+        ("async lr=0.1", (0, 1)), ("async lr=0.5", (0, 1)), ("sync", (0,))
     ]  # fmt: skip
 
 
@@ -133,8 +132,8 @@ def test_batches_are_equal_per_update_or_per_worker(tmp_path):
     assert (per_update.batch, per_worker.batch) == (
         "same batch per update: 384 images", "same batch per worker: 128 images"
     )  # fmt: skip
-    assert [(group.arm, group.batch) for group in per_update.others] == [("async predict", 384), ("single", 384)]
-    assert [(group.arm, group.batch) for group in per_worker.others] == [("async predict", 128)]
+    assert [(group.arm, group.batch) for group in per_update.others] == [("async", 384), ("single", 384)]
+    assert [(group.arm, group.batch) for group in per_worker.others] == [("async", 128)]
     assert per_update.baseline.arm == per_worker.baseline.arm == "sync"
 
 
@@ -145,7 +144,7 @@ def test_a_third_of_128_images_times_three_is_the_same_batch(tmp_path):
 
 
 def test_the_baseline_is_sync_or_the_first_or_the_one_that_is_named(tmp_path):
-    groups = groups_of(tmp_path, {"mode.name": "bounded"}, {"staleness.method": "none"}, {"mode.name": "single"})
+    groups = groups_of(tmp_path, {"mode.name": "bounded"}, {}, {"mode.name": "single"})
     assert {view.baseline.arm for view in make_views(groups)} == {"bounded s=3"}
     assert {view.baseline.arm for view in make_views(groups, "single")} == {"single"}
     with pytest.raises(

@@ -23,7 +23,8 @@ from ps_cluster.training.modes import Sync
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
 NO_STRAGGLER = "none"
 _SHORT = {
-    "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "cluster.workers": "workers",
+    "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "optimizer.beta_2": "beta_2",
+    "optimizer.global_clip_norm": "clip", "cluster.workers": "workers",
     "cluster.parameter_servers": "ps", "mode.beta": "beta", "staleness.strength": "lambda",
 }  # fmt: skip
 # Settings that don't make a different method: the seed, what the group and its label show already, and where and how
@@ -196,6 +197,7 @@ _ISOLATION = "cluster.isolation"  # depends on the machine, does not change trai
 _OF_AN_ARM = {
     "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.seed",
     "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",
+    "optimizer.global_clip_norm",
 }  # fmt: skip
 _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
 # Compared elsewhere (as fields and examples, or among the surroundings), or a place on this machine.
