@@ -164,6 +164,33 @@ class Inverse(StalenessMethod):
     correction = InverseStaleness
 
 
+# Staleness method delay_adaptive.
+
+
+class DelayAdaptive(Correction):
+    """Scales a gradient by W / max(W, τ + 1): those that are no later than usual with W workers count whole.
+
+    Mishchenko, Bach, Even and Woodworth 2022, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
+    arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate x W /
+    max(W, delay), where a delay of 1 is a staleness of 0. Koloskova, Stich and Jaggi 2022, arXiv:2206.08307, also keep the
+    rate up to the mean number of gradients under way, and divide it by the delay beyond that.
+    """
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self._workers = workers
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        delay = tf.cast(arrival.staleness + 1, gradient.dtype)
+        return gradient, self._workers / tf.maximum(delay, self._workers)
+
+
+class AdaptiveToDelay(StalenessMethod):
+    name = "delay_adaptive"
+    says = "a gradient that is later than the number of workers counts for less"
+    correction = DelayAdaptive
+
+
 # Staleness method gap_aware.
 
 STEP_DECAY = 0.999  # of the running average of the step
