@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -346,6 +347,18 @@ METHODS: Registry[StalenessMethod] = Registry(
 # The package's own are in ps_cluster/training/step.py.
 
 
+SMALLEST_SIDE = 16  # pixels: images are not made smaller
+
+
+class ImageScale(Section):
+    scale: float = Field(gt=0, le=1)
+    until: Fraction
+
+    def side(self, side: int) -> int:
+        """Return the pixels that a side of so many becomes."""
+        return min(side, max(SMALLEST_SIDE, round(side * self.scale)))
+
+
 class ScheduleSettings(Section):
     """The section `schedule` of a configuration. A schedule adds settings of its own in a subclass."""
 
@@ -355,6 +368,20 @@ class ScheduleSettings(Section):
     warmup_fraction: Fraction = Field(description="Share of the steps in which the learning rate rises.")
     start_factor: Fraction = Field(description="Learning rate of the first step, as a share of the highest.")
     end_factor: Fraction = Field(description="Learning rate of the last step, as a share of the highest.")
+    image_scales: tuple[ImageScale, ...] = Field(
+        strict=False,
+        max_length=20,
+        description="Train on smaller images at first: those of `scale` x their side, 16 pixels or more, until this share "
+        "of the steps. Only for networks that take images of any size.",
+    )
+
+    @field_validator("image_scales")
+    @classmethod
+    def _in_order(cls, scales: tuple[ImageScale, ...]) -> tuple[ImageScale, ...]:
+        shares = [scale.until for scale in scales]
+        if any(later <= earlier for earlier, later in pairwise(shares)):
+            raise ValueError(f"`until` has to grow from one to the next, got {', '.join(f'{share:g}' for share in shares)}")
+        return scales
 
 
 class Schedule:

@@ -12,6 +12,7 @@ from functools import partial
 import tensorflow as tf
 
 from ps_cluster.config.datasets import Augmentation, ImageSettings
+from ps_cluster.config.modes import ImageScale
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.batches import Batch
 
@@ -78,6 +79,27 @@ def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augm
         centres = tf.stack([rows[0], columns[1]])
         images = cut_out(images, centres, settings.cutout_pixels, field.mean)
     return images
+
+
+def resized(
+    inputs: Mapping[str, tf.Tensor], spec: ExampleSpec, scales: Sequence[ImageScale], progress: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Return the inputs of a batch with its images as small as the scales say, each pixel the mean of those it covers.
+
+    Progressive resizing, as in the entries of fast.ai to DAWNBench (2018).
+
+    Args:
+      inputs: name → float32 [B, ...]; an image is [B, H, W, C] and becomes [B, h, w, C], h and w not static.
+      progress: float32 [], the share of the steps that are done.
+    """
+    phase = tf.add_n([tf.zeros([], tf.int32), *(tf.cast(progress >= scale.until, tf.int32) for scale in scales)])
+
+    def smaller(images: tf.Tensor) -> tf.Tensor:
+        sides = [[scale.side(side) for side in images.shape[1:3]] for scale in scales]
+        size = tf.gather([*sides, list(images.shape[1:3])], phase)
+        return tf.cond(phase < len(scales), lambda: tf.image.resize(images, size, "area"), lambda: images)
+
+    return {name: smaller(rows) if spec.inputs[name].is_image else rows for name, rows in inputs.items()}
 
 
 def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Tensor:

@@ -315,6 +315,16 @@ def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
         yield f"model.name: compile() has a loss, so training.label_smoothing {smoothing:g} is not used"
 
 
+def check_sizes(model: keras.Model, config: RunConfig) -> None:
+    """Raise UserError where images shall be smaller at first, and the network takes those of one size alone."""
+    fixed = [given.shape[1:] for given in keras.tree.flatten(model.inputs or ()) if None not in given.shape[1:]]
+    if config.schedule.image_scales and fixed:
+        raise UserError(
+            f"schedule.image_scales: model.name '{config.model.name}' takes examples of {_numbers(fixed[0])} alone: set it "
+            "to [], or build the network with keras.Input((None, None, channels))"
+        )
+
+
 def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     """Return the section `optimizer` that does what the optimizer of a model's compile() does; {} without a compile().
 

@@ -471,7 +471,7 @@ def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]
       shape: (rows, columns, channels, filters)
     """
     rows, columns, channels, filters = shape
-    height, width = images.shape[1:3]
+    height, width = tf.unstack(tf.shape(images)[1:3])
     line = tf.shape(images)[0] * width  # pixels of the whole batch at one height
     padded = tf.pad(_by_height(images), [[rows // 2] * 2, [0, 0], [columns // 2] * 2, [0, 0]])
     shifted = tf.concat([padded[:, :, column : column + width] for column in range(columns)], axis=3)

@@ -30,12 +30,17 @@ def scale_and_offset(field: ArrayField) -> tuple[list[float], list[float]]:
     return [1 / value for value in std], [-middle / value for middle, value in zip(mean, std, strict=True)]
 
 
-def pixels(image: ArrayField) -> list[keras.layers.Layer]:
-    """Return the input `[B, *image.shape]`, 0..255, and its float32 normalisation per channel."""
+def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.Layer]:
+    """Return the input `[B, *image.shape]`, 0..255, and its float32 normalisation per channel.
+
+    Args:
+      any_size: leave height and width open.
+    """
     scale, offset = scale_and_offset(image)
-    row = image.shape[1]  # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3
+    # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3 (1 ms of a step).
+    row = 1 if any_size else image.shape[1]
     return [
-        keras.Input(image.shape, name="pixels"),
+        keras.Input((None, None, image.shape[2]) if any_size else image.shape, name="pixels"),
         keras.layers.Rescaling([scale] * row, [offset] * row, dtype="float32", name="normalise"),
     ]
 
@@ -50,6 +55,7 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
 
 # The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe for CIFAR-10.
 
+SMALLEST_AIRBENCH = 9  # pixels of a side
 PATCHES = 2_100_000  # that whitening is computed from, at most: more would only take memory
 
 
@@ -76,13 +82,15 @@ class Airbench(Network):
         """Return the network: about 2.0 M parameters for CIFAR-10.
 
         A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
-        normalisation, activation; a 3x3 max pooling; a dense layer without bias whose output is divided by 9. The
+        normalisation, activation; the largest value of each filter; a dense layer without bias whose output is divided by 9. The
         moving statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction
         of that.
         """
         activation = settings.activation
         layers = keras.layers
         image = examples.image(self.name)
+        if min(image.shape[:2]) < SMALLEST_AIRBENCH:
+            raise ValueError(f"it halves the sides three times, so they need {SMALLEST_AIRBENCH} pixels")
         body = [
             # Two filters for each value of a patch: an eigenvector and its negative.
             layers.Conv2D(2 * 2 * 2 * image.shape[-1], 2, padding="valid", name="whiten"),
@@ -99,12 +107,11 @@ class Airbench(Network):
                 )
                 body.append(layers.Activation(activation))
         head = [
-            layers.MaxPooling2D(3),
-            layers.Flatten(),
+            layers.GlobalMaxPooling2D(),
             layers.Dense(examples.outputs, use_bias=False, name="logits"),
             layers.Rescaling(1 / 9, dtype="float32", name="scores"),
         ]
-        return keras.Sequential(pixels(image) + body + head, name="airbench")
+        return keras.Sequential(pixels(image, any_size=True) + body + head, name="airbench")
 
     def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
         """Set partial identities, and the whitening convolution from the images."""
@@ -326,7 +333,7 @@ class ResnetSmall(Network):
         """Return the network: 0.18 M parameters for CIFAR-10."""
         activation = settings.activation
         layers = keras.layers
-        given, normalise = pixels(examples.image(self.name))
+        given, normalise = pixels(examples.image(self.name), any_size=True)
         x = normalise(given)
         x = layers.Conv2D(16, 3, padding="same", use_bias=False, name="stem_conv")(x)
         x = layers.BatchNormalization(momentum=0.9, name="stem_norm")(x)

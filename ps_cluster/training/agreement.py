@@ -332,6 +332,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "training.label_smoothing": training.label_smoothing,
         "training.class_weights": training.class_weights,
         **{f"data.{name}": value for name, value in config.data.model_dump(mode="json", exclude={"data_dir"}).items()},
+        "schedule.image_scales": config.schedule.model_dump(mode="json")["image_scales"],
         "evaluation.validation_examples": config.evaluation.validation_examples,
         "steps of an update": config.steps_per_update,
         "gradients of an update": config.gradients_per_update,

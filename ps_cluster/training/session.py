@@ -59,6 +59,7 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
         model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
         for line in networks.notes(model, config):
             say(line)
+        networks.check_sizes(model, config)
         network = flat.FlatNetwork(model)
         if config.model.name not in NETWORKS.own and network.has_moving_statistics:
             network.trace(dataset.spec)

@@ -95,6 +95,7 @@ class TrainStep:
     def batch(self, step: tf.Tensor) -> TrainBatch:
         """Return the batch of a step id, varied."""
         from ps_cluster.data import batches
+        from ps_cluster.data.augment import resized
 
         training = self._config.training
         batch = batches.batch_of(
@@ -109,6 +110,8 @@ class TrainStep:
         if self._augment is not None:
             inputs = self._augment(inputs, batch, self._spec, self._config.data)
         inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in inputs.items()}
+        if scales := self._config.schedule.image_scales:
+            inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight))
 
     def _part(self) -> dict[str, Any]:
@@ -161,8 +164,17 @@ def _by_norm(vector: tf.Tensor, limit: float) -> tf.Tensor:
 
 def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf.Tensor:
     """Return the learning rate, float32 [], of a batch (its number, int64 [], of `total_batches`)."""
-    update, updates = batch // config.steps_per_update, total_batches // config.steps_per_update
-    return config.optimizer.learning_rate * schedule_factor(config.schedule, update, updates)
+    return config.optimizer.learning_rate * schedule_factor(config.schedule, *updates_at(config, total_batches, batch))
+
+
+def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
+    """Return the number of the update that a batch is for, int64 [], from 0, and how many updates there are."""
+    return batch // config.steps_per_update, total_batches // config.steps_per_update
+
+
+def progress(update: tf.Tensor, updates: int) -> tf.Tensor:
+    """Return how far the training is, float32 [] from 0 at the first update to 1 at the last."""
+    return tf.cast(update, tf.float32) / max(1, updates - 1)
 
 
 def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -198,12 +210,12 @@ def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: in
 
     It rises linearly from `start_factor` over the warm-up. From there to the last step the schedule gives it.
     """
-    progress = tf.cast(step, tf.float32) / max(1, total_steps - 1)
+    done = progress(step, total_steps)
     warmup = settings.warmup_fraction
-    rising = settings.start_factor + (1 - settings.start_factor) * progress / max(warmup, 1e-9)
-    past = tf.clip_by_value((progress - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
+    rising = settings.start_factor + (1 - settings.start_factor) * done / max(warmup, 1e-9)
+    past = tf.clip_by_value((done - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
     after = SCHEDULES[settings.kind].after_warmup(settings, past)
-    return tf.where(progress < warmup, rising, after)
+    return tf.where(done < warmup, rising, after)
 
 
 # Schedule constant.

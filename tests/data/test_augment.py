@@ -9,6 +9,7 @@ import tensorflow as tf
 from pydantic import ValidationError
 
 from ps_cluster.config.datasets import Augmentation
+from ps_cluster.config.modes import ImageScale
 from ps_cluster.data import sets
 from ps_cluster.data.augment import (
     adjust_contrast,
@@ -18,6 +19,7 @@ from ps_cluster.data.augment import (
     crop_and_flip,
     cut_out,
     mean_over_views,
+    resized,
 )
 from ps_cluster.data.batches import Batch, batch_of
 
@@ -274,3 +276,31 @@ def test_an_image_that_looks_the_same_from_everywhere_keeps_its_scores():
     plain = tf.ones([2, 32, 32, 3]) * 100
     found = mean_over_views(lambda inputs: tf.reduce_mean(inputs["image"], [1, 2]), {"image": plain})
     assert np.asarray(found) == pytest.approx(np.full([2, 3], 100.0))
+
+
+SCALES = (ImageScale(scale=0.5, until=0.25), ImageScale(scale=0.75, until=0.6))
+
+
+def smaller(images, progress):
+    rows = tf.constant(images, tf.float32)
+    return resized({"image": rows}, sets.SPEC, SCALES, tf.constant(progress, tf.float32))["image"].numpy()
+
+
+def test_images_are_smaller_at_first_and_whole_in_the_end():
+    images = random_images(3)
+    sides = {progress: smaller(images, progress).shape[1:3] for progress in (0, 0.24, 0.25, 0.59, 0.6, 1)}
+    assert sides == {0: (16, 16), 0.24: (16, 16), 0.25: (24, 24), 0.59: (24, 24), 0.6: (32, 32), 1: (32, 32)}
+    assert np.array_equal(smaller(images, 1), images)
+
+
+def test_a_pixel_of_a_smaller_image_is_the_mean_of_those_it_covers():
+    images = random_images(3)
+    blocks = images.reshape(3, 16, 2, 16, 2, 3).mean(axis=(2, 4))
+    np.testing.assert_allclose(smaller(images, 0), blocks, rtol=1e-5)
+    # At 3/4 a pixel covers a whole one and a third of the next.
+    first = (images[:, :2, :2] * np.outer([1, 1 / 3], [1, 1 / 3])[:, :, None]).sum(axis=(1, 2)) / (4 / 3) ** 2
+    np.testing.assert_allclose(smaller(images, 0.5)[:, 0, 0], first, rtol=1e-5)
+
+
+def test_images_are_not_made_smaller_than_16_pixels():
+    assert [ImageScale(scale=0.5, until=1).side(side) for side in (64, 33, 28, 17, 9)] == [32, 16, 16, 16, 9]

@@ -64,8 +64,9 @@ def test_a_compiled_activation_is_exact_to_the_rounding_of_its_result_both_ways(
     assert np.asarray(tf.cast(slope, tf.float64)) == pytest.approx(2 * (share + wide * density), rel=2**-8, abs=1e-5)
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("height", "width", "kernel"), [(7, 5, (3, 3)), (3, 3, (5, 1))])
-def test_the_gradient_of_a_kernel_is_that_of_the_convolution(height, width, kernel):
+def test_the_gradient_of_a_kernel_is_that_of_the_convolution(height, width, kernel, known):
     random = np.random.default_rng(0)
     images, weights, upstream = (
         tf.constant(random.normal(size=shape), tf.float64)
@@ -75,7 +76,9 @@ def test_the_gradient_of_a_kernel_is_that_of_the_convolution(height, width, kern
         tape.watch(weights)
         convolved = tf.nn.conv2d(images, weights, 1, "SAME")
     expected = tape.gradient(convolved, weights, upstream)
-    assert np.asarray(kernel_gradient(images, upstream, weights.shape)) == pytest.approx(np.asarray(expected))
+    forms = [tf.TensorSpec(x.shape if known else [None, None, None, x.shape[3]], x.dtype) for x in (images, upstream)]
+    gradient = tf.function(lambda *of: kernel_gradient(*of, weights.shape), input_signature=forms)
+    assert np.asarray(gradient(images, upstream)) == pytest.approx(np.asarray(expected))
 
 
 def rounded(values):

@@ -74,6 +74,7 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
         ({"data.augmentation.flip": "none"}, "data.augmentation: got .*flip.: .none"),
         ({"training.label_smoothing": 0.3}, "training.label_smoothing: got 0.3"),
+        ({"schedule.image_scales": [{"scale": 0.5, "until": 0.3}]}, "schedule.image_scales: got"),
         ({"training.class_weights": {"cat": 2.0}}, "training.class_weights: got .*cat"),
         ({"model.name": "cifar_tf_cnn"}, "model.name: got cifar_tf_cnn"),
         (

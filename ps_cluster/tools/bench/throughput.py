@@ -37,6 +37,7 @@ BATCH_SIZE = 128
 RULE = {
     "optimizer.rule": "nesterov", "optimizer.momentum": 0.9, "optimizer.learning_rate": 1e-3,
     "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
+    "schedule.image_scales": [],
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
 NO_VALUES: Mapping[str, Any] = {}
