@@ -293,6 +293,9 @@ class OptimizerRule:
     staleness_method = "none"
     update: Any = None
 
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit together."""
+
 
 RULES: Registry[OptimizerRule] = Registry(
     "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
@@ -380,7 +383,9 @@ class ScheduleSettings(Section):
     def _in_order(cls, scales: tuple[ImageScale, ...]) -> tuple[ImageScale, ...]:
         shares = [scale.until for scale in scales]
         if any(later <= earlier for earlier, later in pairwise(shares)):
-            raise ValueError(f"`until` has to grow from one to the next, got {', '.join(f'{share:g}' for share in shares)}")
+            raise ValueError(
+                f"`until` has to grow from one to the next, got {', '.join(f'{share:g}' for share in shares)}"
+            )
         return scales
 
 

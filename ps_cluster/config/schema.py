@@ -16,6 +16,7 @@ from ps_cluster.config.datasets import ALL, DATASETS, OF_WORKER, DataSettings, S
 from ps_cluster.config.modes import (
     METHODS,
     MODES,
+    RULES,
     WORKER,
     Mode,
     ModeSettings,
@@ -356,6 +357,7 @@ class RunConfig(Section):
         check_switches(self.mode.name, flat(self.model_dump()))
         self.mode_kind.check(self)
         METHODS[self.staleness.method].check(self)
+        RULES[self.optimizer.rule].check(self)
         DATASETS[self.data.dataset].check(self)
         self._check_scale()
         if self.training.sample == OF_WORKER and (

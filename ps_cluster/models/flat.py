@@ -63,6 +63,18 @@ class FlatLayout:
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)
 
+    def matrices(self, patterns: Sequence[str]) -> list[tuple[int, int, int]]:
+        """Return begin, rows and columns of each variable of two axes or more whose path has one of the patterns.
+
+        Its last axis, of units or filters, is that of the columns.
+        """
+        begins = np.cumsum([0, *self.sizes])
+        return [
+            (int(begin), prod(shape[:-1]), shape[-1])
+            for begin, path, shape in zip(begins, self.paths, self.shapes)
+            if len(shape) > 1 and any(fnmatchcase(path, f"*{pattern}*") for pattern in patterns)
+        ]
+
 
 def statistics_of(model: keras.Model) -> list[keras.Variable]:
     """Return the non-trainable float variables: moving statistics, frozen weights, state of a user's own layers."""

@@ -32,7 +32,7 @@ from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS, rows_of
 from ps_cluster.server.compression import codec_of
 from ps_cluster.server.staleness import Arrival, Correction, VersionHistory
-from ps_cluster.server.update_rules import Lookahead, UpdateRule, make_rule, times
+from ps_cluster.server.update_rules import Lookahead, Matrix, UpdateRule, make_rule, times
 
 # The outcomes of a push. WAIT stays within the slice: the push tries again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
@@ -65,11 +65,14 @@ class InitialState:
     factors: np.ndarray
     statistics: np.ndarray
     keep: np.ndarray
+    matrices: tuple[Matrix, ...] = ()
 
     def split(self, slices: int) -> list[InitialState]:
-        """Return the state of each slice, with contiguous parts of all vectors."""
-        parts = (np.array_split(vector, slices) for vector in vars(self).values())
-        return [InitialState(*vectors) for vectors in zip(*parts)]
+        """Return the state of each slice, with contiguous parts of all vectors. Of several none has matrices."""
+        if slices == 1:
+            return [self]
+        vectors = self.weights, self.factors, self.statistics, self.keep
+        return [InitialState(*parts) for parts in zip(*(np.array_split(vector, slices) for vector in vectors))]
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
         """Return the state of each slice: the weights at these positions, int64 [k], and so many statistics."""
@@ -121,7 +124,7 @@ class ParameterShard:
         with tf.device(device):
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
-            self._rule = self._rule_of(config, start.factors)
+            self._rule = self._rule_of(config, start)
             correction: type[Correction] = import_object(method.correction)
             self._method = correction(config.staleness, self._weights, config.most_workers)
             updates = total_steps // config.steps_per_update
@@ -154,9 +157,10 @@ class ParameterShard:
         """The bytes of the answer to a pull."""
         return self._pull_message.bytes
 
-    def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
-        """Make the rule that applies updates. `factors`: float32 [n], the learning-rate factor of each weight."""
-        return make_rule(METHODS[config.staleness.method].optimizer(config), self._weights, factors)
+    def _rule_of(self, config: RunConfig, start: InitialState) -> UpdateRule:
+        """Make the rule that applies updates."""
+        settings = METHODS[config.staleness.method].optimizer(config)
+        return make_rule(settings, self._weights, start.factors, matrices=start.matrices)
 
     def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> None:
         """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.

@@ -31,6 +31,7 @@ from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore
 from ps_cluster.server.staleness import Correction
+from ps_cluster.server.update_rules import Matrix
 from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from ps_cluster.training.reporter import Reporter
@@ -50,7 +51,7 @@ def build(
     store = make_store(config, dataset, network, devices, start.split(len(devices)))
     step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     around = config.mode_kind.step
-    return store, step if around is None else import_object(around)(step, config, start.factors, network.keep)
+    return store, step if around is None else import_object(around)(step, config, start, network.keep)
 
 
 def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
@@ -67,8 +68,9 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
             say(warning)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
+    matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
     # Each batch of a step keeps `keep` of the statistics that the batch before it left.
-    return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step)
+    return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step, matrices)
 
 
 def make_store(

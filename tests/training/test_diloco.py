@@ -10,6 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY, LOCAL_STATES
+from ps_cluster.server.shard import InitialState
 from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
@@ -36,9 +37,13 @@ def quadratic(batch, weights, statistics):
     return StepResult(gradient, tf.zeros_like(statistics), number, number + 1, tf.constant(RATE))
 
 
+def beginning(factors):
+    return InitialState(ONES, factors, NOTHING, NOTHING)
+
+
 def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None):
     """Return a function of (period, weights): the result of a period, as a new process of a worker computes it."""
-    local = LocalTraining(step, config, factors, keep)
+    local = LocalTraining(step, config, beginning(factors), keep)
     with tf.Graph().as_default() as graph:
         limit = [] if batches is None else [identity(batches)]
         number, weights = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.float32, [LENGTH])
@@ -252,7 +257,7 @@ def test_with_fragments_each_slice_is_exchanged_after_other_local_steps(slices, 
     (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
     values = {"mode.name": "diloco", "mode.local_steps": PERIOD, "mode.outer_momentum": 0.0, **fragments}
     store = make_store(slices, kind=AsynchronousOuterShard, values=values, rule="sgd", statistics=0)
-    run = diloco_function(store, LocalTraining(quadratic, config, ONES, NOTHING), config)
+    run = diloco_function(store, LocalTraining(quadratic, config, beginning(ONES), NOTHING), config)
     plain = PlainFragments(slices, PERIOD)
     for steps in ([0, 1], [2], [3, 4, 5]):  # what a worker has of a slice outlives a dispatch
         run(tf.constant(steps, tf.int64), tf.constant(0.0, tf.float64))

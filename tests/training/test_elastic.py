@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.server.shard import InitialState
 from ps_cluster.training.modes.elastic import ElasticShard, LocalSteps, moving_rate
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
@@ -10,6 +11,7 @@ from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 WORKERS, PERIOD, RATE, DECAY = 3, 4, 0.1, 0.5
 FACTORS = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
 NOTHING = np.zeros(0, np.float32)
+START = InitialState(FACTORS, FACTORS, NOTHING, NOTHING)
 CONFIG = build_config(
     overrides={
         "mode.name": "elastic",
@@ -66,7 +68,7 @@ def batches_of(step):
 
 def test_interleaved_workers_come_to_what_algorithm_1_of_the_paper_comes_to():
     store = make_store(kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd", factors=FACTORS, statistics=0)
-    local = LocalSteps(quadratic, CONFIG, FACTORS, NOTHING)
+    local = LocalSteps(quadratic, CONFIG, START, NOTHING)
     compute = tf.function(lambda *given: local(*given).gradient, autograph=False)
     centre = np.linspace(-1, 1, LENGTH)
     workers = [PaperWorker(centre, 0.9 / WORKERS) for _ in range(WORKERS)]
@@ -141,7 +143,7 @@ def test_a_push_that_comes_twice_is_one_exchange():
 
 
 def test_the_steps_of_a_period_are_plain_sgd_on_consecutive_batches_the_first_from_before_the_exchange():
-    local = LocalSteps(quadratic, CONFIG, FACTORS, NOTHING)
+    local = LocalSteps(quadratic, CONFIG, START, NOTHING)
     own, before = np.linspace(1, 2, LENGTH), np.linspace(3, 1, LENGTH)
     result = tf.function(lambda *given: vars(local(*given)), autograph=False)(
         tf.constant(2, tf.int64), tf.constant([own, before], tf.float32), tf.zeros([0])
@@ -164,7 +166,7 @@ def test_what_a_period_adds_to_the_statistics_is_what_its_steps_add_one_after_th
         fresh = tf.cast(batch, tf.float32) + 0.1 * statistics
         return StepResult(result.gradient, fresh, result.loss, result.metric, result.learning_rate)
 
-    local = LocalSteps(step, CONFIG, FACTORS, keep)
+    local = LocalSteps(step, CONFIG, START, keep)
     fresh = local(tf.constant(2, tf.int64), tf.zeros([2, LENGTH]), tf.constant(given)).fresh
     statistics = given.astype(np.float64)
     for batch in batches_of(2):

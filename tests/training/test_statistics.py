@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
+from ps_cluster.server.shard import InitialState
 from ps_cluster.training.modes.elastic import LocalSteps
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.step import StepResult
@@ -38,7 +39,8 @@ class Workers:
         length = len(network.keep)
         self.store = make_store(statistics=length, keep=network.keep**local_steps, steps=updates)
         config = build_config(None, {"mode.name": "elastic", "optimizer.rule": "sgd", "mode.local_steps": local_steps})
-        local = LocalSteps(self._one_step, config, np.ones(1, np.float32), network.keep)
+        ones = np.ones(1, np.float32)
+        local = LocalSteps(self._one_step, config, InitialState(ones, ones, ones, ones), network.keep)
         nothing = tf.zeros([LENGTH])
         # As graphs: a critical section outside of one is built anew every time.
         self._pull, self._compute, self._push = (

@@ -109,7 +109,7 @@ class OuterShard(ParameterShard):
         self._outer_rate = config.mode.outer_rate  # type: ignore[attr-defined]
         super().__init__(device, start, config, total_steps)
 
-    def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
+    def _rule_of(self, config: RunConfig, start: InitialState) -> UpdateRule:
         settings: DilocoSettings = config.mode_kind.settings(config)
         every = settings.momentum_every or config.cluster.workers
         return DelayedNesterov(config, self._weights, every=every, spread=settings.momentum_spread)
@@ -283,7 +283,7 @@ class DilocoSteps(AsynchronousSteps):
 class OuterRoundShard(OuterShard, RoundShard):
     """A slice that takes an outer step with the mean of each round's outer gradients."""
 
-    def _rule_of(self, config: RunConfig, factors: np.ndarray) -> UpdateRule:
+    def _rule_of(self, config: RunConfig, start: InitialState) -> UpdateRule:
         return DelayedNesterov(config, self._weights, every=1, spread=0.0)
 
 

@@ -100,14 +100,14 @@ class ElasticShard(ParameterShard):
 class LocalSteps:
     """One period of a worker: `local_steps` steps of plain SGD on its own weights."""
 
-    def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray, keep: np.ndarray):
+    def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
         """Prepare the constants.
 
         Args:
-          factors: float32 [n], the learning-rate factor of each weight.
+          start: of all weights.
           keep: float32 [m], the share of the statistics that one step keeps.
         """
-        self._step = step
+        self._step, factors = step, start.factors
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
         self._keep = keep

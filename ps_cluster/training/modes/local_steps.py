@@ -19,7 +19,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.registry import tf
 from ps_cluster.runs.run_dir import LOCAL_STATES
-from ps_cluster.server.shard import after
+from ps_cluster.server.shard import InitialState, after
 from ps_cluster.server.update_rules import make_rule
 from ps_cluster.training.step import StepResult, TrainStep
 
@@ -189,7 +189,9 @@ class LocalOptimizer:
         self._training, self._dtype = training, dtype
         self.state = WorkerState()
         self.weights = self.state.scratch("weights", [length], tf.float32)
-        self._rule = make_rule(training.settings, self.weights, training.factors, self.state.variable)
+        self._rule = make_rule(
+            training.settings, self.weights, training.start.factors, self.state.variable, training.start.matrices
+        )
 
     def take(self, step: tf.Tensor, first: int, end: int | tf.Tensor, progress: Progress) -> Progress:
         """Take the steps `first` up to `end` of period `step`, as `take_local_steps` does."""
@@ -211,14 +213,14 @@ class LocalOptimizer:
 class LocalTraining:
     """One period of a worker: steps by itself with the run's optimizer rule, whose state stays with the worker."""
 
-    def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray, keep: np.ndarray):
+    def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
         """Prepare the constants.
 
         Args:
-          factors: float32 [n], the learning-rate factor of each weight.
+          start: of all weights.
           keep: float32 [m], the share of the statistics that one step keeps.
         """
-        self.step, self.settings, self.factors, self.keep = step, config.optimizer, factors, keep
+        self.step, self.settings, self.start, self.keep = step, config.optimizer, start, keep
         self.local_steps = config.batches_per_step
         self.session = uuid.uuid4().hex  # another leader's training has other variables in the same worker
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push

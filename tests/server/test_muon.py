@@ -1,0 +1,97 @@
+"""Muon against numpy: which matrices are made orthogonal, and the steps of matrices and of other weights."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+from ps_cluster.models.flat import FlatLayout
+from ps_cluster.server.update_rules import Matrix, make_rule, orthogonal
+
+RATE, MOMENTUM, DECAY = 0.1, 0.6, 0.5
+PATHS = ("net/whiten/kernel", "net/conv/kernel", "net/conv/bias", "net/wide/kernel")
+SHAPES = ((2, 3), (2, 2, 3, 4), (4,), (3, 7))
+LAYOUT = FlatLayout(PATHS, SHAPES)
+
+
+def of(**settings):
+    values = {"rule": "muon", "learning_rate": RATE, "momentum": MOMENTUM, "weight_decay": 0.0} | settings
+    return build_config(overrides={f"optimizer.{name}": value for name, value in values.items()})
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24), (8, 8), (1, 5)])
+def test_singular_values_become_about_one_and_the_singular_vectors_stay(shape):
+    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    ours = left.T @ np.asarray(orthogonal(tf.constant(matrix))) @ right.T
+    assert ours == pytest.approx(np.diag(np.diag(ours)), abs=1e-4)
+    assert (np.diag(ours) > 0.65).all() and (np.diag(ours) < 1.25).all()
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24)])
+def test_it_is_the_iteration_of_the_source(shape):
+    x = np.random.default_rng(1).normal(size=shape)
+    x[:, 0] *= 30  # one direction far above the others
+    ours = np.asarray(orthogonal(tf.constant(x, tf.float32)))
+    x /= np.linalg.norm(x)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    np.testing.assert_allclose(ours, x, atol=2e-4)
+
+
+def test_a_gradient_of_zeros_moves_no_matrix():
+    assert not np.asarray(orthogonal(tf.zeros([4, 3]))).any()
+
+
+def test_kernels_of_two_axes_or_more_are_matrices_with_a_column_for_each_unit():
+    assert LAYOUT.matrices(("kernel",)) == [(0, 2, 3), (6, 12, 4), (58, 3, 7)]
+    assert LAYOUT.matrices(("conv", "wide")) == [(6, 12, 4), (58, 3, 7)], "a bias is none"
+    assert LAYOUT.matrices(()) == []
+
+
+def test_matrices_take_orthogonal_steps_and_the_others_those_of_nesterov():
+    random = np.random.default_rng(0)
+    start = random.normal(size=LAYOUT.length).astype(np.float32)
+    factors = LAYOUT.factors([("wide", 3.0)])
+    weights = tf.Variable(start)
+    matrices = [Matrix(*place) for place in LAYOUT.matrices(("conv", "wide"))]
+    rule = make_rule(of(weight_decay=DECAY).optimizer, weights, factors, matrices=matrices)
+    expected, velocity = start.astype(np.float64), np.zeros(LAYOUT.length)
+    for number in range(3):
+        gradient = random.normal(size=LAYOUT.length).astype(np.float32)
+        rate = RATE / (number + 1)
+        rule.apply(tf.constant(gradient), tf.constant(rate, tf.float32), tf.constant(number, tf.int64))
+        velocity = MOMENTUM * velocity + gradient
+        step = gradient + MOMENTUM * velocity
+        for begin, rows, columns in matrices:
+            part = tf.constant(step[begin : begin + rows * columns].reshape(rows, columns), tf.float32)
+            longer = max(1, columns / rows) ** 0.5
+            step[begin : begin + rows * columns] = longer * np.asarray(orthogonal(part)).ravel()
+        expected = expected - rate * DECAY * expected - rate * factors * step
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert rule.applied.numpy() == 3
+
+
+def test_a_share_scales_what_other_weights_move_and_not_the_size_of_a_matrix_step():
+    moved = {}
+    for share in (1.0, 0.25):
+        weights = tf.Variable(tf.zeros([10]))
+        rule = make_rule(of().optimizer, weights, np.ones(10, np.float32), matrices=[Matrix(0, 3, 2)])
+        gradient = tf.constant(np.linspace(-1, 2, 10), tf.float32)
+        rule.apply(gradient, tf.constant(RATE), tf.constant(0, tf.int64), tf.constant(share))
+        moved[share] = weights.numpy()
+    np.testing.assert_allclose(moved[0.25][6:], moved[1.0][6:] / 4, rtol=1e-5)
+    np.testing.assert_allclose(moved[0.25][:6], moved[1.0][:6], rtol=1e-4)
+
+
+@pytest.mark.parametrize("values", [{"cluster.parameter_servers": 2}, {"mode.name": "layers"}, {"mode.name": "width"}])
+def test_it_is_refused_where_a_matrix_may_be_cut(values):
+    with pytest.raises(UserError, match="optimizer.rule: got 'muon', with [0-9] parts of the weights: it needs whole"):
+        build_config(overrides={"optimizer.rule": "muon"} | values)
+
+
+def test_workers_that_train_by_themselves_have_whole_matrices():
+    config = build_config(overrides={"optimizer.rule": "muon", "cluster.parameter_servers": 2, "mode.name": "diloco"})
+    assert config.optimizer.matrices == ("kernel",)
