@@ -82,7 +82,8 @@ class Airbench(Network):
         """Return the network: about 2.0 M parameters for CIFAR-10.
 
         A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
-        normalisation, activation; the largest value of each filter; a dense layer without bias, divided by 9. The moving statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction
+        normalisation, activation; the largest value of each filter; a dense layer without bias, divided by 9. The moving
+        statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction
         of that.
         """
         activation = settings.activation
