@@ -378,6 +378,17 @@ class ScheduleSettings(Section):
         "of the steps. Only for networks that take images of any size.",
     )
 
+    def left(self, done: float) -> float:
+        """Return the share of the steps that is left after the share `done`, as steps with images of the size then.
+
+        The time of a step goes by the pixels of its images.
+        """
+        phases = [*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)]
+        sizes = [(max(0.0, until - done), size) for until, size in phases]
+        left = [length - before for (length, _), before in zip(sizes, [0.0, *(length for length, _ in sizes)])]
+        now = next((size for length, size in sizes if length > 0), 1.0)
+        return sum(length * size for length, (_, size) in zip(left, phases)) / now
+
     @field_validator("image_scales")
     @classmethod
     def _in_order(cls, scales: tuple[ImageScale, ...]) -> tuple[ImageScale, ...]:

@@ -148,7 +148,7 @@ class Cifar100(Cifar):
     names_file = "meta"
     labels_key, names_key = "fine_labels", "fine_label_names"
     spec = _numbered(100)
-    recipes = {"airbench": {"training": {"epochs": 6.5}}}
+    recipes = {"airbench": {"training": {"epochs": 6.5}, "schedule": {"image_scales": []}}}
 
 
 class Cifar100Coarse(Cifar100):
@@ -244,7 +244,7 @@ class FashionMnist(MnistForm):
             5_148,
         ),
     )
-    recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}}}
+    recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}, "schedule": {"image_scales": []}}}
     folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
     classes = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -270,7 +270,7 @@ class Mnist(MnistForm):
         ),
     )
     recipe = {"data": {"augmentation": {"flip": "none"}}}  # a mirrored digit is none
-    recipes = {"airbench": {"model": {"width": 0.25}, "training": {"epochs": 11.0}}}
+    recipes = {"airbench": {"model": {"width": 0.25}, "training": {"epochs": 11.0}, "schedule": {"image_scales": []}}}
     keras_archive = "mnist.npz"
     folders = ("mnist", "MNIST", "MNIST/raw")
     classes = tuple("0123456789")

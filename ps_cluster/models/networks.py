@@ -71,6 +71,8 @@ class Airbench(Network):
     Settings = AirbenchSettings
     worker_mb = 400
     recipe = {
+        "training": {"epochs": 7.0},
+        "schedule": {"image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]},
         "modes": [  # async is best at the default rate: docs/results.md, "Rates by mode"
             {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
             {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},

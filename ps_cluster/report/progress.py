@@ -70,7 +70,8 @@ class RunState:
         speed: float | None = self.row.get("examples_per_second")
         if not speed:
             return None
-        return (self.total - self.applied) * self.config.examples_per_update / speed
+        left = self.config.schedule.left(self.applied / self.total) * self.total
+        return left * self.config.examples_per_update / speed
 
     def score(self, row: EvaluationRow) -> None:
         if self.best_score is None or row.merit > self.best_score.merit:

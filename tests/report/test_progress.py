@@ -40,7 +40,8 @@ class Clock:
 
 
 def config(**changes):
-    return build_config(None, {"model.precision": "bfloat16", "training.steps": 1000} | changes)
+    usual = {"model.precision": "bfloat16", "training.steps": 1000, "schedule.image_scales": []}
+    return build_config(None, usual | changes)
 
 
 def row(applied: int, phase: str = "training", **changes) -> dict:
@@ -242,6 +243,18 @@ def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_u
     run = in_mode(mode)  # elastic takes 4 local steps
     run.row = row(400, examples_per_second=600 * 128.0)
     assert run.seconds_left == pytest.approx(images_per_update / 128)
+
+
+def test_time_left_counts_that_later_images_are_larger():
+    run = in_mode("async", **{"schedule.image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]})
+    seconds = {}
+    for applied in (0, 250, 500, 750, 1000):
+        run.row = row(applied, examples_per_second=128.0)
+        seconds[applied] = run.seconds_left
+    # 250 steps of the size now, 500 of (3/4)^2 / (1/2)^2 of its pixels, and 250 of four times
+    assert seconds[0] == pytest.approx(250 + 500 * 9 / 4 + 250 * 4)
+    assert seconds[250] == pytest.approx(500 + 250 * 16 / 9) and seconds[500] == pytest.approx(250 + 250 * 16 / 9)
+    assert (seconds[750], seconds[1000]) == (250, 0)
 
 
 def test_total_is_that_of_the_configuration_until_a_row_tells_it():
