@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.config.modes import EVALUATOR, WORKER, Task
+from ps_cluster.config.modes import CHIEF, EVALUATOR, WORKER, Task
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
@@ -39,7 +39,7 @@ from ps_cluster.runs.messages import Claim, LeaderMessage, LeaderStart, Supersed
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
-from ps_cluster.system.environment import Drain, die_with_launcher, stop_signals
+from ps_cluster.system.environment import Drain, die_with_launcher, return_large_blocks, stop_signals
 from ps_cluster.system.machine import allowance
 from ps_cluster.system.network import give_up_lost_connections, guard_port
 
@@ -129,6 +129,8 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
         os.sched_setaffinity(0, map(int, options.cores.split(",")))
     run_dir, task = RunDir(Path(os.path.realpath(options.run_dir))), Task(options.type, options.index)
     os.environ[logs.LOG_TASK] = str(task)
+    if task.type in (CHIEF, EVALUATOR):
+        return_large_blocks()
 
     def body() -> None:
         topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
