@@ -96,26 +96,26 @@ def _measured(
     options = (*TRAINING, *UNDISTURBED, *mode, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
     with hosts(len(tasks), run_dir=folder / "run") as machines:
         run = HostedRun(folder / "run", folder / "output", options, dict(zip(tasks, machines)), folder)
-        _wait(run, lambda: any(row["applied"] > workers for row in run.new_rows()), STARTED_WITHIN_S)
+        wait(run, lambda: any(row["applied"] > workers for row in run.new_rows()), STARTED_WITHIN_S)
         for machine in machines:
             machine.slow(f"{rate_mbit}mbit")
-        _wait(run, _after(SETTLES_S), SETTLES_S + 1)
+        wait(run, after(SETTLES_S), SETTLES_S + 1)
         began = time.time()
-        _wait(run, _after(seconds), seconds + 1)
+        wait(run, after(seconds), seconds + 1)
         ended = time.time()
         run.interrupt()
-        _wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
+        wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
     rows = read_csv(run.files.updates)
     seen = rows[(rows["applied_time"] > began) & (rows["applied_time"] <= ended)]
     return float(seen["examples"].sum()) / (ended - began), float(np.mean(seen["staleness"]))
 
 
-def _after(seconds: float) -> Callable[[], bool]:
+def after(seconds: float) -> Callable[[], bool]:
     until = time.monotonic() + seconds
     return lambda: time.monotonic() >= until
 
 
-def _wait(run: HostedRun, condition: Callable[[], bool], within_s: float, *, may_end: bool = False) -> None:
+def wait(run: HostedRun, condition: Callable[[], bool], within_s: float, *, may_end: bool = False) -> None:
     """Wait for a condition. Raises RunFailed after `within_s`, and where the run ends although it may not."""
     deadline = time.monotonic() + within_s
     while not condition():

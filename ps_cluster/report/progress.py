@@ -109,8 +109,19 @@ def task_line(state: RunState) -> str:
             f"batch {config.training.batch_size_per_worker}",
             length,
             *([f"label smoothing {smoothing:g}"] if smoothing else []),
+            *_image_sizes(state),
         )
     )
+
+
+def _image_sizes(state: RunState) -> list[str]:
+    """Return how small images are at first, which is why scores, of whole ones, are low then; [] if they are whole."""
+    sides = [field.shape[:2] for field in state.dataset.spec.inputs.values() if field.is_image]
+    scales = state.config.schedule.image_scales
+    if not sides or not scales:
+        return []
+    sizes = (f"{scale.side(sides[0][0])}x{scale.side(sides[0][1])} until {scale.until:.0%}" for scale in scales)
+    return [f"images {', '.join(sizes)} (scores are of whole ones)"]
 
 
 def progress_line(state: RunState) -> str:
