@@ -177,8 +177,8 @@ def _sent(machines: Iterable[Host]) -> int:
     """Return the bytes that the hosts have sent so far."""
     total = 0
     for machine in machines:
-        process = machine.popen(["cat", "/proc/self/net/dev"], stdout=subprocess.PIPE, text=True)
-        lines = process.communicate()[0].splitlines()
+        process = machine.popen(["cat", "/proc/self/net/dev"], stdout=subprocess.PIPE)
+        lines = process.communicate()[0].decode().splitlines()
         total += sum(int(line.split()[9]) for line in lines if line.strip().startswith("eth0:"))
     return total
 

@@ -316,9 +316,14 @@ def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
 
 
 def check_sizes(model: keras.Model, config: RunConfig) -> None:
-    """Raise UserError where images shall be smaller at first, and the network takes those of one size alone."""
-    fixed = [given.shape[1:] for given in keras.tree.flatten(model.inputs or ()) if None not in given.shape[1:]]
-    if config.schedule.image_scales and fixed:
+    """Raise UserError where images shall be smaller at first, and the network takes those of one size alone.
+
+    Only a network's graph says so. A class of a user's own has none, and its `call` fails in the first step.
+    """
+    if not config.schedule.image_scales:
+        return
+    shapes = [given.shape[1:] for given in keras.tree.flatten(getattr(model, "inputs", None) or ())]
+    if fixed := [shape for shape in shapes if len(shape) == 3 and None not in shape]:
         raise UserError(
             f"schedule.image_scales: model.name '{config.model.name}' takes examples of {_numbers(fixed[0])} alone: set it "
             "to [], or build the network with keras.Input((None, None, channels))"

@@ -9,7 +9,8 @@ from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
-from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models import build
+from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.step import TrainStep
 
@@ -65,3 +66,61 @@ def test_a_worker_trains_on_its_part_whichever_steps_it_gets(tmp_path, monkeypat
 def test_parts_of_workers_are_refused_where_no_worker_has_batches_of_its_own(mode):
     with pytest.raises(UserError, match="training.sample: got 'shard:worker': mode .* has no workers with batches"):
         build_config(None, {"mode.name": mode, "training.sample": "shard:worker"})
+
+
+SMALLER = [{"scale": 0.5, "until": 0.3}, {"scale": 0.75, "until": 0.6}]
+
+
+def steps_with_smaller_images(folder, monkeypatch, **values):
+    """Return the step of resnet_small over ten updates, its network, and its initial weights and statistics."""
+    random = np.random.default_rng(0)
+    rows = {"image": random.integers(0, 256, (40, 32, 32, 3)).astype(np.uint8), "target": np.arange(40) % 10}
+    dataset = write_packed(folder / "packed", "packed_arrays", "real", Contents.of(rows, rows))
+    monkeypatch.chdir(dataset.directory)
+    changes = {"data.dataset": "packed_arrays", "model.name": "resnet_small", "model.precision": "float32"}
+    changes |= {"training.batch_size_per_worker": 4, "training.steps": 10, "schedule.image_scales": SMALLER, **values}
+    config = build_config(None, changes)
+    model = build.build(config.model, dataset.spec, seed=0)
+    build.check_sizes(model, config)
+    network = FlatNetwork(model)
+    start = tf.constant(flatten(model.trainable_variables)), tf.constant(flatten(statistics_of(model)))
+    return TrainStep(config, network, dataset.spec, train_examples=40), network, start
+
+
+def test_the_images_of_a_step_are_as_small_as_its_place_in_the_training_says(tmp_path, monkeypatch):
+    step, _, _ = steps_with_smaller_images(tmp_path, monkeypatch)
+    batch = tf.function(lambda number: step.batch(number).inputs["image"], autograph=False)
+    sides = [batch(tf.constant(number, tf.int64)).shape[1] for number in range(10)]
+    assert sides == [16, 16, 16, 24, 24, 24, 32, 32, 32, 32]
+
+
+def test_the_steps_of_an_update_have_images_of_one_size(tmp_path, monkeypatch):
+    step, _, _ = steps_with_smaller_images(tmp_path, monkeypatch, **{"mode.name": "sync-ps"})
+    batch = tf.function(lambda number: step.batch(number).inputs["image"], autograph=False)
+    sides = [batch(tf.constant(number, tf.int64)).shape[1] for number in range(30)]
+    assert sides == [16] * 9 + [24] * 9 + [32] * 12
+
+
+def test_a_step_with_smaller_images_has_the_gradient_of_a_network_that_was_made_for_them(tmp_path, monkeypatch):
+    step, network, start = steps_with_smaller_images(tmp_path, monkeypatch)
+    graph = tf.function(lambda number: step(number, *start).gradient, autograph=False)
+    for number, side in ((0, 16), (4, 24), (9, 32)):
+        images = step.batch(tf.constant(number, tf.int64)).inputs["image"]
+        fixed = tf.constant(np.asarray(images))
+        assert fixed.shape == (4, side, side, 3)
+        monkeypatch.setattr(
+            step, "batch", lambda _, fixed=fixed, own=step.batch(number): own._replace(inputs={"image": fixed})
+        )
+        alone = tf.function(lambda number=number: step(tf.constant(number, tf.int64), *start).gradient, autograph=False)
+        expected = np.asarray(alone())
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path / "packed")
+        np.testing.assert_allclose(np.asarray(graph(tf.constant(number, tf.int64))), expected, rtol=1e-3, atol=1e-6)
+        assert np.abs(expected).max() > 0
+
+
+def test_a_network_for_images_of_one_size_is_refused_with_smaller_ones(tmp_path, monkeypatch):
+    with pytest.raises(
+        UserError, match=r"schedule.image_scales: model.name 'tutorial_cnn' takes examples of .*32.* alone"
+    ):
+        steps_with_smaller_images(tmp_path, monkeypatch, **{"model.name": "tutorial_cnn"})
