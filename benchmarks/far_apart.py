@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -28,9 +28,9 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.tools.bench.throughput import scratch
 from ps_cluster.tools.chaos.disturbed_runs import HostedRun
-from ps_cluster.tools.chaos.hosts import Host, hosts
+from ps_cluster.tools.chaos.hosts import Host, hosts, program
 
-NETWORK, MOST_STEPS, WINDOW = "tutorial_cnn", 1_000_000, 8_000
+NETWORK, MOST_STEPS, WINDOW, BELOW = "tutorial_cnn", 1_000_000, 8_000, 0.15
 ARMS = "async,async:int8,sync,diloco,diloco:int8,sync-diloco,sync-diloco:int8"
 # Of every arm: the rate of async and diloco, whose workers take steps with gradients of their own.
 RULE = (
@@ -140,15 +140,16 @@ def _measure(
             machine.slow(f"{rate_mbit:g}mbit", delay_ms)
         places = dict(zip(tasks, machines))
         run = HostedRun(folder / "run", folder / "output", (*shared, *UNDISTURBED, *options), places, folder)
-        rows: list[dict[str, float]] = []
+        rows: list[dict[str, Any]] = []
 
-        def looked() -> bool:
+        def begun() -> bool:
             rows.extend(run.new_rows())
             return bool(rows) and rows[-1]["applied"] > 0
 
-        wait(run, looked, STARTED_WITHIN_S)
-        sent, until = _sent(machines), after(seconds)
-        wait(run, lambda: looked() and (until() or rows[-1]["loss"] < loss - 0.1), seconds + 1)
+        wait(run, begun, STARTED_WITHIN_S)
+        sent, is_over = _sent(machines), after(seconds)
+        # A row has the mean loss of the newest updates, which comes to the loss before the mean of more examples does.
+        wait(run, lambda: begun() and (is_over() or (rows[-1]["loss"] or loss) < loss - BELOW), seconds + 1)
         sent = _sent(machines) - sent
         run.interrupt()
         wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
@@ -177,7 +178,7 @@ def _sent(machines: Iterable[Host]) -> int:
     """Return the bytes that the hosts have sent so far."""
     total = 0
     for machine in machines:
-        process = machine.popen(["cat", "/proc/self/net/dev"], stdout=subprocess.PIPE)
+        process = machine.popen([program("cat"), "/proc/self/net/dev"], stdout=subprocess.PIPE)
         lines = process.communicate()[0].decode().splitlines()
         total += sum(int(line.split()[9]) for line in lines if line.strip().startswith("eth0:"))
     return total
