@@ -92,7 +92,7 @@ def main(
             options = [*RULE, "--mode", mode, "--set", f"cluster.wire={wire or 'float32'}", "--seed", str(number)]
             options += ["--set", f"cluster.straggler={straggler}", "--data-dir", str(data_dir)]
             if MODES[mode].takes_local_steps:
-                options += ["--local-steps", str(local_steps)]
+                options += ["--set", f"mode.local_steps={local_steps}"]
             place = folder / f"{number}-{rate:g}-{arm.replace(':', '-')}"
             measured = _measure(place, mode, workers, options, rate, delay_ms, loss, seconds)
             found.setdefault((rate, arm), []).append(measured)
