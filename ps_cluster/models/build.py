@@ -325,8 +325,8 @@ def check_sizes(model: keras.Model, config: RunConfig) -> None:
     shapes = [given.shape[1:] for given in keras.tree.flatten(getattr(model, "inputs", None) or ())]
     if fixed := [shape for shape in shapes if len(shape) == 3 and None not in shape]:
         raise UserError(
-            f"schedule.image_scales: model.name '{config.model.name}' takes examples of {_numbers(fixed[0])} alone: set it "
-            "to [], or build the network with keras.Input((None, None, channels))"
+            f"schedule.image_scales: model.name '{config.model.name}' takes images of {'x'.join(map(str, fixed[0]))} alone: "
+            "set it to [], or build the network with keras.Input((None, None, channels))"
         )
 
 
