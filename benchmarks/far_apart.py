@@ -4,7 +4,8 @@
 
 Each task is on a host of its own: a network namespace of this machine. All links are slow before training begins. The hosts
 share this machine's cores, so the times of the computation are not those of as many machines. The arms take turns. The loss
-is the mean training loss of the last `WINDOW` examples, with local steps that of each worker's own weights; bytes are those that all hosts have sent, headers included.
+is the mean training loss of the last `WINDOW` examples, with local steps that of each worker's own weights; bytes are those
+that all hosts have sent, headers included.
 """
 
 from __future__ import annotations
