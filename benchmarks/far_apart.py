@@ -20,32 +20,26 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from benchmarks.simulated_hosts import ENDED_WITHIN_S, STARTED_WITHIN_S, UNDISTURBED, after, wait
+from benchmarks.simulated_hosts import ENDED_WITHIN_S, STARTED_WITHIN_S, after, training_on_hosts, wait
 from ps_cluster.cli.command_line import CommaList, Number, OneLineCommand, Whole
+from ps_cluster.config import build_config
 from ps_cluster.config.modes import CHIEF, MODES, PS, WORKER
 from ps_cluster.errors import UserError
-from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.tools.bench.throughput import scratch
-from ps_cluster.tools.chaos.disturbed_runs import HostedRun
-from ps_cluster.tools.chaos.hosts import Host, hosts, program
+from ps_cluster.tools.chaos.hosts import Host, program
 
 NETWORK, MOST_STEPS, WINDOW, BELOW = "tutorial_cnn", 1_000_000, 8_000, 0.15
 ARMS = "async,async:int8,sync,diloco,diloco:int8,sync-diloco,sync-diloco:int8"
 # Of every arm: the rate of async and diloco, whose workers take steps with gradients of their own.
 RULE = (
-    "--set",
-    "schedule.kind=constant",
-    "--set",
-    "schedule.warmup_fraction=0",
-    "--set",
-    "optimizer.learning_rate=0.003",
-)
+    "--set", "schedule.kind=constant", "--set", "schedule.warmup_fraction=0", "--set", "optimizer.learning_rate=0.003",
+)  # fmt: skip
 
 
 class Measured(NamedTuple):
-    """What one arm did in one round.
+    """Hold the figures of one arm in one round.
 
     Attributes:
       seconds: to the loss; None if it did not come to it. examples_per_second, bytes_per_example: of the whole measurement.
@@ -84,8 +78,11 @@ def main(
 ) -> None:
     """Print a table of arms and links: time to a loss and megabytes for it, as median (lowest to highest)."""
     for arm in arms:
-        if arm.partition(":")[0] not in MODES.names:
-            raise UserError(f"--arms: got '{arm}': write a mode, and :WIRE where it is another than float32")
+        mode, _, wire = arm.partition(":")
+        try:
+            build_config(overrides={"mode.name": mode, "model.name": NETWORK, "cluster.wire": wire or "float32"})
+        except UserError as error:
+            raise UserError(f"--arms: got '{arm}': {error}") from error
     found: dict[tuple[float, str], list[Measured]] = {}
     with scratch() as folder:
         for number, rate, arm in product(range(rounds), rates, arms):
@@ -131,16 +128,12 @@ def _measure(
     seconds: float,
 ) -> Measured:
     """Train on hosts until the loss is reached or the time is over."""
-    for path in (folder, folder / "run", folder / "output"):
-        path.mkdir()
-    types = [kind for kind in (CHIEF, PS, WORKER) if kind in MODES[mode].tasks]
-    tasks = ClusterTopology.local(types, workers, 1, evaluator=False, pick_port=lambda: 0).tasks
     shared = ("--dataset", "cifar10", "--model", NETWORK, "--precision", "float32", "--steps", str(MOST_STEPS))
-    with hosts(len(tasks), run_dir=folder / "run") as machines:
-        for machine in machines:
-            machine.slow(f"{rate_mbit:g}mbit", delay_ms)
-        places = dict(zip(tasks, machines))
-        run = HostedRun(folder / "run", folder / "output", (*shared, *UNDISTURBED, *options), places, folder)
+    types = [kind for kind in (CHIEF, PS, WORKER) if kind in MODES[mode].tasks]
+    training = training_on_hosts(
+        folder, types, workers, 1, (*shared, *options), lambda machine: machine.slow(f"{rate_mbit:g}mbit", delay_ms)
+    )
+    with training as (run, machines):
         rows: list[dict[str, Any]] = []
 
         def begun() -> bool:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.tools.bench.throughput import scratch
 from ps_cluster.tools.chaos.disturbed_runs import HostedRun
-from ps_cluster.tools.chaos.hosts import hosts
+from ps_cluster.tools.chaos.hosts import Host, hosts
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, calibrate, costs_of, read_run
 from ps_cluster.tools.simulate.prediction import Prediction, predict
 
@@ -90,12 +91,8 @@ def _measured(
     folder: Path, workers: int, servers: int, mode: tuple[str, ...], rate_mbit: float, straggler: str, seconds: float
 ) -> tuple[float, float]:
     """Return examples/s and mean staleness of a cluster with slow links."""
-    for path in (folder, folder / "run", folder / "output"):
-        path.mkdir()
-    tasks = ClusterTopology.local((CHIEF, PS, WORKER), workers, servers, evaluator=False, pick_port=lambda: 0).tasks
-    options = (*TRAINING, *UNDISTURBED, *mode, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
-    with hosts(len(tasks), run_dir=folder / "run") as machines:
-        run = HostedRun(folder / "run", folder / "output", options, dict(zip(tasks, machines)), folder)
+    options = (*TRAINING, *mode, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
+    with training_on_hosts(folder, (CHIEF, PS, WORKER), workers, servers, options) as (run, machines):
         wait(run, lambda: any(row["applied"] > workers for row in run.new_rows()), STARTED_WITHIN_S)
         for machine in machines:
             machine.slow(f"{rate_mbit}mbit")
@@ -110,7 +107,34 @@ def _measured(
     return float(seen["examples"].sum()) / (ended - began), float(np.mean(seen["staleness"]))
 
 
+@contextmanager
+def training_on_hosts(
+    folder: Path,
+    types: Sequence[str],
+    workers: int,
+    servers: int,
+    options: Sequence[str],
+    prepare: Callable[[Host], None] = lambda machine: None,
+) -> Iterator[tuple[HostedRun, list[Host]]]:
+    """Start a training with each task on a host of its own; yield it and the hosts, all of which end after the block.
+
+    Args:
+      types: of the tasks in its mode.
+      options: of `task`. No checkpoint is written, whose bytes would pass the links.
+      prepare: what is done to each host before the training begins.
+    """
+    for path in (folder, folder / "run", folder / "output"):
+        path.mkdir()
+    tasks = ClusterTopology.local(types, workers, servers, evaluator=False, pick_port=lambda: 0).tasks
+    with hosts(len(tasks), run_dir=folder / "run") as machines:
+        for machine in machines:
+            prepare(machine)
+        places = dict(zip(tasks, machines))
+        yield HostedRun(folder / "run", folder / "output", (*UNDISTURBED, *options), places, folder), machines
+
+
 def after(seconds: float) -> Callable[[], bool]:
+    """Return a function that says whether so many seconds have passed since now."""
     until = time.monotonic() + seconds
     return lambda: time.monotonic() >= until
 

@@ -282,7 +282,7 @@ class OptimizerRule:
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `optimizer`, with this rule's own settings.
-      usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the rule.
+      usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the same rule.
       update: the `server.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
       staleness_method: the one that modes with staleness methods use with this rule, unless somebody chooses another.
     """
@@ -354,6 +354,8 @@ SMALLEST_SIDE = 16  # pixels: images are not made smaller
 
 
 class ImageScale(Section):
+    """Images of `scale` x their sides, until the share `until` of the steps is done."""
+
     scale: float = Field(gt=0, le=1)
     until: Fraction
 
@@ -383,11 +385,13 @@ class ScheduleSettings(Section):
 
         The time of a step goes by the pixels of its images.
         """
-        phases = [*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)]
-        sizes = [(max(0.0, until - done), size) for until, size in phases]
-        left = [length - before for (length, _), before in zip(sizes, [0.0, *(length for length, _ in sizes)])]
-        now = next((size for length, size in sizes if length > 0), 1.0)
-        return sum(length * size for length, (_, size) in zip(left, phases)) / now
+        left, now, begin = 0.0, None, done
+        for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):
+            if until > begin:
+                now = now or size
+                left += (until - begin) * size
+                begin = until
+        return left / (now or 1.0)
 
     @field_validator("image_scales")
     @classmethod

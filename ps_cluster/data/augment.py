@@ -92,7 +92,7 @@ def resized(
       inputs: name → float32 [B, ...]; an image is [B, H, W, C] and becomes [B, h, w, C], h and w not static.
       progress: float32 [], the share of the steps that are done.
     """
-    phase = tf.add_n([tf.zeros([], tf.int32), *(tf.cast(progress >= scale.until, tf.int32) for scale in scales)])
+    phase = tf.searchsorted([scale.until for scale in scales], progress[None], "right")[0]
 
     def smaller(images: tf.Tensor) -> tf.Tensor:
         sides = [[scale.side(side) for side in images.shape[1:3]] for scale in scales]

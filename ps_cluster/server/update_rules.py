@@ -231,8 +231,8 @@ class MuonUpdate(UpdateRule):
     W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
-    kellerjordan.github.io/posts/muon). The kernel of a convolution is a matrix with a column for each filter. A share of a
-    gradient scales it in v and u alone: the step of a matrix keeps its size.
+    kellerjordan.github.io/posts/muon). There the other weights follow AdamW. The kernel of a convolution is a matrix with a
+    column for each filter. A share of a gradient scales it in v and u alone: the step of a matrix keeps its size.
     """
 
     slot_names = ("momentum",)
@@ -278,7 +278,7 @@ def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
 class Muon(OptimizerRule):
     name = "muon"
     Settings = MuonSettings
-    usual_rate = 0.02
+    usual_rate = 0.02  # the source's; Keras's Muon scales its steps in another way
     update = MuonUpdate
 
     def check(self, config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""How the rows of a training become its time to a loss, and the bytes for it."""
+"""Read the rows of a training as its time to a loss, and the bytes for it."""
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ def test_rounds_become_a_median_with_its_range_and_how_many_reached_the_loss():
     assert far_apart._row([rounds[-1]]) == "– | – | 10 (10–10) | 0 of 1"
 
 
-def test_an_unknown_mode_is_refused():
-    ended = CliRunner().invoke(far_apart.main, ["--data-dir", ".", "--arms", "async,nothing:int8"])
-    assert ended.exit_code == 2 and "--arms: got 'nothing:int8'" in ended.output
+@pytest.mark.parametrize(("arm", "setting"), [("nothing:int8", "mode.name"), ("async:foo", "cluster.wire")])
+def test_an_unknown_mode_or_wire_is_refused_before_anything_is_measured(arm, setting):
+    ended = CliRunner().invoke(far_apart.main, ["--data-dir", ".", "--arms", f"async,{arm}"])
+    assert ended.exit_code == 2 and f"--arms: got '{arm}'" in ended.output and setting in ended.output
