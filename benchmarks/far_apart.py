@@ -1,18 +1,24 @@
 """Measure how long and how many bytes training takes to a loss, over links as they are between sites.
 
     python -m benchmarks.far_apart --data-dir DATA --rates 10,100 --arms async,diloco,diloco:int8 --rounds 3
+    python -m benchmarks.far_apart --data-dir DATA --arms sync-diloco,torchft --torch-python ENV/bin/python
 
 Each task is on a host of its own: a network namespace of this machine. All links are slow before training begins. The hosts
-share this machine's cores, so the times of the computation are not those of as many machines. The arms take turns. The loss
-is the mean training loss of the last `WINDOW` examples, with local steps that of each worker's own weights; bytes are those
-that all hosts have sent, headers included.
+share this machine's cores, so the times of the computation are not those of as many machines. The arms take turns. Each has
+the rate that its mode has in the network's recipe, from the first step to the last. The loss is the mean training loss of the
+last `WINDOW` examples, with local steps that of each worker's own weights; bytes are those that all hosts have sent, headers
+included. ENV has benchmarks/requirements-ddp.txt and requirements-torchft.txt.
 """
 
 from __future__ import annotations
 
-import statistics
+import json
+import os
 import subprocess
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,22 +26,26 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from benchmarks.records import Column, keep, print_table
 from benchmarks.simulated_hosts import ENDED_WITHIN_S, STARTED_WITHIN_S, after, training_on_hosts, wait
-from ps_cluster.cli.command_line import CommaList, Number, OneLineCommand, Whole
+from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import CHIEF, MODES, PS, WORKER
-from ps_cluster.errors import UserError
+from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.data.packed import write_pointer
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.launch.local_run import complete_config, resolve_data
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.bench.throughput import scratch
-from ps_cluster.tools.chaos.hosts import Host, program
+from ps_cluster.tools.chaos.hosts import Host, hosts, program
 
 NETWORK, MOST_STEPS, WINDOW, BELOW = "tutorial_cnn", 1_000_000, 8_000, 0.15
 ARMS = "async,async:int8,sync,diloco,diloco:int8,sync-diloco,sync-diloco:int8"
-# Of every arm: the rate of async and diloco, whose workers take steps with gradients of their own.
-RULE = (
-    "--set", "schedule.kind=constant", "--set", "schedule.warmup_fraction=0", "--set", "optimizer.learning_rate=0.003",
-)  # fmt: skip
+TORCHFT, AS_TORCHFT = "torchft", "sync-diloco"  # an arm, and the mode that is the same
+LIGHTHOUSE_PORT = 29510
 
 
 class Measured(NamedTuple):
@@ -53,87 +63,94 @@ class Measured(NamedTuple):
     loss: float
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What all arms have in common: see the options."""
+
+    data_dir: Path
+    delay_ms: float
+    workers: int
+    straggler: str
+    local_steps: int
+    loss: float
+    seconds: float
+    torch_python: Path | None
+
+    def values(self, arm: str, seed: int) -> dict[str, Any]:
+        """Return the settings of an arm, by dotted key."""
+        mode, _, wire = arm.partition(":")
+        mode = AS_TORCHFT if arm == TORCHFT else mode
+        local = {"mode.local_steps": self.local_steps} if mode in MODES and MODES[mode].takes_local_steps else {}
+        return local | {
+            "mode.name": mode, "cluster.wire": wire or "float32", "cluster.workers": self.workers,
+            "cluster.straggler": self.straggler, "model.name": NETWORK, "model.precision": "float32",
+            "data.dataset": "cifar10", "data.data_dir": str(self.data_dir), "training.seed": seed,
+            "training.steps": MOST_STEPS, "schedule.kind": "constant", "schedule.warmup_fraction": 0.0,
+        }  # fmt: skip
+
+
 @click.command(cls=OneLineCommand)
 @click.option("--data-dir", type=click.Path(path_type=Path, exists=True), required=True, help="CIFAR-10.")
-@click.option("--arms", type=CommaList(), default=ARMS, help="Modes, with :WIRE where it is another than float32.")
+@click.option("--arms", type=CommaList(), default=ARMS, help="Modes, with :WIRE where it is not float32; or torchft.")
 @click.option("--rates", type=CommaList(Number(1, 100_000)), default="10,100,1000", help="Of each link, in Mbit/s.")
 @click.option("--delay-ms", type=Number(0, 1000), default=12.5, help="Of each link, one way; two links make a path.")
-@click.option("--workers", type=Whole(1, 20), default=4)
+@click.option("--workers", type=Whole(1, 20), default=3)
 @click.option("--straggler", default="none", help="E.g. 0:4x.")
 @click.option("--local-steps", type=Whole(1, 1000), default=16, help="Of modes that take some.")
 @click.option("--loss", type=Number(0, 10), default=1.6)
 @click.option("--seconds", type=Number(5, 3600), default=120.0, help="Of each measurement, at most.")
 @click.option("--rounds", type=Whole(1, 20), default=3)
-def main(
-    data_dir: Path,
-    arms: Sequence[str],
-    rates: Sequence[float],
-    delay_ms: float,
-    workers: int,
-    straggler: str,
-    local_steps: int,
-    loss: float,
-    seconds: float,
-    rounds: int,
-) -> None:
+@click.option("--torch-python", type=click.Path(exists=True, path_type=Path), help="Python of the arm torchft.")
+@click.option("--output", type=OUTPUT_FILE, help="Keep the figures as a record in this JSON file.")
+def main(arms: Sequence[str], rates: Sequence[float], rounds: int, output: Path | None, **options: Any) -> None:
     """Print a table of arms and links: time to a loss and megabytes for it, as median (lowest to highest)."""
+    setting = Setting(**options)
     for arm in arms:
-        mode, _, wire = arm.partition(":")
         try:
-            build_config(overrides={"mode.name": mode, "model.name": NETWORK, "cluster.wire": wire or "float32"})
+            build_config(overrides=setting.values(arm, seed=0))
         except UserError as error:
             raise UserError(f"--arms: got '{arm}': {error}") from error
+        if arm == TORCHFT and setting.torch_python is None:
+            raise UserError(f"--arms: got '{arm}': give its Python as --torch-python")
     found: dict[tuple[float, str], list[Measured]] = {}
+    columns = {
+        "link": Column(heading="link [Mbit/s]"),
+        "arm": Column(heading="arm"),
+        "seconds": Column(heading=f"seconds to a loss of {setting.loss:g}", digits=1),
+        "megabytes": Column(heading="MB to it", digits=1),
+        "rate": Column(heading="examples/s"),
+        "reached": Column(heading="reached"),
+    }
     with scratch() as folder:
         for number, rate, arm in product(range(rounds), rates, arms):
-            mode, _, wire = arm.partition(":")
-            options = [*RULE, "--mode", mode, "--set", f"cluster.wire={wire or 'float32'}", "--seed", str(number)]
-            options += ["--set", f"cluster.straggler={straggler}", "--data-dir", str(data_dir)]
-            if MODES[mode].takes_local_steps:
-                options += ["--set", f"mode.local_steps={local_steps}"]
             place = folder / f"{number}-{rate:g}-{arm.replace(':', '-')}"
-            measured = _measure(place, mode, workers, options, rate, delay_ms, loss, seconds)
+            measure = _measure_torchft if arm == TORCHFT else _measure
+            measured = measure(place, arm, number, rate, setting)
             found.setdefault((rate, arm), []).append(measured)
             print_line(f"round {number}, {rate:g} Mbit/s, {arm}: {measured}")
-    print_line(f"\n| Mbit/s | arm | s to a loss of {loss:g} | MB | examples/s | reached |")
-    print_line("|---:|---|---|---|---|---:|")
-    for (rate, arm), all_rounds in found.items():
-        print_line(f"| {rate:g} | {arm} | {_row(all_rounds)} |")
+            record = keep(output, [_row(*which, all_rounds) for which, all_rounds in found.items()], columns)
+    print_table(record)
 
 
-def _row(rounds: Sequence[Measured]) -> str:
+def _row(rate: float, arm: str, rounds: Sequence[Measured]) -> dict[str, Any]:
     there = [one for one in rounds if one.seconds is not None]
-    cells = [
-        _spread(one.seconds for one in there if one.seconds is not None),
-        _spread(one.examples * one.bytes_per_example / 1e6 for one in there),
-        _spread(one.examples_per_second for one in rounds),
-        f"{len(there)} of {len(rounds)}",
-    ]
-    return " | ".join(cells)
+    return {
+        "link": f"{rate:g}",
+        "arm": arm,
+        "seconds": [one.seconds for one in there] or "–",
+        "megabytes": [one.examples * one.bytes_per_example / 1e6 for one in there] or "–",
+        "rate": [one.examples_per_second for one in rounds],
+        "reached": f"{len(there)} of {len(rounds)}",
+    }
 
 
-def _spread(values: Iterable[float]) -> str:
-    known = list(values)
-    return f"{statistics.median(known):,.0f} ({min(known):,.0f}–{max(known):,.0f})" if known else "–"
-
-
-def _measure(
-    folder: Path,
-    mode: str,
-    workers: int,
-    options: Sequence[str],
-    rate_mbit: float,
-    delay_ms: float,
-    loss: float,
-    seconds: float,
-) -> Measured:
+def _measure(folder: Path, arm: str, seed: int, rate_mbit: float, setting: Setting) -> Measured:
     """Train on hosts until the loss is reached or the time is over."""
-    shared = ("--dataset", "cifar10", "--model", NETWORK, "--precision", "float32", "--steps", str(MOST_STEPS))
-    types = [kind for kind in (CHIEF, PS, WORKER) if kind in MODES[mode].tasks]
-    training = training_on_hosts(
-        folder, types, workers, 1, (*shared, *options), lambda machine: machine.slow(f"{rate_mbit:g}mbit", delay_ms)
-    )
-    with training as (run, machines):
+    values = setting.values(arm, seed)
+    options = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    types = [kind for kind in (CHIEF, PS, WORKER) if kind in MODES[values["mode.name"]].tasks]
+    slow = _slowed(rate_mbit, setting)
+    with training_on_hosts(folder, types, setting.workers, 1, options, slow) as (run, machines):
         rows: list[dict[str, Any]] = []
 
         def begun() -> bool:
@@ -141,29 +158,125 @@ def _measure(
             return bool(rows) and rows[-1]["applied"] > 0
 
         wait(run, begun, STARTED_WITHIN_S)
-        sent, is_over = _sent(machines), after(seconds)
+        sent, is_over = _sent(machines), after(setting.seconds)
         # A row has the mean loss of the newest updates, which comes to the loss before the mean of more examples does.
-        wait(run, lambda: begun() and (is_over() or (rows[-1]["loss"] or loss) < loss - BELOW), seconds + 1)
+        wait(
+            run,
+            lambda: begun() and (is_over() or (rows[-1]["loss"] or setting.loss) < setting.loss - BELOW),
+            setting.seconds + 1,
+        )
         sent = _sent(machines) - sent
         run.interrupt()
         wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
-    return _read(read_csv(run.files.updates), sent, loss)
+    updates = read_csv(run.files.updates)
+    return _read(updates["applied_time"], updates["examples"], updates["loss"], sent, setting.loss)
 
 
-def _read(updates: np.ndarray, sent: int, loss: float) -> Measured:
-    updates = np.sort(updates, order="applied_time")
-    times, examples = updates["applied_time"] - updates["applied_time"][0], np.cumsum(updates["examples"])
-    sums = np.concatenate([[0.0], np.cumsum(updates["loss"] * updates["examples"])])
-    first = np.searchsorted(examples, examples - WINDOW, side="right")
-    before = np.concatenate([[0.0], examples])[first]
-    means = (sums[1:] - sums[first]) / (examples - before)
-    reached = np.flatnonzero((means <= loss) & (examples >= WINDOW))
+def _slowed(rate_mbit: float, setting: Setting) -> Callable[[Host], None]:
+    return lambda machine: machine.slow(f"{rate_mbit:g}mbit", setting.delay_ms)
+
+
+# The arm torchft: a lighthouse on the first host, a program of its own on each other.
+
+
+def _measure_torchft(folder: Path, arm: str, seed: int, rate_mbit: float, setting: Setting) -> Measured:
+    """Train with torchft's DiLoCo on hosts until the loss is reached or the time is over."""
+    with _torchft_on_hosts(folder, arm, seed, _slowed(rate_mbit, setting), setting) as (outputs, alive, machines):
+        rows = np.zeros((0, 3))
+
+        def has_begun() -> bool:
+            return all(len(_lines(output)) >= setting.local_steps for output in outputs)
+
+        def is_there() -> bool:
+            nonlocal rows
+            rows = np.concatenate([_lines(output) for output in outputs])
+            newest = rows[np.argsort(rows[:, 0])][-WINDOW // 128 :, 2]
+            return bool(newest.mean() < setting.loss - BELOW)
+
+        _until(has_begun, STARTED_WITHIN_S, alive)
+        sent, is_over = _sent(machines), after(setting.seconds)
+        _until(lambda: is_there() or is_over(), setting.seconds + 10, alive)
+        sent = _sent(machines) - sent
+    # The others' first row is of a whole period, at the time when its push was applied.
+    begun = min(_lines(output)[setting.local_steps - 1, 0] for output in outputs)
+    times, examples, losses = rows.T
+    return _read(np.maximum(times, begun), examples, losses, sent, setting.loss)
+
+
+@contextmanager
+def _torchft_on_hosts(
+    folder: Path, arm: str, seed: int, prepare: Callable[[Host], None], setting: Setting
+) -> Iterator[tuple[list[Path], list[subprocess.Popen[bytes]], list[Host]]]:
+    """Start the programs; yield the files that they write, the processes and the hosts. All end after the block."""
+    config = build_config(overrides=setting.values(arm, seed))
+    packed = resolve_data(config.data, notify=print_line)
+    run_dir = RunDir.create(folder)
+    run_dir.config.write_text(complete_config(config, packed).model_dump_json(), encoding="utf-8")
+    write_pointer(run_dir.dataset, packed)
+    python = str(setting.torch_python)
+    slower = {slow.worker: slow.factor for slow in parse_stragglers(setting.straggler).slow}
+    with hosts(setting.workers + 1) as machines:
+        for machine in machines:
+            prepare(machine)
+
+        def start(machine: Host, words: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+            own = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(IMPORT_FOLDER)}
+            with output.open("wb") as file:
+                return machine.popen(words, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+        first, *others = machines
+        lighthouse = Path(python).with_name("torchft_lighthouse")
+        many = ("--min_replicas", str(setting.workers), "--bind", f"[::]:{LIGHTHOUSE_PORT}")
+        processes = [start(first, [str(lighthouse), *many], folder / "lighthouse.out")]
+        outputs = []
+        for rank, machine in enumerate(others):
+            outputs.append(folder / f"steps-{rank}.csv")
+            outputs[-1].touch()
+            arguments = {
+                "run_dir": str(folder),
+                "rank": rank,
+                "workers": setting.workers,
+                "lighthouse": f"http://{first.address}:{LIGHTHOUSE_PORT}",
+                "address": machine.address,
+                "slower": slower.get(rank, 1.0),
+                "output": str(outputs[-1]),
+            }
+            words = [python, "-m", "benchmarks.torchft_diloco", json.dumps(arguments)]
+            processes.append(start(machine, words, folder / f"worker-{rank}.out"))
+        yield outputs, processes, machines
+
+
+def _lines(output: Path) -> np.ndarray:
+    """Return the whole lines of a file, float64 [k, 3]: unix seconds, examples, loss."""
+    whole = output.read_text(encoding="utf-8").split("\n")[:-1]
+    return np.array([[float(value) for value in line.split(",")] for line in whole]).reshape(-1, 3)
+
+
+def _until(condition: Callable[[], bool], within_s: float, processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Wait for a condition. Raises RunFailed after `within_s`, and where one of the processes has ended."""
+    is_over, alive = after(within_s), list(processes)
+    while not condition():
+        ended = [process.returncode for process in alive if process.poll() is not None]
+        if ended or is_over():
+            raise RunFailed(f"torchft's training did not go on as it should; exit codes of its programs: {ended}")
+        time.sleep(0.2)
+
+
+def _read(times: np.ndarray, examples: np.ndarray, losses: np.ndarray, sent: int, loss: float) -> Measured:
+    """Return the figures of a training. The arrays have an element an update; `sent`: the bytes of all updates."""
+    times, examples, losses = (values[np.argsort(times, kind="stable")] for values in (times, examples, losses))
+    times, total = times - times[0], np.cumsum(examples)
+    sums = np.concatenate([[0.0], np.cumsum(losses * examples)])
+    first = np.searchsorted(total, total - WINDOW, side="right")
+    before = np.concatenate([[0.0], total])[first]
+    means = (sums[1:] - sums[first]) / (total - before)
+    reached = np.flatnonzero((means <= loss) & (total >= WINDOW))
     place = reached[0] if reached.size else -1
     return Measured(
         float(times[place]) if reached.size else None,
-        int(examples[place]),
-        float(examples[-1] / max(times[-1], 1e-9)),
-        sent / float(examples[-1]),
+        int(total[place]),
+        float(total[-1] / max(times[-1], 1e-9)),
+        sent / float(total[-1]),
         float(means[-1]),
     )
 

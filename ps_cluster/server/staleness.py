@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import RuleSettings, StalenessMethod, StalenessSettings
-from ps_cluster.config.registry import Factor, Fraction, tf
+from ps_cluster.config.registry import Factor, Fraction, Momentum, tf
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 """(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""
@@ -354,6 +354,61 @@ def corrected_momentum(momentum: float, workers: int) -> float:
       workers: M, 1 or more, with about the same speed.
     """
     return max(0.0, momentum - (1 - 1 / workers))
+
+
+# Staleness method ordered_momentum.
+
+
+class OrderedSettings(StalenessSettings):
+    momentum: Momentum = Field(default=0.9, description="beta of the paper")
+
+
+class OrderedMomentum(Correction):
+    """Momentum in which a gradient has the place of its pull, not of its push.
+
+    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). The gradients of K pulls in a row
+    are a bucket, with K the number of workers. b is the newest bucket, d how many buckets ago the gradient g was pulled:
+
+      b grows:  w <- w - η β u,  u <- β u
+      then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
+
+    So once all gradients of all buckets have come, w is what momentum with batches of K gradients makes of them, in whatever
+    order they came. In the paper u has the factor η, so a rate that changes leaves what u holds as it was; here it acts on
+    that too, as with rule `momentum`. The paper's text was not available: the test checks that order of arrival does not count.
+    """
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self._workers = workers
+        self.slots = {"ordered": tf.Variable(tf.zeros_like(weights), trainable=False)}
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        slot, beta = self.slots["ordered"], self._settings.momentum
+        bucket = self._bucket(arrival.now)
+        grows = bucket > self._bucket(arrival.now - 1)
+        late = tf.cast(bucket - self._bucket(arrival.pulled), gradient.dtype)
+        power = beta**late
+        faded = tf.where(grows, beta, 1.0) * slot.read_value()
+        moved = tf.where(grows, faded, tf.zeros_like(faded)) + (1 - beta * power) / (1 - beta) * gradient
+        with tf.control_dependencies([slot.assign(faded + power * gradient, read_value=False)]):
+            return tf.identity(moved), None
+
+    def _bucket(self, version: tf.Tensor) -> tf.Tensor:
+        return (version + self._workers - 1) // self._workers
+
+
+class Ordered(StalenessMethod):
+    name = "ordered_momentum"
+    says = "momentum of its own, in which a late gradient has the place of its pull"
+    Settings = OrderedSettings
+    correction = OrderedMomentum
+
+    def check(self, config: RunConfig) -> None:
+        if config.optimizer.rule != "sgd":
+            raise ValueError(
+                f"optimizer.rule: got '{config.optimizer.rule}': staleness.method ordered_momentum has momentum of its own: "
+                "choose sgd"
+            )
 
 
 # Staleness method predict.

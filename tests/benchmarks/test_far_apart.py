@@ -15,24 +15,30 @@ def rows(losses, examples=4_000, every_s=2.0):
     return table
 
 
+def read(table, **others):
+    return far_apart._read(table["applied_time"], table["examples"], table["loss"], **others)
+
+
 def test_the_loss_is_reached_when_the_mean_of_the_last_examples_is():
     updates = rows([2.0, 1.2, 1.9, 1.3, 1.1])  # means of two rows: 1.6, 1.55, 1.6, 1.2
     for order in (updates, updates[::-1]):  # the rows of several workers are not in the order of their times
-        measured = far_apart._read(order, sent=60_000, loss=1.55)
+        measured = read(order, sent=60_000, loss=1.55)
         assert (measured.seconds, measured.examples) == (4.0, 12_000)
         assert (measured.examples_per_second, measured.bytes_per_example) == (20_000 / 8, 3.0)
         assert measured.loss == pytest.approx(1.2)
 
 
 def test_fewer_examples_than_the_mean_needs_reach_nothing():
-    assert far_apart._read(rows([0.1]), sent=1, loss=1.0).seconds is None
-    assert far_apart._read(rows([3.0, 3.0]), sent=1, loss=1.0).seconds is None
+    assert read(rows([0.1]), sent=1, loss=1.0).seconds is None
+    assert read(rows([3.0, 3.0]), sent=1, loss=1.0).seconds is None
 
 
-def test_rounds_become_a_median_with_its_range_and_how_many_reached_the_loss():
+def test_a_row_has_the_rounds_that_reached_the_loss_and_says_how_many_did():
     rounds = [far_apart.Measured(seconds, 1_000_000, 10.0, 3.0, 1.5) for seconds in (10.0, 30.0, 20.0, None)]
-    assert far_apart._row(rounds) == "20 (10–30) | 3 (3–3) | 10 (10–10) | 3 of 4"
-    assert far_apart._row([rounds[-1]]) == "– | – | 10 (10–10) | 0 of 1"
+    row = far_apart._row(100.0, "async", rounds)
+    assert (row["link"], row["seconds"], row["megabytes"], row["reached"]) == ("100", [10, 30, 20], [3, 3, 3], "3 of 4")
+    assert row["rate"] == [10] * 4
+    assert far_apart._row(10.0, "async", rounds[-1:])["seconds"] == "–"
 
 
 @pytest.mark.parametrize(("arm", "setting"), [("nothing:int8", "mode.name"), ("async:foo", "cluster.wire")])

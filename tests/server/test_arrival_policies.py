@@ -93,6 +93,35 @@ def test_only_gradients_of_the_newest_weights_are_gathered():
     assert state_of(store)["weights"] == weights_after(*means)
 
 
+@pytest.mark.parametrize("slices", [1, 3])
+def test_with_ordered_momentum_a_gradient_has_the_place_of_its_pull(slices):
+    """Worker 2 is slow: the gradient that it pulled first comes in bucket 2. By hand, with three workers and beta 0.5."""
+    store = store_of("ordered_momentum", slices, momentum=0.5)
+    g = GRADIENTS
+    pushed(store, (0, 0), (1, 0))
+    assert state_of(store)["weights"] == weights_after(1.5 * g[0], 1.5 * g[1]), "with version 1 bucket 1 begins"
+    pushed(store, (3, 1), (4, 2), (5, 2), (2, 0))  # arrivals 2, 3, 4 and 5; with the fifth bucket 2 begins
+    first, second = g[0] + g[1] + g[2], g[3] + g[4] + g[5]
+    assert state_of(store)["weights"] == weights_after(first * (1 + 0.5 + 0.25), second * (1 + 0.5))
+
+
+def test_ordered_momentum_ends_where_momentum_with_batches_of_k_gradients_does():
+    """Of any order of arrival, once all gradients of the buckets are there."""
+    buckets = GRADIENTS[:9].reshape(3, 3, LENGTH)  # pulled at versions 0 | 1 to 3 | 4 to 6
+    pulls = [0, 0, 0, 1, 2, 3, 4, 5, 6]
+    velocity, weights = np.zeros(LENGTH), START
+    for bucket in buckets:
+        velocity = 0.5 * velocity + bucket.sum(axis=0)
+        weights = weights - RATE * velocity
+    velocity, weights = 0.5 * velocity, weights - RATE * 0.5 * velocity  # bucket 3 has begun with arrival 7
+    for order in ([0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 1, 3, 4, 2, 6, 5, 8, 7]):
+        store = store_of("ordered_momentum", momentum=0.5)
+        pushed(store, *((step, pulls[step]) for step in order))
+        arrays = state_of(store)
+        assert arrays["weights"] == pytest.approx(weights, abs=1e-5)
+        assert arrays["slot_ordered"] == pytest.approx(velocity, abs=1e-5)
+
+
 def pulled_and_pushed(store, *events):
     """Carry out "<0" (worker 0 pulls) and "0>" (it pushes twice what it pulled); return what was pulled, in order."""
     held, seen = {}, []

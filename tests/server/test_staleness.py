@@ -22,7 +22,7 @@ BEGINNING = InitialState(START, np.ones(LENGTH, np.float32), statistics=NOTHING,
 RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from update to update, weight decay
 MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
-ARRIVALS = ("drop", "gather", "same_version", "predict")  # tests/server/test_arrival_policies.py
+ARRIVALS = ("drop", "gather", "same_version", "ordered_momentum", "predict")  # tests/server/test_arrival_policies.py
 CORRECTING = [name for name in METHODS.names if name not in ("none", "momentum", *ARRIVALS)]
 WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 
