@@ -10,6 +10,8 @@ output is one step: unix seconds, examples, loss.
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -23,7 +25,7 @@ from torchft.local_sgd import DiLoCo
 
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.bench.ddp import batches, build
+from ps_cluster.tools.bench.ddp import KEEP_MEMORY, batches, build
 
 LONGEST_WAIT = timedelta(seconds=300)
 
@@ -38,6 +40,7 @@ def main(
     output: str,
 ) -> None:
     """Train until it is killed. `slower`: how many times longer a step takes on purpose. `address`: of this host."""
+    socket.gethostname = lambda: address  # torchft tells it to the others; all hosts here have the machine's name
     files = RunDir.open(Path(run_dir))
     config = json.loads(files.config.read_text())
     torch.set_num_threads(1)
@@ -70,8 +73,9 @@ def main(
         quorum_timeout=LONGEST_WAIT,
     )
     stream = batches(load_pointed(files.dataset), config, rank, workers)
-    with open(output, "w", encoding="utf-8") as rows, DiLoCo(
-        manager, [network], inner, outer, sync_every=settings["local_steps"]
+    with (
+        open(output, "w", encoding="utf-8") as rows,
+        DiLoCo(manager, [network], inner, outer, sync_every=settings["local_steps"]),
     ):
         while True:
             asked = time.monotonic()
@@ -88,4 +92,7 @@ def main(
 
 
 if __name__ == "__main__":
+    if not KEEP_MEMORY.items() <= os.environ.items():  # only a process that starts with them obeys
+        words = (sys.executable, "-m", "benchmarks.torchft_diloco", *sys.argv[1:])
+        os.execve(sys.executable, words, os.environ | KEEP_MEMORY)
     main(**json.loads(sys.argv[1]))
