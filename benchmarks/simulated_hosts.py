@@ -1,7 +1,7 @@
 """Check `simulate` against clusters of hosts with slow links, each task on a host of its own.
 
     python -m benchmarks.simulated_hosts --workers 1,2,4,8 --ps 1,2,4
-    python -m benchmarks.simulated_hosts --workers 4 --ps 1 --modes async,diloco --local-steps 16 --rate-mbit 10
+    python -m benchmarks.simulated_hosts --workers 4 --ps 1 --modes async,diloco --local-steps 16 --rate-mbit 10 --delay-ms 12.5
 
 All hosts are network namespaces of this machine and share its cores. So batches are small and each
 worker waits in every step: links decide, not cores. The costs are those of one worker without slow links. Then each
@@ -51,6 +51,7 @@ STARTED_WITHIN_S, ENDED_WITHIN_S, SETTLES_S = 240.0, 120.0, 5.0
 @click.option("--modes", type=CommaList(NameOf(MODES)), default="async")
 @click.option("--local-steps", type=Whole(1, 1000), default=16, help="Of modes that take some.")
 @click.option("--rate-mbit", type=Number(1, 10_000), default=100.0)
+@click.option("--delay-ms", type=Number(0, 1000), default=0.0, help="Of each link, one way; two links make a path.")
 @click.option("--sleep", "sleep_s", type=Number(0, 10), default=0.2, help="Of each worker in each step, in seconds.")
 @click.option("--seconds", type=Number(5, 600), default=20.0, help="Of each measurement.")
 def main(
@@ -59,6 +60,7 @@ def main(
     modes: tuple[str, ...],
     local_steps: int,
     rate_mbit: float,
+    delay_ms: float,
     sleep_s: float,
     seconds: float,
 ) -> None:
@@ -71,8 +73,9 @@ def main(
             steps = local_steps if MODES[mode].takes_local_steps else 1
             slow = ";".join(f"{worker}:+{sleep_s * steps}s" for worker in range(count))
             in_mode = ("--mode", mode, *(("--set", f"mode.local_steps={steps}") if steps > 1 else ()))
-            measured = _measured(folder / f"{count}-{many}-{mode}", count, many, in_mode, rate_mbit, slow, seconds)
-            links = Links(rate_mbit * 1e6 / 8, LATENCY_S)
+            place = folder / f"{count}-{many}-{mode}"
+            measured = _measured(place, count, many, in_mode, (f"{rate_mbit}mbit", delay_ms), slow, seconds)
+            links = Links(rate_mbit * 1e6 / 8, LATENCY_S + 2 * delay_ms / 1000)
             cluster = SimulatedCluster(count, many, links, mode=mode, stragglers=parse_stragglers(slow))
             print_line(_row(mode, predict(costs.with_local_steps(steps), cluster), *measured))
 
@@ -88,14 +91,20 @@ def _costs(root: Path) -> Costs:
 
 
 def _measured(
-    folder: Path, workers: int, servers: int, mode: tuple[str, ...], rate_mbit: float, straggler: str, seconds: float
+    folder: Path,
+    workers: int,
+    servers: int,
+    mode: tuple[str, ...],
+    link: tuple[str, float],
+    straggler: str,
+    seconds: float,
 ) -> tuple[float, float]:
-    """Return examples/s and mean staleness of a cluster with slow links."""
+    """Return examples/s and mean staleness of a cluster with slow links. `link`: as `Host.slow` takes it."""
     options = (*TRAINING, *mode, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
     with training_on_hosts(folder, (CHIEF, PS, WORKER), workers, servers, options) as (run, machines):
         wait(run, lambda: any(row["applied"] > workers for row in run.new_rows()), STARTED_WITHIN_S)
         for machine in machines:
-            machine.slow(f"{rate_mbit}mbit")
+            machine.slow(*link)
         wait(run, after(SETTLES_S), SETTLES_S + 1)
         began = time.time()
         wait(run, after(seconds), seconds + 1)

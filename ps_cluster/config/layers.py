@@ -361,10 +361,12 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
 
 
 def _staleness_method(settings: Layer) -> NamedLayer:
-    """Return a layer with the staleness method of the chosen rule; an empty one where the mode has no such methods."""
+    """Return a layer with the staleness method of the chosen rule; an empty one where the servers do not use that rule."""
     chosen = chosen_kinds(settings)
     rule, mode = chosen.get("optimizer"), chosen.get("mode")
-    if isinstance(rule, OptimizerRule) and isinstance(mode, Mode) and uses(mode.name, "staleness.method"):
+    if not (isinstance(rule, OptimizerRule) and isinstance(mode, Mode)) or mode.takes_local_steps:
+        return NamedLayer("", {})
+    if uses(mode.name, "staleness.method"):
         return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})
     return NamedLayer("", {})
 

@@ -311,7 +311,7 @@ class StalenessSettings(Section):
     """The section `staleness` of a configuration. A method adds settings of its own in a subclass."""
 
     method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))] = Field(
-        description="How stale gradients are corrected, in mode async."
+        description="What is done about gradients that come late."
     )
 
 
@@ -324,11 +324,12 @@ class StalenessMethod:
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the `server.staleness.Correction` that corrects gradients in a slice, or "module:class" of it.
       drops: whether it may drop gradients, so that a worker that lives may have no update for long.
+      takes_periods: whether it also suits what a period of local steps brings, in place of a gradient.
     """
 
     name = ""
     says = ""
-    drops = False
+    drops = takes_periods = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: Any = Part.CORRECTION
 

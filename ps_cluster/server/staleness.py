@@ -140,6 +140,7 @@ class WithBackups(Correction):
 class NoCorrection(StalenessMethod):
     name = "none"
     says = "stale gradients are applied as they are"
+    takes_periods = True
 
 
 # Staleness method inverse.
@@ -161,6 +162,7 @@ class InverseStaleness(Correction):
 class Inverse(StalenessMethod):
     name = "inverse"
     says = "a gradient counts for 1 / staleness"
+    takes_periods = True
     correction = InverseStaleness
 
 
@@ -188,6 +190,7 @@ class DelayAdaptive(Correction):
 class AdaptiveToDelay(StalenessMethod):
     name = "delay_adaptive"
     says = "a gradient that is later than the number of workers counts for less"
+    takes_periods = True
     correction = DelayAdaptive
 
 
@@ -489,6 +492,7 @@ class DroppedWhenLate(Correction):
 class Drop(StalenessMethod):
     name = "drop"
     says = "a gradient that is too many versions old is dropped, and its step computed again"
+    takes_periods = True
     Settings = DropSettings
     correction = DroppedWhenLate
     drops = True
@@ -509,8 +513,9 @@ class GatherSettings(StalenessSettings):
 class Gathered(Correction):
     """Changes the weights with every K-th gradient, by the mean of K, each scaled by 1 / sqrt(1 + τ).
 
-    FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1). τ counts the changes of the weights between the pull and the
-    push. Up to K - 1 gradients at the end of a training change nothing. They are in checkpoints meanwhile.
+    FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1), there with what several local steps bring, as here in mode
+    diloco. τ counts the changes of the weights between the pull and the push. Up to K - 1 gradients at the end of a training
+    change nothing. They are in checkpoints meanwhile.
     """
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
@@ -529,6 +534,7 @@ class Gathered(Correction):
 class Gather(StalenessMethod):
     name = "gather"
     says = "the weights change with every K gradients, which count for less the later they come"
+    takes_periods = True
     Settings = GatherSettings
     correction = Gathered
 
@@ -555,6 +561,7 @@ class GatheredOfOneVersion(Gathered):
 class SameVersion(StalenessMethod):
     name = "same_version"
     says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
+    takes_periods = True
     Settings = GatherSettings
     correction = GatheredOfOneVersion
     drops = True

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import METHODS
+from ps_cluster.config.modes import METHODS, RULES
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.registry import import_object
@@ -384,7 +384,7 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
       activations: bytes of all floats of a forward pass of a batch.
     """
     whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
-    copies = WORKER_COPIES * whole + LEADER_COPIES
+    copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
     if config.on_parameter_servers or config.mode_kind.shares_steps:
         copies += SERVER_COPIES  # all slices together hold the weights once
     if config.cluster.evaluator:
@@ -398,6 +398,16 @@ def kept_for_workers(config: RunConfig) -> int:
     of_mode = (kind.worker_vectors + kind.worker_slots) * config.training_workers
     of_method = (method.worker_vectors + method.worker_slots) * config.most_workers
     return of_mode + of_method + (delay + 1 if delay > 0 else 0)
+
+
+def kept_by_worker(config: RunConfig) -> int:
+    """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
+
+    With local steps: its optimizer's slots, which are there twice more while they are written to a file. Where pushes lose
+    values: what the last one left out.
+    """
+    slots = len(import_object(RULES[config.optimizer.rule].update).slot_names)
+    return 3 * slots * config.mode_kind.takes_local_steps + config.loses_of_pushes
 
 
 def _kinds(config: RunConfig) -> tuple[type[ParameterShard], type[Correction]]:

@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY, LOCAL_STATES
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.shard import APPLIED, DROPPED, InitialState
 from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
@@ -145,6 +146,74 @@ def test_with_momentum_in_every_push_the_outer_step_is_pytorchs_nesterov():
         momentum = 0.8 * momentum + gradient  # torch.optim.SGD, nesterov=True
         weights = weights - 0.3 * (gradient + 0.8 * momentum)
         assert seen[number] == pytest.approx(weights, rel=1e-4, abs=1e-5)
+
+
+def stale(method, **settings):
+    values = {"mode.name": "diloco", "mode.momentum_every": 1, "staleness.method": method}
+    return values | {f"staleness.{name}": value for name, value in settings.items()}
+
+
+def late(store, *turns):
+    """Push the outer gradient of each (step, version pulled); return the outcomes."""
+    nothing = pull(store).statistics
+    given = [tf.constant(gradient, tf.float32) for gradient in GRADIENTS]
+    outcomes = [
+        store.push(identity(step), identity([version]), given[step], nothing, row(worker=step % 3))
+        for step, version in turns
+    ]
+    return [int(outcome[0]) for outcome in outcomes]
+
+
+def nesterov(*gradients):
+    weights, momentum = START.copy(), np.zeros(LENGTH)
+    for gradient in gradients:
+        momentum = 0.9 * momentum + gradient
+        weights = weights - 0.7 * (gradient + 0.9 * momentum)
+    return pytest.approx(weights, rel=1e-4, abs=1e-5)
+
+
+def test_a_late_period_counts_as_the_staleness_method_says():
+    store = make_store(kind=AsynchronousOuterShard, values=stale("inverse"), rule="sgd")
+    late(store, (0, 0), (1, 0), (2, 0))
+    assert state_of(store)["weights"] == nesterov(GRADIENTS[0], GRADIENTS[1], GRADIENTS[2] / 2)
+    store = make_store(kind=AsynchronousOuterShard, values=stale("drop", max_delay=2), rule="sgd")
+    assert late(store, (0, 0), (1, 0), (2, 0), (2, 2)) == [APPLIED, APPLIED, DROPPED, APPLIED]
+    assert state_of(store)["weights"] == nesterov(*GRADIENTS[:3])
+
+
+def test_periods_are_gathered_and_the_outer_step_is_of_their_mean():
+    """FedBuff, with momentum on the server."""
+    values = stale("gather", gather=2)
+    store, other = (make_store(kind=AsynchronousOuterShard, values=values, rule="sgd") for _ in range(2))
+    late(store, (0, 0), (1, 0), (2, 1))
+    assert state_of(store)["weights"] == nesterov(GRADIENTS[:2].mean(axis=0)), "of three, one waits for another"
+    other.restore(state_of(store))
+    late(other, (3, 2))
+    second = (GRADIENTS[2] / np.sqrt(2) + GRADIENTS[3]) / 2
+    assert state_of(other)["weights"] == nesterov(GRADIENTS[:2].mean(axis=0), second)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"staleness.method": "predict"},
+            "mode diloco takes none, inverse, delay_adaptive, drop, gather and same_version",
+        ),
+        (
+            {"staleness.method": "drop", "mode.fragments": True, "cluster.parameter_servers": 2},
+            "mode diloco with mode.fragments takes none, inverse, delay_adaptive and gather",
+        ),
+    ],
+)
+def test_a_staleness_method_that_does_not_suit_periods_is_refused(values, told):
+    with pytest.raises(UserError, match=told):
+        config_of(**values)
+
+
+def test_the_staleness_method_of_the_inner_rule_is_not_that_of_the_outer_one():
+    methods = [config_of(mode, **{"optimizer.rule": "adam"}).staleness.method for mode in ("diloco", "sync-diloco")]
+    assert methods == ["none", "none"] and RULES["adam"].staleness_method == "predict"
 
 
 def test_a_restored_server_goes_on_with_the_gradients_that_it_has_gathered():

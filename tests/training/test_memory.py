@@ -38,6 +38,23 @@ def test_each_further_worker_takes_copies_of_the_weights_and_its_activations():
     assert three - two == session.WORKER_COPIES * 4 * 10**6 + 10**7
 
 
+@pytest.mark.parametrize(
+    ("values", "vectors"),
+    [
+        ({"mode.name": "sync-diloco", "optimizer.rule": "adam"}, 3 * 2),
+        ({"mode.name": "sync-diloco", "optimizer.rule": "momentum"}, 3),
+        ({"cluster.wire": "int8"}, 1),
+        ({"mode.name": "diloco", "optimizer.rule": "adam", "cluster.wire": "top_k"}, 3 * 2 + 1),
+    ],
+)
+def test_what_a_worker_keeps_from_one_exchange_to_the_next_is_counted(values, vectors):
+    def of_a_worker(values):
+        two, three = (session.needed_bytes(config(**values | {"cluster.workers": n}), 10**6, 0) for n in (2, 3))
+        return three - two
+
+    assert of_a_worker(values) == of_a_worker({}) + vectors * 4 * 10**6
+
+
 def test_a_mode_without_parameter_servers_and_a_run_without_evaluator_need_less():
     usual = session.needed_bytes(config(), 10**6, 0)
     assert session.needed_bytes(config(**{"mode.name": "sync"}), 10**6, 0) < usual

@@ -15,12 +15,13 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import ModeSettings
+from ps_cluster.config.modes import METHODS, ModeSettings
 from ps_cluster.config.registry import Momentum, tf
 from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.sections import listed
 from ps_cluster.server.compression import ErrorFeedback
 from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore, Push, after, now_after
-from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.server.update_rules import UpdateRule, times
 from ps_cluster.training.modes.local_steps import (
     LocalMode,
     LocalOptimizer,
@@ -77,7 +78,7 @@ class DelayedNesterov(UpdateRule):
     N = 1 it is Nesterov's momentum as PyTorch has it, the usual outer step: m ← βm + g; θ ← θ - ε [βm + g].
     """
 
-    slot_names = ("momentum", "gathered")
+    slot_names = ("momentum", "delta")
 
     def __init__(self, config: RunConfig, weights: tf.Variable, *, every: int, spread: float):
         """Create the slots. `every`: N. `spread`: c."""
@@ -89,16 +90,17 @@ class DelayedNesterov(UpdateRule):
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        momentum, gathered = (self.slots[name].read_value() for name in self.slot_names)
-        gathered += gradient
+        momentum, delta = (self.slots[name].read_value() for name in self.slot_names)
+        gradient = times(share, gradient)
+        delta += gradient
         every, spread = self._every, self._spread
         due = tf.equal((updates_before + 1) % every, 0)
-        momentum = tf.where(due, self._momentum * momentum + gathered / every, momentum)
+        momentum = tf.where(due, self._momentum * momentum + delta / every, momentum)
         weight = tf.where(due, 1 - spread * every + spread, spread) * self._momentum
         return tf.group(
             self._weights.assign_sub(learning_rate * (weight * momentum + gradient / every), read_value=False),
             self.slots["momentum"].assign(momentum, read_value=False),
-            self.slots["gathered"].assign(tf.where(due, tf.zeros_like(gathered), gathered), read_value=False),
+            self.slots["delta"].assign(tf.where(due, tf.zeros_like(delta), delta), read_value=False),
         )
 
 
@@ -291,6 +293,7 @@ class Diloco(LocalMode):
     name = "diloco"
     says = "workers train by themselves for many steps; each such period is one outer step, as it arrives"
     Settings = DilocoSettings
+    ignores = LocalMode.ignores - {"staleness"}
     pins_workers = True
     rated_as = "single"
     unlabelled = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
@@ -307,6 +310,13 @@ class Diloco(LocalMode):
                 f"mode.fragments: got true: it needs from 2 to mode.local_steps, {settings.local_steps}, parameter servers "
                 f"(there are {servers}), and no mode.dynamic_steps"
             )
+        name, method = config.staleness.method, METHODS[config.staleness.method]
+        if not method.takes_periods or (method.drops and settings.fragments):
+            suitable = [
+                f"{one.name}" for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)
+            ]
+            with_ = " with mode.fragments" if method.takes_periods else ""
+            raise ValueError(f"staleness.method: got '{name}': mode diloco{with_} takes {listed(suitable)}")
         every = settings.momentum_every or config.cluster.workers
         if settings.momentum_spread > 1 / every:
             raise ValueError(
