@@ -6,8 +6,8 @@
 Each task is on a host of its own: a network namespace of this machine. All links are slow before training begins. The hosts
 share this machine's cores, so the times of the computation are not those of as many machines. The arms take turns. Each has
 the rate that its mode has in the network's recipe, from the first step to the last. The loss is the mean training loss of the
-last `WINDOW` examples, with local steps that of each worker's own weights; bytes are those that all hosts have sent, headers
-included. ENV has benchmarks/requirements-ddp.txt and requirements-torchft.txt.
+last `WINDOW` examples, with local steps that of each worker's own weights, known when the period's exchange is done. Bytes
+are those that all hosts have sent, headers included. ENV has benchmarks/requirements-ddp.txt and requirements-torchft.txt.
 """
 
 from __future__ import annotations
@@ -112,6 +112,9 @@ def main(arms: Sequence[str], rates: Sequence[float], rounds: int, output: Path 
             raise UserError(f"--arms: got '{arm}': {error}") from error
         if arm == TORCHFT and setting.torch_python is None:
             raise UserError(f"--arms: got '{arm}': give its Python as --torch-python")
+        slow = parse_stragglers(setting.straggler)
+        if arm == TORCHFT and (slow.gamma or any(one.extra_s for one in slow.slow)):
+            raise UserError(f"--straggler: got '{setting.straggler}': the arm {arm} knows only factors, as in 0:4x")
     found: dict[tuple[float, str], list[Measured]] = {}
     columns = {
         "link": Column(heading="link [Mbit/s]"),
@@ -158,18 +161,18 @@ def _measure(folder: Path, arm: str, seed: int, rate_mbit: float, setting: Setti
             return bool(rows) and rows[-1]["applied"] > 0
 
         wait(run, begun, STARTED_WITHIN_S)
-        sent, is_over = _sent(machines), after(setting.seconds)
+        before, is_over = _sent(machines), after(setting.seconds)
         # A row has the mean loss of the newest updates, which comes to the loss before the mean of more examples does.
         wait(
             run,
             lambda: begun() and (is_over() or (rows[-1]["loss"] or setting.loss) < setting.loss - BELOW),
             setting.seconds + 1,
         )
-        sent = _sent(machines) - sent
+        sent = _sent(machines)
         run.interrupt()
         wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
     updates = read_csv(run.files.updates)
-    return _read(updates["applied_time"], updates["examples"], updates["loss"], sent, setting.loss)
+    return _read(updates["applied_time"], updates["examples"], updates["loss"], before, sent, setting.loss)
 
 
 def _slowed(rate_mbit: float, setting: Setting) -> Callable[[Host], None]:
@@ -194,13 +197,17 @@ def _measure_torchft(folder: Path, arm: str, seed: int, rate_mbit: float, settin
             return bool(newest.mean() < setting.loss - BELOW)
 
         _until(has_begun, STARTED_WITHIN_S, alive)
-        sent, is_over = _sent(machines), after(setting.seconds)
+        before, is_over = _sent(machines), after(setting.seconds)
         _until(lambda: is_there() or is_over(), setting.seconds + 10, alive)
-        sent = _sent(machines) - sent
-    # The others' first row is of a whole period, at the time when its push was applied.
-    begun = min(_lines(output)[setting.local_steps - 1, 0] for output in outputs)
-    times, examples, losses = rows.T
-    return _read(np.maximum(times, begun), examples, losses, sent, setting.loss)
+        sent = _sent(machines)
+        periods = np.concatenate([_periods(_lines(output), setting.local_steps) for output in outputs])
+    return _read(*periods.T, before, sent, setting.loss)
+
+
+def _periods(steps: np.ndarray, length: int) -> np.ndarray:
+    """Return a row for each whole period, as a ledger has it: when it was exchanged, its examples, its mean loss."""
+    whole = steps[: len(steps) // length * length].reshape(-1, length, 3)
+    return np.stack([whole[:, -1, 0], whole[:, :, 1].sum(axis=1), whole[:, :, 2].mean(axis=1)], axis=1)
 
 
 @contextmanager
@@ -262,33 +269,49 @@ def _until(condition: Callable[[], bool], within_s: float, processes: Iterable[s
         time.sleep(0.2)
 
 
-def _read(times: np.ndarray, examples: np.ndarray, losses: np.ndarray, sent: int, loss: float) -> Measured:
-    """Return the figures of a training. The arrays have an element an update; `sent`: the bytes of all updates."""
+class Sent(NamedTuple):
+    """Hold how many bytes all hosts have sent, and when that was read, in unix seconds."""
+
+    bytes: int
+    time: float
+
+
+def _read(
+    times: np.ndarray, examples: np.ndarray, losses: np.ndarray, before: Sent, sent: Sent, loss: float
+) -> Measured:
+    """Return the figures of a training.
+
+    Args:
+      times, examples, losses: of each update, in any order. Updates after `sent`, of a training that ends, do not count.
+      before, sent: read early and late in the training. All updates are taken to be of as many bytes as those between.
+    """
     times, examples, losses = (values[np.argsort(times, kind="stable")] for values in (times, examples, losses))
+    counts = times <= sent.time
+    times, examples, losses = times[counts], examples[counts], losses[counts]
+    between = float(examples[times > before.time].sum())
     times, total = times - times[0], np.cumsum(examples)
     sums = np.concatenate([[0.0], np.cumsum(losses * examples)])
     first = np.searchsorted(total, total - WINDOW, side="right")
-    before = np.concatenate([[0.0], total])[first]
-    means = (sums[1:] - sums[first]) / (total - before)
+    means = (sums[1:] - sums[first]) / (total - np.concatenate([[0.0], total])[first])
     reached = np.flatnonzero((means <= loss) & (total >= WINDOW))
     place = reached[0] if reached.size else -1
     return Measured(
         float(times[place]) if reached.size else None,
         int(total[place]),
         float(total[-1] / max(times[-1], 1e-9)),
-        sent / float(total[-1]),
+        (sent.bytes - before.bytes) / between if between else float("nan"),
         float(means[-1]),
     )
 
 
-def _sent(machines: Iterable[Host]) -> int:
-    """Return the bytes that the hosts have sent so far."""
+def _sent(machines: Iterable[Host]) -> Sent:
+    """Read the bytes that the hosts have sent so far."""
     total = 0
     for machine in machines:
         process = machine.popen([program("cat"), "/proc/self/net/dev"], stdout=subprocess.PIPE)
         lines = process.communicate()[0].decode().splitlines()
         total += sum(int(line.split()[9]) for line in lines if line.strip().startswith("eth0:"))
-    return total
+    return Sent(total, time.time())
 
 
 if __name__ == "__main__":

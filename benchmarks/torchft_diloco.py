@@ -46,6 +46,8 @@ def main(
     torch.set_num_threads(1)
     torch.manual_seed(config["training"]["seed"])  # the same first weights on all workers
     network = build(config["model"]["name"], config["model"]["activation"])
+    for name, weight in network.named_parameters():  # as Keras begins
+        nn.init.zeros_(weight) if name.endswith("bias") else nn.init.xavier_uniform_(weight)
     rule = config["optimizer"]
     inner = torch.optim.Adam(
         network.parameters(), rule["learning_rate"], (rule["momentum"], rule["beta_2"]), rule["epsilon"]
@@ -75,7 +77,7 @@ def main(
     stream = batches(load_pointed(files.dataset), config, rank, workers)
     with (
         open(output, "w", encoding="utf-8") as rows,
-        DiLoCo(manager, [network], inner, outer, sync_every=settings["local_steps"]),
+        DiLoCo(manager, [network], inner, outer, sync_every=settings["local_steps"], use_bucketization=True),
     ):
         while True:
             asked = time.monotonic()

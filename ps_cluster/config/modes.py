@@ -284,7 +284,7 @@ class OptimizerRule:
       Settings: the class of the section `optimizer`, with this rule's own settings.
       usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the same rule.
       update: the `server.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
-      staleness_method: the one that modes with staleness methods use with this rule, unless somebody chooses another.
+      staleness_method: the one that mode async uses with this rule, unless somebody chooses another.
     """
 
     name = ""
@@ -324,17 +324,23 @@ class StalenessMethod:
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the `server.staleness.Correction` that corrects gradients in a slice, or "module:class" of it.
       drops: whether it may drop gradients, so that a worker that lives may have no update for long.
+      gathers: whether it changes the weights with several gradients at a time.
       takes_periods: whether it also suits what a period of local steps brings, in place of a gradient.
     """
 
     name = ""
     says = ""
-    drops = takes_periods = False
+    drops = gathers = takes_periods = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: Any = Part.CORRECTION
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
+        if self.drops and config.loses_of_pushes:
+            raise ValueError(
+                f"cluster.wire: got '{config.cluster.wire}': what a dropped push left out would go with its repeat, so "
+                f"staleness.method {self.name} needs float32 or bfloat16"
+            )
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
         """Return the optimizer settings that the parameter servers use."""

@@ -178,13 +178,14 @@ NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluste
 
 OF_MODES = "modes"  # the table in a recipe
 COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
+METHOD = "staleness.method"
 # They belong together: if one of these is set by hand, the others are not taken from the table.
 BELONG_TOGETHER = (
     "optimizer.rule",
     "optimizer.learning_rate",
     "optimizer.momentum",
     "optimizer.beta_2",
-    "staleness.method",
+    METHOD,
 )
 
 
@@ -263,10 +264,12 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
     if not all(isinstance(section, Mapping) for section in (training, cluster, chosen)):
         return {}  # the validation later refuses it
-    if any(has_key(user, key) for key in BELONG_TOGETHER):
-        return {}
     mode = chosen.get("name")
     if not isinstance(mode, str) or mode not in MODES:
+        return {}
+    # With local steps the method is of the outer step, and the table of the inner ones.
+    together = [key for key in BELONG_TOGETHER if not (key == METHOD and MODES[mode].takes_local_steps)]
+    if any(has_key(user, key) for key in together):
         return {}
     place = (*MODES[mode].place(cluster.get("workers")), training.get("batch_size_per_worker"))
     return next((found.layer() for found in table if found.place == place), {})

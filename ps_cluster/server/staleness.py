@@ -369,14 +369,14 @@ class OrderedSettings(StalenessSettings):
 class OrderedMomentum(Correction):
     """Momentum in which a gradient has the place of its pull, not of its push.
 
-    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). The gradients of K pulls in a row
-    are a bucket, with K the number of workers. b is the newest bucket, d how many buckets ago the gradient g was pulled:
+    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). The gradients of K versions in a
+    row are a bucket, with K the number of workers. b is the newest bucket, d how many buckets ago the gradient g was pulled:
 
       b grows:  w <- w - η β u,  u <- β u
       then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
 
-    So once all gradients of all buckets have come, w is what momentum with batches of K gradients makes of them, in whatever
-    order they came. In the paper u has the factor η, so a rate that changes leaves what u holds as it was; here it acts on
+    So once all gradients of all buckets have come, w is what momentum makes of the sum of each bucket, in whatever order
+    they came. In the paper u has the factor η, so a rate that changes leaves what u holds as it was; here it acts on
     that too, as with rule `momentum`. The paper's text was not available: the test checks that order of arrival does not count.
     """
 
@@ -407,6 +407,11 @@ class Ordered(StalenessMethod):
     correction = OrderedMomentum
 
     def check(self, config: RunConfig) -> None:
+        if config.mode_kind.emulated_workers(config) != config.training_workers:
+            raise ValueError(
+                f"mode.simulate_workers: got {config.mode.simulate_workers}: staleness.method ordered_momentum has buckets of "  # type: ignore[attr-defined]
+                "real workers: leave it out"
+            )
         if config.optimizer.rule != "sgd":
             raise ValueError(
                 f"optimizer.rule: got '{config.optimizer.rule}': staleness.method ordered_momentum has momentum of its own: "
@@ -534,6 +539,7 @@ class Gathered(Correction):
 class Gather(StalenessMethod):
     name = "gather"
     says = "the weights change with every K gradients, which count for less the later they come"
+    gathers = True
     takes_periods = True
     Settings = GatherSettings
     correction = Gathered
@@ -561,6 +567,7 @@ class GatheredOfOneVersion(Gathered):
 class SameVersion(StalenessMethod):
     name = "same_version"
     says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
+    gathers = True
     takes_periods = True
     Settings = GatherSettings
     correction = GatheredOfOneVersion

@@ -15,8 +15,9 @@ def rows(losses, examples=4_000, every_s=2.0):
     return table
 
 
-def read(table, **others):
-    return far_apart._read(table["applied_time"], table["examples"], table["loss"], **others)
+def read(table, *, sent, loss, before=far_apart.Sent(0, 0.0), until=1e9):
+    columns = (table[name] for name in ("applied_time", "examples", "loss"))
+    return far_apart._read(*columns, before, far_apart.Sent(sent, until), loss)
 
 
 def test_the_loss_is_reached_when_the_mean_of_the_last_examples_is():
@@ -26,6 +27,20 @@ def test_the_loss_is_reached_when_the_mean_of_the_last_examples_is():
         assert (measured.seconds, measured.examples) == (4.0, 12_000)
         assert (measured.examples_per_second, measured.bytes_per_example) == (20_000 / 8, 3.0)
         assert measured.loss == pytest.approx(1.2)
+
+
+def test_bytes_are_those_of_the_updates_between_both_readings():
+    """The first update was there before the first reading, the last two ended while the training drained."""
+    table, before = rows([3.0, 2.9, 1.0, 1.0, 1.0, 1.0]), far_apart.Sent(1_000, 101.0)
+    measured = read(table, before=before, sent=25_000, until=107.0, loss=1.5)
+    assert measured.bytes_per_example == 24_000 / 12_000
+    assert (measured.seconds, measured.examples) == (6.0, 16_000)
+    assert measured.examples_per_second == 16_000 / 6
+
+
+def test_steps_of_torchft_become_rows_of_whole_periods():
+    steps = np.array([[10.0, 128, 2.0], [11.0, 128, 1.0], [12.0, 128, 4.0], [13.0, 128, 2.0], [14.0, 128, 9.0]])
+    assert far_apart._periods(steps, 2).tolist() == [[11.0, 256, 1.5], [13.0, 256, 3.0]]
 
 
 def test_fewer_examples_than_the_mean_needs_reach_nothing():

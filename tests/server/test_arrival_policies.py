@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.runs.run_dir import IDENTITY
@@ -120,6 +121,19 @@ def test_ordered_momentum_ends_where_momentum_with_batches_of_k_gradients_does()
         arrays = state_of(store)
         assert arrays["weights"] == pytest.approx(weights, abs=1e-5)
         assert arrays["slot_ordered"] == pytest.approx(velocity, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"staleness.method": "ordered_momentum", "optimizer.rule": "adam"}, "has momentum of its own: choose sgd"),
+        ({"staleness.method": "ordered_momentum", "mode.simulate_workers": 8}, "mode.simulate_workers: got 8"),
+        ({"staleness.method": "drop", "cluster.wire": "top_k"}, "cluster.wire: got 'top_k'"),
+    ],
+)
+def test_what_does_not_fit_a_method_is_refused(values, told):
+    with pytest.raises(UserError, match=told):
+        build_config(overrides={"optimizer.rule": "sgd"} | values)
 
 
 def pulled_and_pushed(store, *events):

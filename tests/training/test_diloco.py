@@ -149,7 +149,8 @@ def test_with_momentum_in_every_push_the_outer_step_is_pytorchs_nesterov():
 
 
 def stale(method, **settings):
-    values = {"mode.name": "diloco", "mode.momentum_every": 1, "staleness.method": method}
+    every = {} if method == "gather" else {"mode.momentum_every": 1}  # 1 by default where the method gathers
+    values = {"mode.name": "diloco", "staleness.method": method} | every
     return values | {f"staleness.{name}": value for name, value in settings.items()}
 
 
@@ -209,6 +210,22 @@ def test_periods_are_gathered_and_the_outer_step_is_of_their_mean():
 def test_a_staleness_method_that_does_not_suit_periods_is_refused(values, told):
     with pytest.raises(UserError, match=told):
         config_of(**values)
+
+
+def test_the_speed_of_a_worker_is_known_though_its_push_was_dropped():
+    values = {"mode.name": "diloco", "mode.dynamic_steps": True, "training.batch_size_per_worker": 128}
+    store = make_store(kind=AsynchronousOuterShard, values=values | stale("drop", max_delay=1), rule="sgd")
+    for step, worker, version, seconds in ((0, 0, 0, 8.0), (1, 0, 1, 8.0), (2, 1, 0, 16.0)):
+        nothing, info = pull(store, worker).statistics, push_of(worker, 16, seconds)
+        store.push(identity(step), identity([version]), tf.zeros(LENGTH), nothing, info)
+    assert ledger_of(store)[1][0]["dropped"] == 1
+    assert int(pull(store, 1).batches) == 8
+
+
+def test_the_inner_rates_of_a_recipe_hold_whatever_is_done_about_late_periods():
+    usual = config_of(**{"model.name": "tutorial_cnn"})
+    other = config_of(**{"model.name": "tutorial_cnn", "staleness.method": "gather"})
+    assert other.optimizer == usual.optimizer and usual.optimizer.learning_rate == 0.004
 
 
 def test_the_staleness_method_of_the_inner_rule_is_not_that_of_the_outer_one():

@@ -56,7 +56,8 @@ class DilocoSettings(OuterSettings):
         default=None,
         ge=1,
         le=1000,
-        description="The momentum changes with every N-th push, by the mean of the N; null: N is cluster.workers.",
+        description="The momentum changes with every N-th push, by the mean of the N; null: N is cluster.workers, or 1 with "
+        "a staleness method that gathers pushes.",
     )
     momentum_spread: float = Field(
         default=0.0,
@@ -65,6 +66,12 @@ class DilocoSettings(OuterSettings):
         description="c of the paper: this share of the momentum moves the weights with each push, not only every N-th. At "
         "most 1 / N.",
     )
+
+
+def pushes_of_momentum(config: RunConfig) -> int:
+    """Return N: with so many pushes, or changes of the weights by several, the momentum changes once."""
+    settings: DilocoSettings = config.mode_kind.settings(config)
+    return settings.momentum_every or (1 if METHODS[config.staleness.method].gathers else config.cluster.workers)
 
 
 class DelayedNesterov(UpdateRule):
@@ -113,7 +120,7 @@ class OuterShard(ParameterShard):
 
     def _rule_of(self, config: RunConfig, start: InitialState) -> UpdateRule:
         settings: DilocoSettings = config.mode_kind.settings(config)
-        every = settings.momentum_every or config.cluster.workers
+        every = pushes_of_momentum(config)
         return DelayedNesterov(config, self._weights, every=every, spread=settings.momentum_spread)
 
     def apply_gradient(
@@ -140,9 +147,9 @@ class AsynchronousOuterShard(OuterShard):
                 self._speeds = tf.Variable(tf.zeros([config.most_workers], tf.float64))
                 self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version of its newest push
 
-    def _apply_push(self, push: Push) -> tf.Tensor:
+    def _apply_or_drop(self, push: Push) -> tf.Tensor:
         if not self.limits_batches:
-            return super()._apply_push(push)
+            return super()._apply_or_drop(push)
         steps, seconds = (
             push.value("examples") / self._batch_size,
             push.value("pushed_time") - push.value("pulled_time"),
@@ -150,7 +157,7 @@ class AsynchronousOuterShard(OuterShard):
         with tf.control_dependencies([put(self._speeds, push.worker, tf.math.divide_no_nan(steps, seconds))]):
             heard = put(self._heard, push.worker, self._version.read_value())
         with tf.control_dependencies([heard]):
-            return super()._apply_push(push)
+            return super()._apply_or_drop(push)
 
     def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         speeds = self._speeds.read_value()
@@ -312,12 +319,10 @@ class Diloco(LocalMode):
             )
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):
-            suitable = [
-                f"{one.name}" for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)
-            ]
+            suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
             with_ = " with mode.fragments" if method.takes_periods else ""
             raise ValueError(f"staleness.method: got '{name}': mode diloco{with_} takes {listed(suitable)}")
-        every = settings.momentum_every or config.cluster.workers
+        every = pushes_of_momentum(config)
         if settings.momentum_spread > 1 / every:
             raise ValueError(
                 f"mode.momentum_spread: got {settings.momentum_spread:g}: at most 1 / mode.momentum_every, 1 / {every}"
