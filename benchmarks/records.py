@@ -1,6 +1,6 @@
 """Keep each figure as a record, and make the tables of the pages from the records.
 
-    python -m benchmarks.records write     # the tables of README.md and docs/results.md, from benchmarks/records/*.json
+    python -m benchmarks.records write     # the tables of README.md and of docs/, from benchmarks/records/*.json
     python -m benchmarks.records age       # the records that are older than the code they measure
 
 A page names the records of a table in the line above it: `<!-- records: default_run arms -->`. What follows, up to
@@ -29,7 +29,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.system import machine
 
 RECORDS = IMPORT_FOLDER / "benchmarks" / "records"
-PAGES = (IMPORT_FOLDER / "README.md", IMPORT_FOLDER / "docs" / "results.md")
+PAGES = (IMPORT_FOLDER / "README.md", *(IMPORT_FOLDER / "docs" / name for name in ("results.md", "far-apart.md")))
 # The code that one training runs: what it computes, and what it costs.
 TRAINING = tuple(f"ps_cluster/{name}" for name in ("data", "models", "server", "training"))
 _TABLE = re.compile(r"(<!-- records: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -179,7 +179,7 @@ def main() -> None:
 
 @main.command()
 def write() -> None:
-    """Write the tables of README.md and docs/results.md."""
+    """Write the tables of README.md and of the pages in docs/."""
     for page in PAGES:
         write_whole(page, with_tables(page.read_text(encoding="utf-8")))
 

@@ -108,7 +108,7 @@ class ParameterShard:
       length, statistics_length: n and m of this slice. wire: the dtype of its messages' weights.
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
       limits_batches: whether a pull says how many batches the worker may take.
-      drops: whether an exchange says that the push was dropped.
+      drops: whether an exchange says that the push was dropped. stops: as of `Correction`.
       worker_vectors, worker_slots: as of `Correction`.
     """
 
@@ -140,7 +140,7 @@ class ParameterShard:
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         statistics = (tf.float32, self.statistics_length)
         weights, columns = (self.wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
-        self.drops = self._method.drops
+        self.drops, self.stops = self._method.drops, self._method.stops
         self.codec = codec_of(config, self.length)
         is_sent = device.startswith("/job:ps")  # else it is in this process
         numbers = (tf.int64, 2 + self.limits_batches + self.drops)
@@ -199,6 +199,11 @@ class ParameterShard:
         numbers += [self._batches_for(worker)] if self.limits_batches else []
         numbers += [tf.cast(tf.equal(outcome, DROPPED), tf.int64)] if self.drops else []
         return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, tf.stack(numbers)])
+
+    def would_accept(self, version: tf.Tensor) -> tf.Tensor:
+        """Return whether a push computed from `version` (int64 []) would be accepted now, bool []; asks without the lock."""
+        with tf.device(self._device):
+            return self._method.accepts(Arrival(tf.zeros([], tf.int64), version, self._version.read_value()))
 
     def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         """Return how many batches of a step a worker may take, int64 []. Asked with `limits_batches` only."""

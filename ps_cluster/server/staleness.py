@@ -42,6 +42,7 @@ class Correction:
 
     Attributes:
       drops: whether `accepts` may say no. The worker then pulls again and computes the step anew.
+      stops: whether a worker asks between local steps whether its period would still be accepted.
       gathers: with every so many accepted gradients the weights change, by their mean.
       needs_step: whether `after_update` has something to do.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
@@ -50,7 +51,7 @@ class Correction:
       of_version: variables [n] that belong to a version as the weights do; `given` gets those of the version that is pulled.
     """
 
-    needs_step = drops = False
+    needs_step = drops = stops = False
     worker_vectors = worker_slots = 0
     gathers = 1
 
@@ -475,6 +476,11 @@ class DropSettings(StalenessSettings):
         le=100_000,
         description="R: a gradient from R versions ago or more is dropped; null: twice the workers.",
     )
+    stop: bool = Field(
+        default=False,
+        description="A worker asks between its local steps, and stops a period that would be dropped. A question takes the "
+        "way to the parameter server and back.",
+    )
 
 
 class DroppedWhenLate(Correction):
@@ -482,13 +488,14 @@ class DroppedWhenLate(Correction):
 
     Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4): there the worker
     goes on at the newest weights with the next gradient. Here it computes the same step again, so that no example is left out.
+    With `stop` its full form (algorithm 5), between local steps: the paper stops a computation at once.
     """
 
     drops = True
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
-        self._max_delay = self._settings.max_delay or 2 * workers
+        self._max_delay, self.stops = self._settings.max_delay or 2 * workers, self._settings.stop
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
         return arrival.staleness < self._max_delay
@@ -501,6 +508,14 @@ class Drop(StalenessMethod):
     Settings = DropSettings
     correction = DroppedWhenLate
     drops = True
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        settings: Any = config.staleness
+        if settings.stop and not config.mode_kind.takes_local_steps:
+            raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps to stop between")
+        if settings.stop and config.slices > 1:  # one may accept what another would drop
+            raise ValueError(f"cluster.parameter_servers: got {config.slices}: staleness.stop works with 1")
 
 
 # Staleness method gather.

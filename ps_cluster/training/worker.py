@@ -39,7 +39,8 @@ if TYPE_CHECKING:  # imports what the launcher does not need
 
 Compute: TypeAlias = "Callable[..., StepResult]"
 """(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or what a mode wraps around
-it; where slices limit batches, that takes their number too, int64 []."""
+it; where slices limit batches, that takes their number too, `batches` int64 []; where they stop periods, `goes_on`, which
+returns whether a period goes on, bool []."""
 
 
 def worker_row(
@@ -55,7 +56,7 @@ class TimedComputation:
     """Computes a step from the pulled parameters, and its row; slow on purpose where stragglers are configured."""
 
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
-        self._compute = compute
+        self._compute, self._store = compute, store
         self._feedback = feedback_of(config, store)
         self._batch_size, self._batches = config.training.batch_size_per_worker, config.batches_per_step
         self._slow_down = SlowDown(
@@ -101,8 +102,11 @@ class TimedComputation:
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
-            limit = [] if pulled.batches is None else [pulled.batches]
-            return vars(self._compute(step_id, pulled.weights, pulled.statistics, *limit))
+            limit = {} if pulled.batches is None else {"batches": pulled.batches}
+            first = self._store.slices[0]
+            if first.stops:
+                limit["goes_on"] = lambda: first.would_accept(pulled.versions[0])
+            return vars(self._compute(step_id, pulled.weights, pulled.statistics, **limit))
 
         def zero() -> dict[str, tf.Tensor]:
             numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}

@@ -129,6 +129,7 @@ def test_ordered_momentum_ends_where_momentum_with_batches_of_k_gradients_does()
         ({"staleness.method": "ordered_momentum", "optimizer.rule": "adam"}, "has momentum of its own: choose sgd"),
         ({"staleness.method": "ordered_momentum", "mode.simulate_workers": 8}, "mode.simulate_workers: got 8"),
         ({"staleness.method": "drop", "cluster.wire": "top_k"}, "cluster.wire: got 'top_k'"),
+        ({"staleness.method": "drop", "staleness.stop": True}, "mode async has no local steps"),
     ],
 )
 def test_what_does_not_fit_a_method_is_refused(values, told):

@@ -16,6 +16,7 @@ from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundS
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
@@ -62,14 +63,14 @@ def workspace(tmp_path, monkeypatch):
 
 
 def by_hand(rule, numbers, values):
-    """Return the distance of each of several periods of adam or momentum, computed with numpy."""
+    """Return the distance of each of several periods of adam, momentum or sgd, computed with numpy."""
     state, count, distances = [np.zeros(LENGTH), np.zeros(LENGTH)], 0, []
     for number in numbers:
         weights = np.array(values, np.float64)
         for batch in range(number * PERIOD, (number + 1) * PERIOD):
             gradient, count = weights - (batch % 5 - 2), count + 1
-            if rule == "momentum":
-                state[0] = 0.9 * state[0] - RATE * gradient
+            if rule != "adam":
+                state[0] = (0.9 if rule == "momentum" else 0) * state[0] - RATE * gradient
                 weights += state[0]
             else:
                 state = [0.9 * state[0] + 0.1 * gradient, 0.999 * state[1] + 0.001 * gradient**2]
@@ -205,6 +206,7 @@ def test_periods_are_gathered_and_the_outer_step_is_of_their_mean():
             {"staleness.method": "drop", "mode.fragments": True, "cluster.parameter_servers": 2},
             "mode diloco with mode.fragments takes none, inverse, delay_adaptive and gather",
         ),
+        (stale("drop", stop=True) | {"cluster.parameter_servers": 2}, "cluster.parameter_servers: got 2"),
     ],
 )
 def test_a_staleness_method_that_does_not_suit_periods_is_refused(values, told):
@@ -333,6 +335,34 @@ class PlainFragments:
                 if end == position + 1:
                     self.server[place] -= 0.7 * (self.pulled[place] - self.own[place])
                     self.own[place] = self.pulled[place] = self.server[place]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_period_that_comes_too_late_anyway_is_stopped_between_its_local_steps(stops, tmp_path):
+    """Another worker pushes during the second local step of the first period, which is dropped and begun again."""
+    (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
+    values = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0, **stale("drop", max_delay=1, stop=stops)}
+    config = config_of(**values)
+    store = make_store(
+        kind=AsynchronousOuterShard, values=values | {"mode.local_steps": PERIOD}, rule="sgd", statistics=0
+    )
+    taken = []
+
+    def noted(batch):
+        taken.append(int(batch))
+        if len(taken) == 2:
+            store.push(identity(1), identity([0]), tf.zeros(LENGTH), tf.zeros([0]), row(worker=1))
+        return batch
+
+    def step(batch, weights, statistics):
+        return quadratic(tf.ensure_shape(tf.py_function(noted, [batch], tf.int64), []), weights, statistics)
+
+    run = steps_function(store, LocalTraining(step, config, beginning(ONES), NOTHING), config)
+    run(tf.constant([0], tf.int64), tf.constant(0.0, tf.float64))
+    assert taken == [*range(2 if stops else PERIOD), *range(PERIOD)]
+    assert state_of(store)["weights"] == nesterov(0 * ONES, *by_hand("sgd", [0], START))
+    (rows,), (counts,) = ledger_of(store)
+    assert rows["step"].tolist() == [0, 1] and (counts["version"], counts["dropped"]) == (2, 1)
 
 
 @pytest.mark.parametrize("slices", [2, 3])

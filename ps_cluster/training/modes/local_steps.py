@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -58,29 +58,45 @@ class Progress(NamedTuple):
         return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate)
 
 
+GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
+"""Returns whether a period goes on, bool []."""
+
+
 def take_local_steps(
     first: int,
     end: int | tf.Tensor,
     progress: Progress,
     keep: Any,
     take: Callable[..., tuple[StepResult, tf.Tensor]],
+    goes_on: GoesOn | None = None,
 ) -> Progress:
     """Take the steps of a period from `first` up to `end`, one after the other.
 
     Args:
       keep: float32 [m], the share of the statistics that one step keeps.
       take: (position int64 [], state, statistics) → (the step's result, state).
+      goes_on: asked after each step; None: the period goes on.
     """
 
-    def body(position: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def body(
+        position: tf.Tensor, goes: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, numbers: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         result, state = take(position, state, statistics)
         loss, metric, rate = tf.unstack(numbers)
         rate = tf.where(position == 0, result.learning_rate, rate)
         numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
-        return position + 1, state, keep * statistics + result.fresh, numbers
+        if goes_on is not None:
+            with tf.control_dependencies([state]):
+                goes = tf.identity(goes_on())
+        return position + 1, goes, state, keep * statistics + result.fresh, numbers
 
-    start, last = tf.constant(first, tf.int64), tf.cast(end, tf.int64)
-    _, *ended = tf.while_loop(lambda position, *_: position < last, body, (start, *progress), parallel_iterations=1)
+    start, last = (tf.constant(first, tf.int64), tf.constant(True)), tf.cast(end, tf.int64)
+    _, _, *ended = tf.while_loop(
+        lambda position, goes, *_: tf.logical_and(goes, position < last),
+        body,
+        (*start, *progress),
+        parallel_iterations=1,
+    )
     return Progress(*ended)
 
 
@@ -193,7 +209,9 @@ class LocalOptimizer:
             training.settings, self.weights, training.start.factors, self.state.variable, training.start.matrices
         )
 
-    def take(self, step: tf.Tensor, first: int, end: int | tf.Tensor, progress: Progress) -> Progress:
+    def take(
+        self, step: tf.Tensor, first: int, end: int | tf.Tensor, progress: Progress, goes_on: GoesOn | None = None
+    ) -> Progress:
         """Take the steps `first` up to `end` of period `step`, as `take_local_steps` does."""
         training, rule = self._training, self._rule
 
@@ -207,7 +225,7 @@ class LocalOptimizer:
                 applied = rule.apply(gradient, result.learning_rate, taken)
             return result, after([applied], before)
 
-        return take_local_steps(first, end, progress, training.keep, take)
+        return take_local_steps(first, end, progress, training.keep, take, goes_on)
 
 
 class LocalTraining:
@@ -226,13 +244,19 @@ class LocalTraining:
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, batches: tf.Tensor | None = None
+        self,
+        step: tf.Tensor,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        batches: tf.Tensor | None = None,
+        goes_on: GoesOn | None = None,
     ) -> StepResult:
         """Take the steps of one period.
 
         Args:
           step: int64 [], the period. weights: [n], as pulled. statistics: float32 [m].
           batches: int64 [], how many of the period's steps to take; None: all.
+          goes_on: asked after each step; a period that does not is pushed as it is, to be dropped.
         Returns:
           As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
           `Progress.result`.
@@ -242,7 +266,7 @@ class LocalTraining:
         with tf.control_dependencies([own.state.load(step, [pulled]), own.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
         count = self.local_steps if batches is None else batches
-        ended = own.take(step, 0, count, Progress.begin(begun, statistics))
+        ended = own.take(step, 0, count, Progress.begin(begun, statistics), goes_on)
         with tf.control_dependencies([own.state.save([ended.state])]):
             moved = pulled - own.weights.read_value()
         fresh = ended.statistics - self.kept * statistics
