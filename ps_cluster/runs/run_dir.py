@@ -18,8 +18,16 @@ from ps_cluster.runs import logs as log_formats
 CODE = "code"  # folder in a run directory, or beside the runs of a comparison
 TEMPORARY = "tmp"  # folder of temporary files, where processes are at work
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
-# In a worker's workspace, of modes with local steps: the state of its optimizer (training/modes/local_steps.py).
-LOCAL_STATES = ("local-state-0", "local-state-1")
+# In a worker's workspace, of modes with local steps: what it keeps (training/worker_state.py).
+_OF_TRAINING = "local-"
+OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
+
+
+def of_left_out(part: int) -> tuple[str, ...]:
+    """Return the same of what a worker's pushes left out. `part`: of its pushes, where they go to slices one by one."""
+    return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
+
+
 AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (training/agreement.py)
 
 
@@ -145,7 +153,7 @@ class RunDir:
         """
         folders = (*self.states, self.journals)
         found = [path for folder in folders for path in folder.glob("[!.]*")]
-        found += [path for name in LOCAL_STATES for path in self.tasks.glob(f"*/{name}")]
+        found += self.tasks.glob(f"*/{_OF_TRAINING}*")
         kept = [path for path in found if path.stat().st_size]
         if not kept:
             return None

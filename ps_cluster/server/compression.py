@@ -1,17 +1,14 @@
 """What the vector of a push is sent as: in a dtype, as int8 with a scale for each block, or its largest values alone.
 
-worker    gradient + what earlier pushes left out  ──rounded──►  what is sent; the rest is left for the next push
+worker    gradient + what earlier pushes left out  ──rounded──►  what is sent; the rest is left (training/worker_state.py)
 message   encode(what is sent)                     ──────────►  decode, on the parameter server
 """
 
 from __future__ import annotations
 
 import math
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.registry import tf
@@ -124,30 +121,3 @@ def codec_of(config: RunConfig, length: int) -> Codec:
     if config.cluster.wire == "top_k":
         return TopK(length, config.cluster.top_k_share)
     return InDtype(length, tf.dtypes.as_dtype(config.wire))
-
-
-class ErrorFeedback:
-    """Adds to a push what the pushes of this worker before have left out (Seide et al. 2014; Karimireddy et al. 2019,
-    arXiv:1901.09847, algorithm 2).
-
-    The rest is a variable of the worker's process. One that is started again begins without: what the last push left out
-    is lost with the process.
-    """
-
-    def __init__(self, rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], length: int, seed: int):
-        """Prepare. `rounded`: (vector float32 [n], seed int32 [2]) → what is sent of it. `length`: n."""
-        self._rounded, self._length, self._seed = rounded, length, seed
-        self._name = f"left-out/{uuid.uuid4().hex}"  # another leader's training has another in the same worker
-
-    def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-        """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and keep the rest."""
-        from ps_cluster.private_names import variable_of_process
-
-        left_out = variable_of_process(self._name, [self._length], tf.float32)
-        with tf.control_dependencies([gradient]):
-            is_there = tf.raw_ops.VarIsInitializedOp(resource=left_out.handle)
-        before = tf.cond(is_there, left_out.read_value, lambda: tf.zeros([self._length]))
-        wanted = tf.cast(gradient, tf.float32) + before
-        sent = self._rounded(wanted, tf.stack([np.int32(self._seed), tf.cast(step, tf.int32)]))
-        with tf.control_dependencies([left_out.assign(wanted - sent, read_value=False)]):
-            return tf.identity(sent)

@@ -30,9 +30,10 @@ from ps_cluster.config.schema import (
     parse_stragglers,
 )
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.server.compression import ErrorFeedback
+from ps_cluster.runs.run_dir import of_left_out
 from ps_cluster.server.shard import NO_STEP, Messages, ParameterStore, Pulled, after, now_after
 from ps_cluster.training.step import StepResult, WorkerIdentity
+from ps_cluster.training.worker_state import ErrorFeedback
 
 if TYPE_CHECKING:  # imports what the launcher does not need
     from ps_cluster.training.run_progress import RunProgress
@@ -123,7 +124,9 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     """Return what keeps for a worker's next push what is left out of one; None where nothing is."""
     if not config.loses_of_pushes:
         return None
-    return ErrorFeedback(store.rounded, sum(part.length for part in store.slices), config.training.seed)
+    # Written after each push: where they are seldom.
+    files = of_left_out(0) if config.mode_kind.takes_local_steps else ()
+    return ErrorFeedback(store.rounded, sum(part.length for part in store.slices), config.training.seed, files)
 
 
 def steps_function(

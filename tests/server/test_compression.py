@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.server.compression import BLOCK, ErrorFeedback, Int8, TopK
+from ps_cluster.server.compression import BLOCK, Int8, TopK
 from ps_cluster.training.worker import TimedComputation
+from ps_cluster.training.worker_state import ErrorFeedback
 from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
@@ -76,6 +77,20 @@ def test_what_a_push_leaves_out_goes_with_the_next_ones(codec):
     limit = 110 if isinstance(codec, TopK) else 1.1  # ⌈600 / 6⌉ pushes until each has had its turn
     scale = np.array([np.abs(VECTOR[i : i + BLOCK]).max() for i in range(0, 600, BLOCK)]).repeat(BLOCK)[:600]
     assert (left <= limit * np.maximum(scale / 127 if limit < 2 else np.abs(VECTOR).max(), 1e-12)).all()
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    codec, files = TopK(LENGTH, 0.1), ("one", "other") if has_files else ()
+    vector = np.arange(1.0, LENGTH + 1)
+    for number, expected in enumerate([LENGTH, 2 * (LENGTH - 1)] if has_files else [LENGTH] * 2):
+        with tf.Graph().as_default() as graph:
+            run = tf.function(ErrorFeedback(codec.rounded, LENGTH, 3, files), autograph=False)
+            pushed = run(identity(number), tf.constant(vector, tf.float32))
+        # Its variables are its own, as of a process.
+        assert tf.compat.v1.Session(graph=graph).run(pushed).max() == expected
+    assert len(list(tmp_path.iterdir())) == 2 * has_files
 
 
 @pytest.mark.parametrize("wire", ["int8", "top_k"])

@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.runs.run_dir import IDENTITY, LOCAL_STATES
+from ps_cluster.runs.run_dir import IDENTITY, OF_OPTIMIZER
 from ps_cluster.server.shard import APPLIED, DROPPED, InitialState
 from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
 from ps_cluster.training.modes.local_steps import LocalTraining
@@ -99,11 +99,11 @@ def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):
     worker = periods(config)
     for number in (0, 1):
         worker(number, START)
-    newest = max((tmp_path / name for name in LOCAL_STATES), key=lambda path: path.stat().st_mtime_ns)
+    newest = max((tmp_path / name for name in OF_OPTIMIZER), key=lambda path: path.stat().st_mtime_ns)
     newest.write_bytes(newest.read_bytes()[:-1])
     expected = by_hand("momentum", (0, 2), START)[1]
     assert periods(config)(2, START)["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    for name in LOCAL_STATES:
+    for name in OF_OPTIMIZER:
         (tmp_path / name).write_bytes(b"")
     expected = by_hand("momentum", (2,), START)[0]
     assert periods(config)(2, START)["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-5)

@@ -19,7 +19,7 @@ from ps_cluster.config.modes import METHODS, ModeSettings
 from ps_cluster.config.registry import Momentum, tf
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import listed
-from ps_cluster.server.compression import ErrorFeedback
+from ps_cluster.runs.run_dir import of_left_out
 from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore, Push, after, now_after
 from ps_cluster.server.update_rules import UpdateRule, times
 from ps_cluster.training.modes.local_steps import (
@@ -27,12 +27,12 @@ from ps_cluster.training.modes.local_steps import (
     LocalOptimizer,
     LocalTraining,
     Progress,
-    WorkerState,
     local_steps_field,
 )
 from ps_cluster.training.modes.waiting import RoundShard, SyncPs, SyncPsSettings, put
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import AsynchronousSteps, SlowDown, steps_function, worker_row
+from ps_cluster.training.worker_state import ErrorFeedback
 
 HEARD_OF = 4  # a worker that pushed within so many pushes for each worker counts for the highest speed
 
@@ -186,13 +186,13 @@ class FragmentedWorker:
         self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
 
         self._feedback = [
-            ErrorFeedback(part.codec.rounded, part.length, index)
+            ErrorFeedback(part.codec.rounded, part.length, index, of_left_out(index))
             for index, part in enumerate(self._slices)
             if part.codec.loses
         ]
 
         def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
-            return WorkerState.scratch(f"{training.session}/{name}", shape, dtype)
+            return self.own.state.scratch(f"{training.session}/{name}", shape, dtype)
 
         self._pulled = variable("pulled", [int(self._ends[-1])])
         self._statistics = variable("statistics", [int(self._statistics_ends[-1])])

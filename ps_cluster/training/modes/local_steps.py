@@ -1,15 +1,13 @@
 """Steps that a worker takes by itself between two exchanges, with an optimizer whose state stays with the worker.
 
-    worker's process   variables "local/…": weights, the rule's slots, counters; made when first used, gone with the process
-    its workspace      local-state-0, local-state-1: the slots after every other period; a worker started again reads the newer
-
+The weights and the rule's slots are a worker's own (worker_state.py); a worker that is started again has the slots from files.
 A step id is a period here: `local_steps` batches, whose numbers are step id x local_steps and those that follow.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,10 +16,11 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.registry import tf
-from ps_cluster.runs.run_dir import LOCAL_STATES
+from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.shard import InitialState, after
 from ps_cluster.server.update_rules import make_rule
 from ps_cluster.training.step import StepResult, TrainStep
+from ps_cluster.training.worker_state import WorkerState
 
 
 def local_steps_field(default: int) -> Any:
@@ -100,110 +99,13 @@ def take_local_steps(
     return Progress(*ended)
 
 
-class WorkerState:
-    """The variables of a worker's process that a graph uses. They outlive the graph, and by two files the process.
-
-    A dying process may leave the file that it writes incomplete, so they are written in turn: the other is whole.
-    """
-
-    def __init__(self) -> None:
-        """Begin a graph."""
-        self._kept: dict[str, tf.Variable] = {}
-
-    def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return the process's variable of this name, which is kept; its first value is 0. Of a constant, the constant."""
-        if not changes:
-            return tf.constant(value)
-        self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
-        return self._kept[name]
-
-    @staticmethod
-    def scratch(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
-        """Return the process's variable of this name, which is not kept in files."""
-        from ps_cluster.private_names import variable_of_process
-
-        return variable_of_process(f"local/{name}", shape, dtype)
-
-    def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
-        """Fill the variables where this process has none yet: from the newer whole file, else with 0.
-
-        Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: is done before.
-        """
-        self._saves = self.variable("saves", np.zeros([], np.int64), changes=True)
-        with tf.control_dependencies(needed):
-            is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
-        # TensorFlow reads a file of a constant name when it optimises the graph, and keeps what was in it then.
-        nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
-        return tf.cond(is_there, lambda: tf.constant(0, tf.int64), lambda: self._fill(nothing))
-
-    def _fill(self, nothing: tf.Tensor) -> tf.Tensor:
-        states = [self._read(tf.strings.join([name, nothing])) for name in LOCAL_STATES]
-        counts = [self._number_of_saves(state) for state in states]
-        newest = tf.where(counts[0] > counts[1], *states)
-        number = tf.maximum(*counts)
-        told = tf.cond(
-            number > 0,
-            lambda: _tell("the optimizer of the local steps goes on as it was after", number, "periods of this worker"),
-            lambda: _tell("the optimizer of the local steps begins anew: this worker has no earlier state"),
-        )
-        with tf.control_dependencies([told]):
-            parts = tf.split(newest, [_bytes_of(variable) for variable in self._kept.values()])
-        assigned = [
-            variable.assign(tf.reshape(_whole(part, variable.dtype), variable.shape), read_value=False)
-            for variable, part in zip(self._kept.values(), parts, strict=True)
-        ]
-        return after(assigned, number)
-
-    def _read(self, name: tf.Tensor) -> tf.Tensor:
-        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing or not whole."""
-        size = sum(map(_bytes_of, self._kept.values()))
-        expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
-        nothing = tf.zeros([size], tf.uint8)
-
-        def parsed() -> tf.Tensor:
-            content = tf.io.read_file(name)
-            is_whole = tf.equal(tf.strings.length(content), expected)
-            return tf.cond(
-                is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), nothing.shape), lambda: nothing
-            )
-
-        return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: nothing)
-
-    def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
-        return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last that is kept
-
-    def save(self, needed: Sequence[Any]) -> tf.Operation:
-        """Write the variables to the older of the files, after `needed`."""
-        with tf.control_dependencies(needed):
-            number = self._saves.assign_add(1)
-        with tf.control_dependencies([number]):
-            parts = [tf.reshape(tf.bitcast(variable.read_value(), tf.uint8), [-1]) for variable in self._kept.values()]
-        name = tf.gather(tf.constant(LOCAL_STATES), number % len(LOCAL_STATES))
-        return tf.io.write_file(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
-
-
-def _bytes_of(variable: tf.Variable) -> int:
-    size: int = variable.dtype.size * variable.shape.num_elements()
-    return size
-
-
-def _whole(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.bitcast(tf.reshape(part, [-1, dtype.size]), dtype)
-
-
-def _tell(*words: Any) -> tf.Tensor:
-    """Print a line into the worker's log. Returns a tensor to depend on."""
-    with tf.control_dependencies([tf.print(*words)]):
-        return tf.constant(0)
-
-
 class LocalOptimizer:
     """A worker's own weights and optimizer, in a graph: the variables of `WorkerState` and the operations on them."""
 
     def __init__(self, training: LocalTraining, length: int, dtype: tf.DType):
         """Name the variables. `length`: of the weights. `dtype`: that they are computed in."""
         self._training, self._dtype = training, dtype
-        self.state = WorkerState()
+        self.state = WorkerState("optimizer", "the optimizer of the local steps", OF_OPTIMIZER)
         self.weights = self.state.scratch("weights", [length], tf.float32)
         self._rule = make_rule(
             training.settings, self.weights, training.start.factors, self.state.variable, training.start.matrices
