@@ -201,7 +201,8 @@ def _measure_torchft(folder: Path, arm: str, seed: int, rate_mbit: float, settin
         _until(lambda: is_there() or is_over(), setting.seconds + 10, alive)
         sent = _sent(machines)
         periods = np.concatenate([_periods(_lines(output), setting.local_steps) for output in outputs])
-    return _read(*periods.T, before, sent, setting.loss)
+    times, examples, losses = periods.T
+    return _read(times, examples, losses, before, sent, setting.loss)
 
 
 def _periods(steps: np.ndarray, length: int) -> np.ndarray:

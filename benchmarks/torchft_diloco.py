@@ -60,7 +60,7 @@ def main(
     manager = Manager(
         pg=ProcessGroupGloo(timeout=LONGEST_WAIT),
         min_replica_size=workers,
-        load_state_dict=lambda state: network.load_state_dict(state["network"]),  # type: ignore[index]
+        load_state_dict=lambda state: network.load_state_dict(state["network"]),
         state_dict=lambda: {"network": network.state_dict()},
         replica_id=f"worker-{rank}",
         store_addr=address,
