@@ -100,7 +100,7 @@ class Setting:
 @click.option("--loss", type=Number(0, 10), default=1.6)
 @click.option("--seconds", type=Number(5, 3600), default=120.0, help="Of each measurement, at most.")
 @click.option("--rounds", type=Whole(1, 20), default=3)
-@click.option("--torch-python", type=click.Path(exists=True, path_type=Path), help="Python of the arm torchft.")
+@click.option("--torch-python", type=click.Path(path_type=Path), help="Python of the arm torchft.")
 @click.option("--output", type=OUTPUT_FILE, help="Keep the figures as a record in this JSON file.")
 def main(arms: Sequence[str], rates: Sequence[float], rounds: int, output: Path | None, **options: Any) -> None:
     """Print a table of arms and links: time to a loss and megabytes for it, as median (lowest to highest)."""
@@ -110,8 +110,10 @@ def main(arms: Sequence[str], rates: Sequence[float], rounds: int, output: Path 
             build_config(overrides=setting.values(arm, seed=0))
         except UserError as error:
             raise UserError(f"--arms: got '{arm}': {error}") from error
-        if arm == TORCHFT and setting.torch_python is None:
-            raise UserError(f"--arms: got '{arm}': give its Python as --torch-python")
+        if arm == TORCHFT and not (setting.torch_python and setting.torch_python.is_file()):
+            raise UserError(
+                f"--torch-python: got '{setting.torch_python}': give a Python that has torchft for the arm {arm}"
+            )
         slow = parse_stragglers(setting.straggler)
         if arm == TORCHFT and (slow.gamma or any(one.extra_s for one in slow.slow)):
             raise UserError(f"--straggler: got '{setting.straggler}': the arm {arm} knows only factors, as in 0:4x")

@@ -60,3 +60,16 @@ def test_a_row_has_the_rounds_that_reached_the_loss_and_says_how_many_did():
 def test_an_unknown_mode_or_wire_is_refused_before_anything_is_measured(arm, setting):
     ended = CliRunner().invoke(far_apart.main, ["--data-dir", ".", "--arms", f"async,{arm}"])
     assert ended.exit_code == 2 and f"--arms: got '{arm}'" in ended.output and setting in ended.output
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--torch-python", "no/python"], "--torch-python: got 'no/python'"),
+        ([], "--torch-python: got 'None'"),
+        (["--torch-python", __file__, "--straggler", "0:+1s"], "--straggler: got '0:+1s'"),
+    ],
+)
+def test_the_arm_torchft_needs_a_python_and_knows_factors_alone(options, told):
+    ended = CliRunner().invoke(far_apart.main, ["--data-dir", ".", "--arms", "torchft", *options])
+    assert ended.exit_code == 2 and told in ended.output
