@@ -403,11 +403,13 @@ def kept_for_workers(config: RunConfig) -> int:
 def kept_by_worker(config: RunConfig) -> int:
     """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
 
-    With local steps: its optimizer's slots, which are there twice more while they are written to a file. Where pushes lose
-    values: what the last one left out.
+    Where pushes lose values, what the last one left out. With local steps also its optimizer's slots; all of it is there twice
+    more while it is written to files.
     """
-    slots = len(import_object(RULES[config.optimizer.rule].update).slot_names)
-    return 3 * slots * config.mode_kind.takes_local_steps + config.loses_of_pushes
+    left_out: int = config.loses_of_pushes
+    if not config.mode_kind.takes_local_steps:
+        return left_out
+    return 3 * (left_out + len(import_object(RULES[config.optimizer.rule].update).slot_names))
 
 
 def _kinds(config: RunConfig) -> tuple[type[ParameterShard], type[Correction]]:
