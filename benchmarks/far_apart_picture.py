@@ -1,12 +1,13 @@
-"""Draw a record of `benchmarks.far_apart`: seconds and megabytes to the loss, over the rate of the links.
+"""Draw records of `benchmarks.far_apart`: seconds and megabytes to the loss, over the rate of the links.
 
-    python -m benchmarks.far_apart_picture far_apart docs/images/far-apart.png
+    python -m benchmarks.far_apart_picture docs/images/far-apart.png far_apart far_apart_1000
 
 An arm that came to the loss in no round of a link has no point there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -23,21 +24,22 @@ HEIGHT_IN = 3.4
 
 
 @click.command(cls=OneLineCommand)
-@click.argument("record")
 @click.argument("output", type=OUTPUT_FILE)
-def main(record: str, output: Path) -> None:
-    """Draw the record of this name, a PNG: the lowest, median and highest of all rounds."""
-    write_whole(output, drawn(read(record)).png)
+@click.argument("records", nargs=-1, required=True)
+def main(output: Path, records: tuple[str, ...]) -> None:
+    """Draw the records of these names into a PNG: the lowest, median and highest of all rounds."""
+    write_whole(output, drawn([read(record) for record in records]).png)
 
 
-def drawn(record: Record) -> Plot:
-    """Return the picture of a record: two panels, one line for each arm."""
-    arms = list(dict.fromkeys(row["arm"] for row in record.rows))
+def drawn(records: Sequence[Record]) -> Plot:
+    """Return the picture of records: two panels, one line for each arm."""
+    all_rows, columns = [row for record in records for row in record.rows], records[0].columns
+    arms = list(dict.fromkeys(row["arm"] for row in all_rows))
     with plot_style():
         figure, [panels] = grid(1, 2, HEIGHT_IN)
         for panel, key in zip(panels, ("seconds", "megabytes"), strict=True):
             for arm, look in looks(arms).items():
-                rows = [row for row in record.rows if row["arm"] == arm and isinstance(row[key], list)]
+                rows = [row for row in all_rows if row["arm"] == arm and isinstance(row[key], list)]
                 links, values = [float(row["link"]) for row in rows], [row[key] for row in rows]
                 middle = [median(some) for some in values]
                 away = [
@@ -47,9 +49,9 @@ def drawn(record: Record) -> Plot:
                 panel.errorbar(
                     links, middle, away, label=arm, color=look.color, linestyle=look.line, marker=look.marker, capsize=2
                 )
-            panel.set_xlabel(record.columns["link"].heading)
-            panel.set_ylabel(record.columns[key].heading)
-        _over_links(panels, sorted({float(row["link"]) for row in record.rows}))
+            panel.set_xlabel(columns["link"].heading)
+            panel.set_ylabel(columns[key].heading)
+        _over_links(panels, sorted({float(row["link"]) for row in all_rows}))
         legend_outside(figure, panels)
     return Plot("far-apart", "", "", figure)
 
