@@ -68,8 +68,8 @@ class WorkerState:
         number = tf.maximum(*counts)
         told = tf.cond(
             number > 0,
-            lambda: _tell(f"{self._says}: as it was after", number, "periods of this worker"),
-            lambda: _tell(f"{self._says}: begins anew, as this worker has no earlier state"),
+            lambda: _tell(f"{self._says} goes on as it was after", number, "periods of this worker"),
+            lambda: _tell(f"{self._says} begins anew: this worker has no earlier state"),
         )
         with tf.control_dependencies([told]):
             parts = tf.split(newest, [_bytes_of(variable) for variable in self._kept.values()])
