@@ -65,7 +65,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What all arms have in common: see the options."""
+    """Hold the options that all arms share."""
 
     data_dir: Path
     delay_ms: float

@@ -1,4 +1,6 @@
-"""What a worker keeps from one push to the next: its optimizer's slots with local steps, and what its pushes left out.
+"""Keep a worker's own state from one push to the next.
+
+With local steps that is its optimizer's state; where pushes are compressed, what they left out.
 
 worker's process   variables "local/NAME/…"; made when first used, gone with the process
 its workspace      two files of a state, written after every other push; a worker that is started again reads the newer
