@@ -24,7 +24,7 @@ OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
 
 
 def of_left_out(part: int) -> tuple[str, ...]:
-    """Return the same of what a worker's pushes left out. `part`: of its pushes, where they go to slices one by one."""
+    """Name the two files of what a worker's pushes left out. `part`: the slice, where each gets pushes of its own; else 0."""
     return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
 
 

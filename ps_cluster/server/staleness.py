@@ -408,10 +408,11 @@ class Ordered(StalenessMethod):
     correction = OrderedMomentum
 
     def check(self, config: RunConfig) -> None:
-        if config.mode_kind.emulated_workers(config) != config.training_workers:
+        emulated = config.mode_kind.emulated_workers(config)
+        if emulated != config.training_workers:
             raise ValueError(
-                f"mode.simulate_workers: got {config.mode.simulate_workers}: staleness.method ordered_momentum has buckets of "  # type: ignore[attr-defined]
-                "real workers: leave it out"
+                f"mode.simulate_workers: got {emulated}: the buckets of staleness.method ordered_momentum are of real workers: "
+                "leave it out"
             )
         if config.optimizer.rule != "sgd":
             raise ValueError(

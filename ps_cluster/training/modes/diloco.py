@@ -320,8 +320,8 @@ class Diloco(LocalMode):
         name, method = config.staleness.method, METHODS[config.staleness.method]
         if not method.takes_periods or (method.drops and settings.fragments):
             suitable = [one.name for one in METHODS if one.takes_periods and not (one.drops and settings.fragments)]
-            with_ = " with mode.fragments" if method.takes_periods else ""
-            raise ValueError(f"staleness.method: got '{name}': mode diloco{with_} takes {listed(suitable)}")
+            fragmented = " with mode.fragments" if method.takes_periods else ""
+            raise ValueError(f"staleness.method: got '{name}': mode diloco{fragmented} takes {listed(suitable)}")
         every = pushes_of_momentum(config)
         if settings.momentum_spread > 1 / every:
             raise ValueError(
