@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -271,6 +272,7 @@ def check_unused(root: Path) -> None:
 LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand
 
 _unsaid: deque[str] = deque(maxlen=100)
+_saying = threading.RLock()  # the threads of workers that are lost together speak at the same time
 
 
 def say(line: str) -> None:
@@ -281,7 +283,7 @@ def say(line: str) -> None:
 
 def say_the_rest() -> None:
     """Print the lines that could not be printed before, if that is possible now."""
-    with contextlib.suppress(OSError):
+    with _saying, contextlib.suppress(OSError):
         while _unsaid:
             print(_unsaid[0], flush=True)
             _unsaid.popleft()

@@ -1,4 +1,6 @@
 import builtins
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,6 +51,19 @@ def test_what_a_full_disk_refused_is_said_once_there_is_room(monkeypatch, capsys
     say_the_rest()
     say("third")
     assert capsys.readouterr().out == "first\nsecond\nthird\n"
+
+
+def test_threads_that_speak_at_the_same_time_say_each_line_once(monkeypatch):
+    said = []
+
+    def print_slowly(line, **options):
+        said.append(line)
+        time.sleep(0.02)
+
+    monkeypatch.setattr(run_dir, "print", print_slowly, raising=False)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(say, map(str, range(8))))  # raises what a thread has raised
+    assert sorted(said) == [str(number) for number in range(8)]
 
 
 def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_path):
