@@ -90,6 +90,11 @@ def link_local(machine):
     return f"{line.split()[3].partition('/')[0]}%eth0"
 
 
+def tcp(recording):
+    """Return the TCP packets of a recording so far."""
+    return [one for one in recording.packets() if one.protocol == TCP]
+
+
 def rules_of(machine):
     """Return the names of the tables of a machine's firewall."""
     return said(machine, shutil.which("nft"), "list", "tables")
@@ -110,6 +115,8 @@ def test_a_cluster_trains_over_the_tunnel_and_a_stranger_on_the_wire_gets_in_now
     with Recording(own[0].switch, tmp_path / "wire") as wire, Recording(own[0].network, tmp_path / "inside") as inside:
         seen = rows(run_dir)[-1]["applied"]
         wait_until(lambda: rows(run_dir)[-1]["applied"] > seen + 10, within_s=60)
+        # The chief speaks to a worker once a dispatch, which may be many updates.
+        wait_until(lambda: set(PORTS) <= {port for one in tcp(inside) for port in one.ports}, within_s=60)
     crossed = wire.packets()
     outside = [one for one in crossed if one.protocol in (TCP, UDP)]
     assert len(outside) > 100 and {(one.version, one.protocol, *one.ports) for one in outside} == {
@@ -117,9 +124,7 @@ def test_a_cluster_trains_over_the_tunnel_and_a_stranger_on_the_wire_gets_in_now
     }
     assert {one.version for one in crossed if one.protocol not in (TCP, UDP)} <= {6}, "neighbours look for each other"
     assert not [one for one in crossed if KNOWN in one.content]
-    plain = [one for one in inside.packets() if one.protocol == TCP]
-    assert set(PORTS) <= {port for one in plain for port in one.ports}
-    assert [one for one in plain if KNOWN in one.content], "inside the tunnel it can be read"
+    assert [one for one in tcp(inside) if KNOWN in one.content], "inside the tunnel it can be read"
 
     for machine in own:
         listens(machine)
