@@ -1,0 +1,157 @@
+"""Measure steps that compute nothing beside the least that an exchange through TensorFlow can be.
+
+    python -m benchmarks.least_exchange --rounds 5 --data-dir DATA
+
+`empty` is a cluster of this package (`bench --arms empty`). `least` is written here with TensorFlow alone: the same tasks
+and settings, and a loop in each worker that sends a vector to the parameter server, which adds it to its weights and 1 to
+a version, in a critical section, and sends the weights back. No ledger, no staleness, no rule, no journal, no chief's look.
+`remote` is `least` with a remote call in place of what TensorFlow makes of operations on another device.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import portpicker
+
+from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
+from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
+from ps_cluster.config.schema import MOST
+from ps_cluster.system.environment import die_with_parent, for_tensorflow
+from ps_cluster.system.machine import allowance
+from ps_cluster.tools.bench import empty
+from ps_cluster.tools.bench.throughput import case
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+PS = "/job:ps/replica:0/task:0/device:CPU:0"
+STARTS_WITHIN_S = 60
+
+
+@click.command(cls=OneLineCommand)
+@options
+@click.option("--workers", type=Whole(1, 16), default=3)
+@click.option("--weights", type=CommaList(Whole(1, 10**8)), default="1000", help="Numbers of weights.")
+def main(
+    rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
+    workers: int, weights: tuple[int, ...],
+) -> None:  # fmt: skip
+    """Measure steps that compute nothing beside the least that TensorFlow can do, in turns."""
+    packed = open_data(dataset, data_dir)
+    config = case("tutorial_cnn", "float32", packed, {"cluster.workers": workers}).with_values(empty.CHEAPEST_RULE)
+    cases = []
+    for length in weights:
+        about = {"weights": f"{length:,}", "workers": workers}
+        body = (empty.__name__, str(length))
+        cases.append(Case({"exchange": "empty"} | about, partial(timed, config, packed, seconds, *body)))
+        for name in ("least", "remote"):
+            cases.append(Case({"exchange": name} | about, partial(least, length, workers, seconds, name == "remote")))
+    measure(cases, rounds, [ShownFigure("steps/s", "steps_per_second")], output)
+
+
+def least(length: int, workers: int, seconds: float, remote: bool) -> Figures:
+    """Return the steps/s of a new cluster of processes that does nothing but exchanges."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as chief:
+        return chief.submit(_measured, length, workers, seconds, remote).result(STARTS_WITHIN_S + 2 * seconds)
+
+
+def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figures:
+    """Be the chief: start the tasks, and let every worker exchange for some seconds."""
+    die_with_parent()
+    # The functions of tasks that are gone can't be removed there at the end, which TensorFlow says at length.
+    os.environ.update(for_tensorflow(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    import tensorflow as tf
+
+    sizes = {"chief": 1, "ps": 1, "worker": workers}
+    cluster = {job: [f"localhost:{portpicker.pick_unused_port()}" for _ in range(size)] for job, size in sizes.items()}
+    spawn = multiprocessing.get_context("spawn")
+    tasks = [
+        spawn.Process(target=_serve, args=(cluster, job, index))
+        for job in ("ps", "worker")
+        for index in range(sizes[job])
+    ]
+    try:
+        for task in tasks:
+            task.start()
+        tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec(cluster), "chief", 0, protocol="grpc")
+        dispatch = _dispatch(length, remote)
+
+        def work(worker: int, until: float) -> int:
+            steps = 0
+            with tf.device(f"/job:worker/replica:0/task:{worker}/device:CPU:0"):
+                while time.monotonic() < until:
+                    dispatch(tf.constant(MOST, tf.int64)).numpy()
+                    steps += MOST
+            return steps
+
+        with ThreadPoolExecutor(workers) as threads:
+            list(threads.map(work, range(workers), [time.monotonic() + 1] * workers))  # builds the graphs
+            begin = time.monotonic()
+            steps = sum(threads.map(work, range(workers), [begin + seconds] * workers))
+            return {"steps_per_second": steps / (time.monotonic() - begin)}
+    finally:
+        for task in tasks:
+            task.kill()
+
+
+def _serve(cluster: dict[str, list[str]], job: str, index: int) -> None:
+    die_with_parent()
+    import tensorflow as tf
+
+    session = tf.compat.v1.ConfigProto()  # as in launch/task.py
+    session.experimental.disable_thread_spinning = True
+    if job == "worker":
+        session.intra_op_parallelism_threads = 1
+        session.inter_op_parallelism_threads = max(2, allowance().threads)
+    tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc", config=session).join()
+
+
+def _dispatch(length: int, remote: bool) -> tf.types.experimental.PolymorphicFunction:
+    """Return the graph of a dispatch: (number of exchanges, int64 []) → the weights."""
+    import tensorflow as tf
+
+    with tf.device(PS):
+        weights, version = tf.Variable(tf.zeros([length])), tf.Variable(0, dtype=tf.int64)
+        section = tf.CriticalSection(shared_name="slice")
+    vector = tf.TensorSpec([length])
+
+    def change(gradient: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([weights.assign_add(gradient, read_value=False)]):
+            with tf.control_dependencies([version.assign_add(1, read_value=False)]):
+                return tf.identity(weights.read_value())
+
+    @tf.function(autograph=False, input_signature=[vector])
+    def exchange(gradient: tf.Tensor) -> tf.Tensor:
+        with tf.device(PS):
+            return section.execute(lambda: change(gradient))
+
+    concrete = exchange.get_concrete_function()
+
+    def called(gradient: tf.Tensor) -> tf.Tensor:
+        concrete.add_to_graph(tf.compat.v1.get_default_graph())
+        arguments = [gradient, *concrete.captured_inputs]
+        (answer,) = tf.raw_ops.RemoteCall(target=PS, args=arguments, Tout=[tf.float32], f=concrete)
+        return tf.ensure_shape(answer, [length])
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+    def dispatch(steps: tf.Tensor) -> tf.Tensor:
+        def body(step: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return step + 1, called(gradient) if remote else exchange(gradient)
+
+        start = (tf.constant(0, tf.int64), tf.zeros([length]))
+        answer: tf.Tensor = tf.while_loop(lambda step, _: step < steps, body, start)[1]
+        return answer
+
+    return dispatch
+
+
+if __name__ == "__main__":
+    main()
