@@ -82,7 +82,7 @@ def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figure
         for task in tasks:
             task.start()
         tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec(cluster), "chief", 0, protocol="grpc")
-        dispatch = _dispatch(length, remote)
+        dispatch, version = _dispatch(length, remote)
 
         def work(worker: int, until: float) -> int:
             steps = 0
@@ -93,10 +93,13 @@ def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figure
             return steps
 
         with ThreadPoolExecutor(workers) as threads:
-            list(threads.map(work, range(workers), [time.monotonic() + 1] * workers))  # builds the graphs
+            warm_up = sum(threads.map(work, range(workers), [time.monotonic() + 1] * workers))  # builds the graphs
             begin = time.monotonic()
             steps = sum(threads.map(work, range(workers), [begin + seconds] * workers))
-            return {"steps_per_second": steps / (time.monotonic() - begin)}
+            took = time.monotonic() - begin
+        if int(version.numpy()) != warm_up + steps:
+            raise RuntimeError(f"{warm_up + steps} exchanges, but the version is {version.numpy()}")
+        return {"steps_per_second": steps / took}
     finally:
         for task in tasks:
             task.kill()
@@ -114,8 +117,8 @@ def _serve(cluster: dict[str, list[str]], job: str, index: int) -> None:
     tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc", config=session).join()
 
 
-def _dispatch(length: int, remote: bool) -> tf.types.experimental.PolymorphicFunction:
-    """Return the graph of a dispatch: (number of exchanges, int64 []) → the weights."""
+def _dispatch(length: int, remote: bool) -> tuple[tf.types.experimental.PolymorphicFunction, tf.Variable]:
+    """Return the graph of a dispatch, (number of exchanges, int64 []) → the weights; and the version, int64 []."""
     import tensorflow as tf
 
     with tf.device(PS):
@@ -124,9 +127,9 @@ def _dispatch(length: int, remote: bool) -> tf.types.experimental.PolymorphicFun
     vector = tf.TensorSpec([length])
 
     def change(gradient: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([weights.assign_add(gradient, read_value=False)]):
-            with tf.control_dependencies([version.assign_add(1, read_value=False)]):
-                return tf.identity(weights.read_value())
+        changed = [weights.assign_add(gradient, read_value=False), version.assign_add(1, read_value=False)]
+        with tf.control_dependencies(changed):
+            return tf.identity(weights.read_value())
 
     @tf.function(autograph=False, input_signature=[vector])
     def exchange(gradient: tf.Tensor) -> tf.Tensor:
@@ -150,7 +153,7 @@ def _dispatch(length: int, remote: bool) -> tf.types.experimental.PolymorphicFun
         answer: tf.Tensor = tf.while_loop(lambda step, _: step < steps, body, start)[1]
         return answer
 
-    return dispatch
+    return dispatch, version
 
 
 if __name__ == "__main__":
