@@ -34,7 +34,8 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.ledger import NOBODY
 from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.run_dir import AGREEMENT, RunDir
-from ps_cluster.server.shard import ParameterStore, Pulled, after, now_after
+from ps_cluster.server.shard import after, now_after
+from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.environment import Drain
 from ps_cluster.system.network import until_none_works
 from ps_cluster.training.agreement import CompatibilityFingerprint

@@ -32,7 +32,7 @@ from ps_cluster.runs.result_rows import (
 )
 from ps_cluster.runs.run_dir import LIFE, say
 from ps_cluster.runs.times import TrainingClock
-from ps_cluster.server.shard import Ledgers, ParameterStore
+from ps_cluster.server.store import Ledgers, ParameterStore
 
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0

@@ -29,8 +29,9 @@ from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore
+from ps_cluster.server.shard import InitialState, ParameterShard
 from ps_cluster.server.staleness import Correction
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import Matrix
 from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint

@@ -32,7 +32,8 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
-from ps_cluster.server.shard import ParameterStore, now_after
+from ps_cluster.server.shard import now_after
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.chief import Chief, LocalDispatcher

@@ -31,7 +31,8 @@ from ps_cluster.config.schema import (
 )
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import of_left_out
-from ps_cluster.server.shard import NO_STEP, Messages, ParameterStore, Pulled, after, now_after
+from ps_cluster.server.shard import NO_STEP, after, now_after
+from ps_cluster.server.store import Messages, ParameterStore, Pulled
 from ps_cluster.training.step import StepResult, WorkerIdentity
 from ps_cluster.training.worker_state import ErrorFeedback
 

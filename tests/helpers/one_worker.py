@@ -9,7 +9,8 @@ from ps_cluster.config import build_config
 from ps_cluster.data.batches import BatchRows
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import InitialState, ParameterStore
+from ps_cluster.server.shard import InitialState
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import TrainBatch, TrainStep
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import state_of

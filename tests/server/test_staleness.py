@@ -10,8 +10,9 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import METHODS, RULES
 from ps_cluster.config.registry import import_object
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.server.shard import InitialState, ParameterStore
+from ps_cluster.server.shard import InitialState
 from ps_cluster.server.staleness import Arrival, corrected_momentum
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import make_rule
 from tests.helpers.stores import eagerly, make_store, pull, row, run_quadratic, state_of
 

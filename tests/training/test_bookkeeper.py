@@ -7,7 +7,7 @@ from ps_cluster.config import build_config
 from ps_cluster.runs import journal
 from ps_cluster.runs.journal import Journal, JournalNotWritten
 from ps_cluster.runs.ledger import COUNTS, NO_ROWS
-from ps_cluster.server.shard import Ledgers
+from ps_cluster.server.store import Ledgers
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
 from tests.helpers.ledgers import rows_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.server.shard import Ledgers
+from ps_cluster.server.store import Ledgers
 from ps_cluster.training.chief import BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of

@@ -11,7 +11,7 @@ from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.result_rows import Gradients, ProgressRow, Updates, WorkerRow
 from ps_cluster.runs.run_dir import LIFE
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
-from ps_cluster.server.shard import Ledgers
+from ps_cluster.server.store import Ledgers
 from ps_cluster.training.run_progress import FIRST_UPDATE_S, RATE_WINDOW_S, RunProgress
 from tests.helpers.ledgers import rows_of
 

@@ -24,7 +24,8 @@ from ps_cluster.config.registry import tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
-from ps_cluster.server.shard import InitialState, ParameterStore
+from ps_cluster.server.shard import InitialState
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
 from ps_cluster.tools.bench.throughput import case, measure_once, shown, spread
 from ps_cluster.training.step import StepResult, learning_rate

@@ -20,7 +20,8 @@ from ps_cluster.config.registry import Momentum, tf
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import listed
 from ps_cluster.runs.run_dir import of_left_out
-from ps_cluster.server.shard import InitialState, ParameterShard, ParameterStore, Push, after, now_after
+from ps_cluster.server.shard import InitialState, ParameterShard, Push, after, now_after
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import UpdateRule, times
 from ps_cluster.training.modes.local_steps import (
     LocalMode,

@@ -20,19 +20,8 @@ from pydantic import Field
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.config.modes import ON_DEATH, WORKER, Mode, ModeSettings, OnDeath, Waits
 from ps_cluster.config.registry import graph, tf
-from ps_cluster.server.shard import (
-    APPLIED,
-    DROPPED,
-    NO_END,
-    WAIT,
-    InitialState,
-    ParameterShard,
-    ParameterStore,
-    Pulled,
-    Push,
-    after,
-    now_after,
-)
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, InitialState, ParameterShard, Push, after, now_after
+from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import AsynchronousSteps, Compute, StepSource, TimedComputation
 

@@ -1,0 +1,266 @@
+"""The parameter store: one flat vector of weights, cut into slices over the parameter servers; its pulls and pushes.
+
+A worker's graph has its pulls, pushes and exchanges, which go to all slices at once. The chief reads the slices' ledgers,
+takes snapshots, puts them back and tells waiting workers that time passes. What a slice does with a message is in
+shard.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.registry import tf
+from ps_cluster.errors import UserError
+from ps_cluster.runs.checkpoints import BY_SLICE, ONE_A_SLICE
+from ps_cluster.runs.ledger import rows_of
+from ps_cluster.server.shard import NO_STEP, InitialState, ParameterShard
+
+Messages: TypeAlias = "list[list[tf.Tensor]]"
+"""The answer of each slice to a pull."""
+
+_Answer = TypeVar("_Answer")
+MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
+_NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """New rows and the counters of the ledgers on the parameter servers."""
+
+    rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
+    counts: np.ndarray  # int64 [ps, len(COUNTS)]
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Parameters, each slice at one version."""
+
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice returns several vectors
+    statistics: tf.Tensor  # float32 [m]
+    versions: tf.Tensor  # int64 [ps]
+    is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
+    batches: tf.Tensor | None = None  # int64 [], how many the step may take; None: all
+    is_dropped: tf.Tensor | None = None  # bool [], a slice dropped the push of the exchange; None: none ever does
+
+
+class ParameterStore:
+    """All slices as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest."""
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        parts: Sequence[InitialState],
+        *,
+        config: RunConfig,
+        total_steps: int,
+        kind: type[ParameterShard] = ParameterShard,
+        positions: Sequence[np.ndarray] | None = None,
+        layout: Sequence[str] = (),
+    ):
+        """Create the variables, one slice on each of `devices`.
+
+        Args:
+          parts: the initial values of each slice.
+          total_steps: step ids are 0 .. total_steps - 1.
+          kind: the class of the slices, which decides what pulls and pushes do.
+          positions: int64 [k], of each slice's weights in the vector of the network; None: they follow each other.
+          layout: path and shape of each variable in the vectors, for checkpoints.
+        """
+        self.layout = list(layout)
+        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
+        # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
+        # and leaving a critical section. So in one graph a push to a slice would wait for the push to the slice before
+        # it, with its lock held. In a graph of its own for each slice they go to all at once.
+        alone = len(parts) == 1
+        self._pulls = [part.pull if alone else tf.function(part.pull, autograph=False) for part in self.slices]
+        self._pushes = [part.push if alone else tf.function(part.push, autograph=False) for part in self.slices]
+        self._exchanges = [
+            part.exchange if alone else tf.function(part.exchange, autograph=False) for part in self.slices
+        ]
+        self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
+        self._weight_lengths = [len(part.weights) for part in parts]
+        self._statistic_lengths = [len(part.statistics) for part in parts]
+        self._order = None if positions is None else np.concatenate(positions)
+
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> Pulled:
+        """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
+
+        Args:
+          step: the step id, int64 [], that they are for; None: `is_replay` is not asked.
+        """
+        messages = self.messages(worker, needed, NO_STEP if step is None else step)
+        return self.pulled(messages, asks_for_step=step is not None)
+
+    def messages(self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int) -> Messages:
+        """Return every slice's answer to a pull as it was sent, to be read with `pulled`. Arguments: as for a slice."""
+        return [pull(worker, needed, step) for pull in self._pulls]
+
+    def pulled(self, messages: Messages, *, asks_for_step: bool) -> Pulled:
+        """Return the parameters that answers hold, and with `asks_for_step` whether all slices have their step."""
+        answers = [part.read_message(message) for part, message in zip(self.slices, messages, strict=True)]
+        weights, statistics, numbers = zip(*answers)
+        versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
+        return Pulled(
+            tf.concat(weights, -1),
+            tf.concat(statistics, 0),
+            versions,
+            is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
+            # Slices may measure a little differently: the first one's word counts.
+            batches=more[0][0] if self.slices[0].limits_batches else None,
+            is_dropped=tf.reduce_any(more[-1] > 0) if self.drops else None,
+        )
+
+    @property
+    def drops(self) -> bool:
+        """Whether pushes may be dropped, and their steps are to be computed again."""
+        return self.slices[0].drops
+
+    def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Return what the slices are sent of a vector, float32 [n] both. `seed`: int32 [2]."""
+        parts = zip(self.slices, tf.split(vector, self._weight_lengths), strict=True)
+        return tf.concat([part.codec.rounded(own, seed + index) for index, (part, own) in enumerate(parts)], 0)
+
+    def push(
+        self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+    ) -> tf.Tensor:
+        """Send one step's result to every slice; each applies its part once.
+
+        Args:
+          step: int64 [], the step id. versions: int64 [ps], as pulled.
+          gradient: [n] in the wire's dtype, or in float32 where pushes are compressed.
+          fresh: float32 [m], what the step adds to the kept share of the statistics.
+          row: float64 [len(WORKER_COLUMNS)].
+        Returns:
+          int32 [ps]: APPLIED, REFUSED (the slice had this step already) or DROPPED (it came too late).
+        """
+        parts = zip(self._pushes, *self._cut(versions, gradient, fresh))
+        return tf.stack([push(step, *part, row) for push, *part in parts])
+
+    def exchange(
+        self,
+        step: tf.Tensor,
+        versions: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        row: tf.Tensor,
+        following: tf.Tensor,
+    ) -> Messages:
+        """Push, and return every slice's answer to a pull for step `following`. See `ParameterShard.exchange`."""
+        parts = zip(self._exchanges, *self._cut(versions, gradient, fresh))
+        return [exchange(step, *part, row, following) for exchange, *part in parts]
+
+    def _cut(self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
+        """Return the part of each slice."""
+        fresh_parts = tf.split(fresh, self._statistic_lengths)
+        return tf.unstack(versions), tf.split(gradient, self._weight_lengths), fresh_parts
+
+    def tick(self, seconds: float, *, last_step: int, longest_update_s: float = 0.0) -> None:
+        """Tell the slices that time has passed, and let waiting workers try again.
+
+        Args:
+          seconds: that count. After a look that took long they are fewer than have passed: nobody saw the pushes meanwhile.
+          last_step: the last step id that is handed out; NO_END while more may come.
+          longest_update_s: the longest that an update of a healthy worker takes.
+        """
+        times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
+        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64)))
+
+    def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
+        """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""
+        answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
+        return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
+
+    def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray], Ledgers]:
+        """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier),
+        unless `in_turn` keeps steps away.
+
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; slots "each_…" [ps] are a number of
+        each slice; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1, then
+        zeros; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]` on, are read at the same
+        moment.
+
+        Args:
+          closed: all steps below it were accepted, or never will be.
+        """
+        with self.in_turn:
+            states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
+        arrays = self._joined(states)
+        return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
+        return sum(part.state_bytes for part in self.slices)
+
+    def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
+        """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
+        if len(self.slices) == 1:
+            return list(map(call, self.slices, *arguments))
+        return list(self._pool.map(call, self.slices, *arguments))
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Put the arrays of a `snapshot` back.
+
+        Raises:
+          UserError: they are of another network, optimizer or number of parameter servers.
+        """
+        states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.slices]
+        own = self._joined(states)
+        expected = {name: _size(name, array) for name, array in own.items()}
+        sizes = {name: _size(name, array) for name, array in arrays.items()}
+        if sizes != expected:
+            raise UserError(
+                f"the checkpoint does not fit this configuration: it holds {sizes}, expected are {expected}"
+            )
+        parts = {name: self._parts(name, array, states) for name, array in arrays.items()}
+        for index, part in enumerate(self.slices):
+            part.restore({name: cut[index] for name, cut in parts.items()})
+
+    def _joined(self, states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint, from the state of each slice."""
+        joined = {}
+        for name in states[0]:
+            arrays = [state[name] for state in states]
+            joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
+            if self._order is not None and _is_by_weight(name):
+                ordered = np.empty_like(joined[name])
+                ordered[..., self._order] = joined[name]
+                joined[name] = ordered
+        return joined
+
+    def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
+        """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
+        if _is_by_slice(name):
+            return list(array)
+        if self._order is not None and _is_by_weight(name):
+            array = array[..., self._order]
+        return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the arrays as rows, with zeros behind the shorter ones."""
+    if arrays[0].ndim == 0:
+        return np.stack(arrays)
+    longest = max(map(len, arrays))
+    return np.stack([np.pad(array, (0, longest - len(array))) for array in arrays])
+
+
+def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
+    """Return what must be equal for a checkpoint to fit: the number of slices, or the rank and length of vectors."""
+    return array.shape[:1] if _is_by_slice(name) else (array.ndim, array.shape[-1])
+
+
+def _is_by_slice(name: str) -> bool:
+    return name in BY_SLICE or name.startswith(ONE_A_SLICE)
+
+
+def _is_by_weight(name: str) -> bool:
+    return not _is_by_slice(name) and name != "statistics"
