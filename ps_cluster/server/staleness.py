@@ -147,6 +147,15 @@ class NoCorrection(StalenessMethod):
 # Staleness method inverse.
 
 
+class InverseSettings(StalenessSettings):
+    fades_over: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="Over so many updates the scaling fades, and is gone after them; null: it stays.",
+    )
+
+
 class InverseStaleness(Correction):
     """Scales a gradient by 1 / staleness; one with staleness 0 counts whole.
 
@@ -154,16 +163,25 @@ class InverseStaleness(Correction):
     SGD with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this
     is its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
     `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
+
+    With `fades_over` K it is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al. 2021,
+    arXiv:1910.05124, technique 1, there with the fixed delays of a pipeline). PipeMare's correction, technique 2, is of
+    forward and backward passes at different weights: here both are at those of the pull.
     """
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
-        return gradient, 1 / tf.cast(tf.maximum(arrival.staleness, 1), gradient.dtype)
+        delay = tf.cast(tf.maximum(arrival.staleness, 1), gradient.dtype)
+        if (updates := self._settings.fades_over) is None:
+            return gradient, 1 / delay
+        power = tf.maximum(0.0, 1 - tf.cast(arrival.now, gradient.dtype) / updates)
+        return gradient, delay**-power
 
 
 class Inverse(StalenessMethod):
     name = "inverse"
     says = "a gradient counts for 1 / staleness"
     takes_periods = True
+    Settings = InverseSettings
     correction = InverseStaleness
 
 

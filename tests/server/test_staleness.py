@@ -11,7 +11,7 @@ from ps_cluster.config.modes import METHODS, RULES
 from ps_cluster.config.registry import import_object
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.shard import InitialState
-from ps_cluster.server.staleness import Arrival, corrected_momentum
+from ps_cluster.server.staleness import Arrival, InverseSettings, InverseStaleness, corrected_momentum
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import make_rule
 from tests.helpers.stores import eagerly, make_store, pull, row, run_quadratic, state_of
@@ -207,6 +207,18 @@ def test_a_share_depends_on_the_staleness_alone(name, expected):
         for s in (0, 1, 2, 3, 8)
     ]
     assert [float(share) for share in shares] == pytest.approx(expected)
+
+
+def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
+    method = InverseStaleness(InverseSettings(method="inverse", fades_over=100), tf.Variable([0.0]), WORKERS)
+
+    def share(staleness, now):
+        arrival = Arrival(None, tf.constant(now - staleness, tf.int64), tf.constant(now, tf.int64))
+        return float(method.correct(tf.ones([1]), arrival)[1])
+
+    # 4^-p with p = 1 - 36/100, 1 - 50/100, 0.
+    assert [share(4, 36), share(4, 50), share(4, 100), share(4, 10_000)] == pytest.approx([4**-0.64, 0.5, 1, 1])
+    assert share(0, 0) == share(1, 1) == 1
 
 
 @pytest.mark.parametrize("rule", ["nesterov", "adam"])
