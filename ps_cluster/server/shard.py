@@ -16,7 +16,7 @@ cancels an operation that waits, never one whose inputs are there.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +27,9 @@ from ps_cluster.config.modes import METHODS
 from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
-from ps_cluster.server.compression import codec_of
-from ps_cluster.server.staleness import Arrival, Correction, VersionHistory
+from ps_cluster.server.staleness import Arrival, Correction
 from ps_cluster.server.update_rules import Lookahead, Matrix, UpdateRule, make_rule, times
+from ps_cluster.server.wire import MessageLayout, codec_of
 
 # The outcomes of a push. WAIT stays within the slice: the push tries again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
@@ -495,61 +495,42 @@ class ShardLedger:
         return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)
 
 
-# Pack several tensors into one byte vector, so that a pull or push is one transfer, or two with a large tensor.
-
-# A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
-# transfer.
-LARGE_BYTES = 2**20
+# Keep weights and statistics of past versions, to emulate with few workers the staleness of many.
 
 
-@dataclass(frozen=True)
-class MessageLayout:
-    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned.
+class VersionHistory:
+    """The vectors of the last `delay` + 1 versions of a slice. Create and use it on the slice's device.
 
-    A message that is not sent, but stays in its process, consists of the vectors as they are.
+    A worker that pulls the parameters of `delay` versions ago pushes a gradient that is `delay` versions staler. With
+    `simulate_workers` k and W real workers the delay is k - W, and the mean staleness k - 1.
     """
 
-    fields: tuple[tuple[tf.DType, int], ...]
-    is_sent: bool = True
+    def __init__(self, vectors: Sequence[tf.Variable], delay: int):
+        """Create the rings. `delay`: in versions; below 1 nothing is kept."""
+        self._vectors = vectors
+        self._length = max(0, delay) + 1
+        if self._length > 1:
+            self._rings = [tf.Variable(tf.tile(vector[None], [self._length, 1])) for vector in vectors]
+            self._oldest = tf.Variable(0, dtype=tf.int64)
 
-    def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
-        for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
-            if vector.dtype != dtype:
-                raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
-        if not self.is_sent:
-            return list(vectors)
-        large = [vector for vector, is_large in zip(vectors, self._large) if is_large]
-        small = [vector for vector, is_large in zip(vectors, self._large) if not is_large]
-        return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
+    def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return (the vectors, their version []) of `delay` versions ago, or the oldest kept."""
+        if self._length == 1:
+            return [vector.read_value() for vector in self._vectors], version
+        kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())
+        return [ring.sparse_read(kept % self._length) for ring in self._rings], kept
 
-    def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
-        if not self.is_sent:
-            return [tf.ensure_shape(tensor, [length]) for tensor, (_, length) in zip(tensors, self.fields, strict=True)]
-        *large, packed = tensors
-        whole, parts = iter(large), self._parts(packed)
-        return [
-            tf.ensure_shape(next(whole), [length]) if is_large else next(parts)
-            for (_, length), is_large in zip(self.fields, self._large)
-        ]
+    def write(self, version: tf.Tensor) -> list[tf.Operation]:
+        """Store the current vectors as those of `version`."""
+        if self._length == 1:
+            return []
+        with tf.control_dependencies([version]):
+            index = (version % self._length)[None]
+            rows = [tf.IndexedSlices(vector.read_value()[None], index) for vector in self._vectors]
+        return [ring.scatter_update(row) for ring, row in zip(self._rings, rows)]
 
-    def empty(self) -> list[tf.Tensor]:
-        """Return as many tensors as a message has, of the same dtypes, without elements."""
-        whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
-        return [tf.zeros([0], dtype) for dtype in [*whole, *([tf.uint8] if self.is_sent else [])]]
-
-    def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
-        small = [field for field, is_large in zip(self.fields, self._large) if not is_large]
-        parts = tf.split(packed, [dtype.size * length for dtype, length in small])
-        for part, (dtype, length) in zip(parts, small):
-            yield tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the vectors."""
-        return sum(dtype.size * length for dtype, length in self.fields)
-
-    @property
-    def _large(self) -> list[bool]:
-        return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
+    def restart(self, version: tf.Variable) -> None:
+        """Forget all versions before `version`, after a restore."""
+        if self._length > 1:
+            self._oldest.assign(version)
+            self.write(version.read_value())

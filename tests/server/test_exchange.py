@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import NO_STEP, MessageLayout, ParameterShard
+from ps_cluster.server.shard import NO_STEP, ParameterShard
+from ps_cluster.server.wire import MessageLayout
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function

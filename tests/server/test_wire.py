@@ -1,43 +1,139 @@
+"""Pushes in fewer bytes: int8 with a scale for each block, or the largest values; the rest goes with the next push."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.server import shard
-from ps_cluster.server.shard import MessageLayout
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+from ps_cluster.server.wire import BLOCK, Int8, TopK
+from ps_cluster.training.worker import TimedComputation
+from ps_cluster.training.worker_state import ErrorFeedback
+from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
+from tests.helpers.waiting import identity
 
-FIELDS = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2), (tf.float64, 3))
-
-
-def vectors():
-    return [
-        tf.constant([1, -2, 3.5, 0, 1e30], tf.bfloat16),
-        tf.zeros([0]),
-        tf.constant([-1, 2**60], tf.int64),
-        tf.constant([np.pi, 1e300, -0.0], tf.float64),
-    ]
+RANDOM = np.random.default_rng(1)
+VECTOR = tf.constant(RANDOM.normal(size=600) * np.repeat([1e-6, 1.0, 1e4], 200), tf.float32)
 
 
-def assert_the_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == other.dtype
-        assert one.numpy().tobytes() == other.numpy().tobytes()
+def seed(number):
+    return tf.constant([7, number], tf.int32)
 
 
-def test_small_vectors_travel_as_one_and_come_out_bit_for_bit():
-    message = MessageLayout(FIELDS)
-    (packed,) = message.pack(vectors())
-    assert packed.dtype == tf.uint8 and packed.shape == [5 * 2 + 2 * 8 + 3 * 8]
-    assert_the_same(message.unpack([packed]), vectors())
+def sent(codec, vector):
+    """What arrives; and each part of the message is as its field says."""
+    parts = codec.encode(vector)
+    assert [(part.dtype, part.shape[0]) for part in parts] == list(codec.fields)
+    return codec.decode(parts).numpy()
 
 
-def test_a_large_vector_travels_by_itself(monkeypatch):
-    monkeypatch.setattr(shard, "LARGE_BYTES", 3 * 8)
-    message = MessageLayout(FIELDS)
-    large, packed = message.pack(vectors())
-    assert large.dtype == tf.float64 and packed.shape == [5 * 2 + 2 * 8]
-    assert_the_same(message.unpack([large, packed]), vectors())
+def test_int8_sends_whole_steps_of_the_largest_value_of_each_block():
+    codec, values = Int8(600), VECTOR.numpy()
+    assert codec.fields == ((tf.int8, 3 * BLOCK), (tf.float32, 3)), "a byte a weight, and a scale for each 256"
+    arrived = sent(codec, VECTOR)
+    for begin in range(0, 600, BLOCK):
+        block, given = arrived[begin : begin + BLOCK], values[begin : begin + BLOCK]
+        step = np.abs(given).max() / 127
+        assert np.abs(block - given).max() <= step / 2 * 1.001
+        assert block / step == pytest.approx(np.round(block / step), abs=1e-3)
+        assert np.abs(block).max() == pytest.approx(np.abs(given).max(), rel=1e-6)
+    assert not sent(codec, tf.zeros(600)).any(), "a block of zeros has a step of 0"
 
 
-def test_a_vector_of_another_dtype_is_refused():
-    with pytest.raises(TypeError, match="bfloat16 .5. was given float32"):
-        MessageLayout(FIELDS).pack([tf.zeros([5]), *vectors()[1:]])
+def test_what_is_rounded_arrives_as_it_is_and_its_mean_has_no_bias():
+    codec = Int8(600)
+    rounded = np.stack([codec.rounded(VECTOR, seed(number)).numpy() for number in range(2000)])
+    for one in rounded[:50]:
+        assert sent(codec, tf.constant(one)) == pytest.approx(one, rel=1e-5)
+    step = np.repeat([np.abs(VECTOR[i : i + BLOCK]).max() / 127 for i in range(0, 600, BLOCK)], BLOCK)[:600]
+    error = (rounded.mean(axis=0) - VECTOR.numpy()) / step
+    assert np.abs(error).max() < 5 * 0.5 / np.sqrt(2000), "5 sigma of a mean of 2,000"
+    assert np.abs(rounded - VECTOR.numpy()).max(axis=0).mean() > 0.3 * step.mean(), "single ones are off"
+
+
+def test_top_k_sends_the_values_that_are_farthest_from_0():
+    codec, values = TopK(600, 0.01), VECTOR.numpy()
+    assert codec.fields == ((tf.float32, 6), (tf.int32, 6))
+    arrived = sent(codec, VECTOR)
+    largest = np.argsort(-np.abs(values))[:6]
+    assert sorted(np.flatnonzero(arrived)) == sorted(largest) and (arrived[largest] == values[largest]).all()
+    assert (codec.rounded(VECTOR, seed(0)).numpy() == arrived).all()
+    assert TopK(10, 0.001).fields[0] == (tf.float32, 1), "at least one"
+
+
+@pytest.mark.parametrize("codec", [Int8(600), TopK(600, 0.01)])
+def test_what_a_push_leaves_out_goes_with_the_next_ones(codec):
+    feedback = ErrorFeedback(codec.rounded, 600, seed=3)
+    push = tf.function(feedback, autograph=False)
+    total = np.zeros(600)
+    for step in range(300):
+        total += push(identity(step), VECTOR).numpy()
+        if step == 0:
+            assert total == pytest.approx(codec.rounded(VECTOR, tf.constant([3, 0])).numpy()), "nothing was left out"
+    # Each value has come through but for what is left now, which is as much as was wanted of a few steps.
+    left = np.abs(300 * VECTOR.numpy() - total)
+    limit = 110 if isinstance(codec, TopK) else 1.1  # ⌈600 / 6⌉ pushes until each has had its turn
+    scale = np.array([np.abs(VECTOR[i : i + BLOCK]).max() for i in range(0, 600, BLOCK)]).repeat(BLOCK)[:600]
+    assert (left <= limit * np.maximum(scale / 127 if limit < 2 else np.abs(VECTOR).max(), 1e-12)).all()
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    codec, files = TopK(LENGTH, 0.1), ("one", "other") if has_files else ()
+    vector = np.arange(1.0, LENGTH + 1)
+    for number, expected in enumerate([LENGTH, 2 * (LENGTH - 1)] if has_files else [LENGTH] * 2):
+        with tf.Graph().as_default() as graph:
+            run = tf.function(ErrorFeedback(codec.rounded, LENGTH, 3, files), autograph=False)
+            pushed = run(identity(number), tf.constant(vector, tf.float32))
+        # Its variables are its own, as of a process.
+        assert tf.compat.v1.Session(graph=graph).run(pushed).max() == expected
+    assert len(list(tmp_path.iterdir())) == 2 * has_files
+
+
+@pytest.mark.parametrize("wire", ["int8", "top_k"])
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, slices):
+    values = {"cluster.top_k_share": 0.3} if wire == "top_k" else {}
+    store = make_store(slices, wire=wire, rule="sgd", values=values)
+    gradient = tf.constant(RANDOM.normal(size=LENGTH), tf.float32)
+    pulled, before = pull(store), state_of(store)["weights"]
+    assert pulled.weights.dtype == tf.bfloat16
+    wanted = store.rounded(gradient, seed(0))
+    store.push(identity(0), pulled.versions, wanted, pulled.statistics, row(0.5))
+    assert state_of(store)["weights"] == pytest.approx(before - 0.5 * wanted.numpy(), abs=1e-5)
+    assert abs(wanted.numpy() - gradient.numpy()).max() > 1e-4
+
+
+def test_a_message_is_as_small_as_promised():
+    long = make_store(wire="int8", rule="sgd", length=100_000), make_store(wire="float32", rule="sgd", length=100_000)
+    small, large = (store.slices[0].push_bytes for store in long)
+    assert large > 400_000 and small < 0.26 * large
+    assert long[0].slices[0].pull_bytes == pytest.approx(200_000, rel=0.01)
+
+
+def test_a_replay_takes_nothing_along_of_what_was_left_out():
+    store = make_store(wire="int8", rule="sgd")
+    gradient = tf.constant(RANDOM.normal(size=LENGTH), tf.float32)
+    pulled = pull(store)
+
+    def worker():
+        computation = TimedComputation(None, build_config(overrides={"cluster.wire": "int8"}), store)
+
+        @tf.function(autograph=False)
+        def to_send(step, is_replay):
+            return computation._to_send(step, replace(pulled, is_replay=is_replay), gradient)
+
+        return lambda step, is_replay=False: to_send(identity(step), tf.constant(is_replay)).numpy()
+
+    one, other = worker(), worker()
+    assert (one(0) == other(0)).all()
+    one(1, is_replay=True)
+    assert (one(2) == other(2)).all() and (one(3) != gradient.numpy()).any()
+
+
+def test_a_mode_without_pushes_refuses_it():
+    with pytest.raises(UserError, match="cluster.wire: got 'int8': mode sync sends no pushes"):
+        build_config(overrides={"mode.name": "sync", "cluster.wire": "int8"})

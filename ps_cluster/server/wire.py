@@ -1,14 +1,16 @@
-"""What the vector of a push is sent as: in a dtype, as int8 with a scale for each block, or its largest values alone.
+"""What is sent between a worker and a slice: the vector of a push in fewer bytes, and several tensors as one message.
 
 worker    gradient + what earlier pushes left out  ──rounded──►  what is sent; the rest is left (training/worker_state.py)
-message   encode(what is sent)                     ──────────►  decode, on the parameter server
+codec     encode(what is sent)                     ──────────►  decode, on the parameter server
+message   pack(all tensors of a push or pull)      ──────────►  unpack
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.registry import tf
@@ -121,3 +123,63 @@ def codec_of(config: RunConfig, length: int) -> Codec:
     if config.cluster.wire == "top_k":
         return TopK(length, config.cluster.top_k_share)
     return InDtype(length, tf.dtypes.as_dtype(config.wire))
+
+
+# Pack several tensors into one byte vector, so that a pull or push is one transfer, or two with a large tensor.
+
+# A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
+# transfer.
+LARGE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class MessageLayout:
+    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned.
+
+    A message that is not sent, but stays in its process, consists of the vectors as they are.
+    """
+
+    fields: tuple[tuple[tf.DType, int], ...]
+    is_sent: bool = True
+
+    def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
+        for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
+            if vector.dtype != dtype:
+                raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
+        if not self.is_sent:
+            return list(vectors)
+        large = [vector for vector, is_large in zip(vectors, self._large) if is_large]
+        small = [vector for vector, is_large in zip(vectors, self._large) if not is_large]
+        return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
+
+    def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
+        if not self.is_sent:
+            return [tf.ensure_shape(tensor, [length]) for tensor, (_, length) in zip(tensors, self.fields, strict=True)]
+        *large, packed = tensors
+        whole, parts = iter(large), self._parts(packed)
+        return [
+            tf.ensure_shape(next(whole), [length]) if is_large else next(parts)
+            for (_, length), is_large in zip(self.fields, self._large)
+        ]
+
+    def empty(self) -> list[tf.Tensor]:
+        """Return as many tensors as a message has, of the same dtypes, without elements."""
+        whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
+        return [tf.zeros([0], dtype) for dtype in [*whole, *([tf.uint8] if self.is_sent else [])]]
+
+    def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
+        small = [field for field, is_large in zip(self.fields, self._large) if not is_large]
+        parts = tf.split(packed, [dtype.size * length for dtype, length in small])
+        for part, (dtype, length) in zip(parts, small):
+            yield tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the vectors."""
+        return sum(dtype.size * length for dtype, length in self.fields)
+
+    @property
+    def _large(self) -> list[bool]:
+        return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
