@@ -10,6 +10,7 @@ a version, in a critical section, and sends the weights back. No ledger, no stal
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import time
@@ -60,12 +61,13 @@ def main(
 def least(length: int, workers: int, seconds: float, remote: bool) -> Figures:
     """Return the steps/s of a new cluster of processes that does nothing but exchanges."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as chief:
-        return chief.submit(_measured, length, workers, seconds, remote).result(STARTS_WITHIN_S + 2 * seconds)
+        return chief.submit(_measured, length, workers, seconds, remote).result()
 
 
 def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figures:
     """Be the chief: start the tasks, and let every worker exchange for some seconds."""
     die_with_parent()
+    faulthandler.dump_traceback_later(STARTS_WITHIN_S + 2 * seconds, exit=True)  # a cluster that hangs ends then
     # The functions of tasks that are gone can't be removed there at the end, which TensorFlow says at length.
     os.environ.update(for_tensorflow(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3"})
     import tensorflow as tf
