@@ -376,6 +376,12 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     assert (GENERATED in report.warnings) == ("dataset_kind" in changes)
 
 
+def test_a_run_that_diverged_and_ended_before_the_others_is_compared_with_them(tmp_path, no_plots):
+    report = write_report(unequal(tmp_path, seed=0, examples=1_000, broken=2), tmp_path / "report")
+    assert not [line for line in report.warnings if "examples" in line]
+    assert "Diverged: async (1 of 1 runs)." in report.page.read_text()
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "named"),
     [

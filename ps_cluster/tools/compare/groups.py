@@ -325,7 +325,10 @@ def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
-    least, most = (choose(records, key=lambda record: record.examples) for choose in (min, max))
+    whole = [record for record in records if not record.diverged]  # one that diverged ended before
+    if not whole:
+        return
+    least, most = (choose(whole, key=lambda record: record.examples) for choose in (min, max))
     if most.examples > least.examples * (1 + EXAMPLES_TOLERANCE):
         yield (
             f"they differ in examples trained on by more than {EXAMPLES_TOLERANCE:.0%}: {least.examples:,} "
