@@ -120,7 +120,7 @@ class ParameterStore:
 
     @property
     def drops(self) -> bool:
-        """Whether pushes may be dropped, and their steps are to be computed again."""
+        """Say whether pushes may be dropped. The step of one that is dropped is computed again."""
         return self.slices[0].drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

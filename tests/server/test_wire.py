@@ -23,7 +23,7 @@ def seed(number):
 
 
 def sent(codec, vector):
-    """What arrives; and each part of the message is as its field says."""
+    """Return what arrives. Check that each part of the message is as its field says."""
     parts = codec.encode(vector)
     assert [(part.dtype, part.shape[0]) for part in parts] == list(codec.fields)
     return codec.decode(parts).numpy()
