@@ -10,6 +10,7 @@ a version, in a critical section, and sends the weights back. No ledger, no stal
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import multiprocessing
 import os
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 PS = "/job:ps/replica:0/task:0/device:CPU:0"
-STARTS_WITHIN_S = 60
+STARTS_WITHIN_S = 180
 
 
 @click.command(cls=OneLineCommand)
@@ -68,7 +69,8 @@ def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figure
     """Be the chief: start the tasks, and let every worker exchange for some seconds."""
     die_with_parent()
     faulthandler.dump_traceback_later(STARTS_WITHIN_S + 2 * seconds, exit=True)  # a cluster that hangs ends then
-    # The functions of tasks that are gone can't be removed there at the end, which TensorFlow says at length.
+    atexit.register(os._exit, 0)  # TensorFlow would wait at the end for the tasks, which are gone by then
+    # The functions of tasks that are gone can't be removed there, which TensorFlow says at length.
     os.environ.update(for_tensorflow(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3"})
     import tensorflow as tf
 
