@@ -18,21 +18,18 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import portpicker
 
 from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
+from ps_cluster.config.registry import tf
 from ps_cluster.config.schema import MOST
+from ps_cluster.launch.task import start_server
 from ps_cluster.system.environment import die_with_parent, for_tensorflow
-from ps_cluster.system.machine import allowance
 from ps_cluster.tools.bench import empty
 from ps_cluster.tools.bench.throughput import case
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 PS = "/job:ps/replica:0/task:0/device:CPU:0"
 STARTS_WITHIN_S = 180
@@ -72,8 +69,6 @@ def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figure
     atexit.register(os._exit, 0)  # TensorFlow would wait at the end for the tasks, which are gone by then
     # The functions of tasks that are gone can't be removed there, which TensorFlow says at length.
     os.environ.update(for_tensorflow(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3"})
-    import tensorflow as tf
-
     sizes = {"chief": 1, "ps": 1, "worker": workers}
     cluster = {job: [f"localhost:{portpicker.pick_unused_port()}" for _ in range(size)] for job, size in sizes.items()}
     spawn = multiprocessing.get_context("spawn")
@@ -111,31 +106,21 @@ def _measured(length: int, workers: int, seconds: float, remote: bool) -> Figure
 
 def _serve(cluster: dict[str, list[str]], job: str, index: int) -> None:
     die_with_parent()
-    import tensorflow as tf
-
-    session = tf.compat.v1.ConfigProto()  # as in launch/task.py
-    session.experimental.disable_thread_spinning = True
-    if job == "worker":
-        session.intra_op_parallelism_threads = 1
-        session.inter_op_parallelism_threads = max(2, allowance().threads)
-    tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc", config=session).join()
+    start_server(cluster, job, index, intra_op_threads=1).join()
 
 
 def _dispatch(length: int, remote: bool) -> tuple[tf.types.experimental.PolymorphicFunction, tf.Variable]:
     """Return the graph of a dispatch, (number of exchanges, int64 []) → the weights; and the version, int64 []."""
-    import tensorflow as tf
-
     with tf.device(PS):
         weights, version = tf.Variable(tf.zeros([length])), tf.Variable(0, dtype=tf.int64)
         section = tf.CriticalSection(shared_name="slice")
-    vector = tf.TensorSpec([length])
 
     def change(gradient: tf.Tensor) -> tf.Tensor:
         changed = [weights.assign_add(gradient, read_value=False), version.assign_add(1, read_value=False)]
         with tf.control_dependencies(changed):
             return tf.identity(weights.read_value())
 
-    @tf.function(autograph=False, input_signature=[vector])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([length])])
     def exchange(gradient: tf.Tensor) -> tf.Tensor:
         with tf.device(PS):
             return section.execute(lambda: change(gradient))

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import CHIEF, EVALUATOR, WORKER, Task
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.registry import import_object, tf
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
 from ps_cluster.files import locks
@@ -57,26 +57,31 @@ def serve(
       UserError: the leader does not take this task.
       tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
     """
-    import_tensorflow()
-    import tensorflow as tf
-
     if told is not None:
         forget_told(told)
+    server = start_server(cluster, task_type, index, config.cluster.intra_op_threads)
+    if told is None:
+        server.join()
+        raise RuntimeError("the TensorFlow server ended by itself")
+    _serve_until_told(told)
+
+
+def start_server(
+    cluster: dict[str, list[str]], task_type: str, index: int, intra_op_threads: int
+) -> tf.distribute.Server:
+    """Start the TensorFlow server of a task. `intra_op_threads`: of one operation in a worker."""
+    import_tensorflow()
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.
     session.experimental.disable_thread_spinning = True
     # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py).
     if task_type == WORKER:
-        session.intra_op_parallelism_threads = config.cluster.intra_op_threads
+        session.intra_op_parallelism_threads = intra_op_threads
         # TensorFlow's default is the number of cores; with a single thread a server never connects.
         session.inter_op_parallelism_threads = max(2, allowance().threads)
-    server = tf.distribute.Server(
+    return tf.distribute.Server(
         tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session
     )
-    if told is None:
-        server.join()
-        raise RuntimeError("the TensorFlow server ended by itself")
-    _serve_until_told(told)
 
 
 def _serve_until_told(folder: Path) -> None:
