@@ -193,6 +193,10 @@ class Mode:
         """Return how many workers' gradients may come too late for an update and are dropped."""
         return 0
 
+    def grace_seconds(self, config: RunConfig) -> float:
+        """Return how long an update waits for late gradients, once it has those that it needs."""
+        return 0.0
+
     def batches_per_step(self, config: RunConfig) -> int:
         """Return how many batches one step id has."""
         return 1

@@ -440,8 +440,13 @@ class RunConfig(Section):
 
     @property
     def gradients_per_update(self) -> int:
-        """The number of gradients that one update averages; those of backup workers come late and are dropped."""
+        """The number of gradients that one update averages, at least; those of backup workers come late and are dropped."""
         return self.steps_per_update - self.mode_kind.late_workers(self)
+
+    @property
+    def most_gradients_per_update(self) -> int:
+        """The most gradients that one update averages: more than the fewest where it waits for late ones."""
+        return self.steps_per_update if self.mode_kind.grace_seconds(self) else self.gradients_per_update
 
     @property
     def batches_per_step(self) -> int:
@@ -455,7 +460,7 @@ class RunConfig(Section):
 
     @property
     def examples_per_update(self) -> int:
-        """The number of examples per update."""
+        """The number of examples per update, at least."""
         return self.examples_per_step * self.gradients_per_update
 
     @property

@@ -139,7 +139,8 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
     if summary["gradients"]["dropped"]:
         gradients = summary["gradients"]
         counts = " · ".join(f"{number(gradients[name])} {name}" for name in ("scheduled", "applied", "dropped"))
-        yield "gradients", f"{counts} (late; {number(gradients['per_update'])} to an update)"
+        each = gradients["applied"] / updates["applied"] if updates["applied"] else 0
+        yield "gradients", f"{counts} (late; {each:.3g} to an update)"
     if summary["parameter_servers"]:  # without them all gradients are of the newest parameters
         stale = summary["staleness"]
         yield (

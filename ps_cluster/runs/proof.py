@@ -34,10 +34,19 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class RoundShape:
-    """The number of step ids of an update, and of the gradients that it averages. Both are 1 except in rounds."""
+    """The number of step ids of an update, and of the gradients that it averages. All are 1 except in rounds.
+
+    Attributes:
+      gradients_per_update: of each update, or the fewest. most_gradients: the most, where updates differ.
+    """
 
     steps_per_update: int
     gradients_per_update: int
+    most_gradients: int = 0
+
+    @property
+    def are_equal(self) -> bool:
+        return self.most_gradients <= self.gradients_per_update
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class ShardAudit:
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
+        self._newest, self._of_newest = 0, rounds.most_gradients  # the last row's version, and how many rows that has
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None
         self.wrong_round: tuple[int, int] | None = None
@@ -94,14 +104,38 @@ class ShardAudit:
         self.repeated += self._steps.add(rows["step"].astype(np.int64))
         self.rows += len(rows)
         if self._rounds.steps_per_update > 1:  # late steps of closed rounds get no rows
-            self._steps.close_below(self.rows // self._rounds.gradients_per_update * self._rounds.steps_per_update)
+            self._steps.close_below(self._updates() * self._rounds.steps_per_update)
+
+    def _updates(self, version: int = 0) -> int:
+        """Return how many updates the rows make. `version`: the slice's; where rounds differ it tells if the newest is over."""
+        if self._rounds.are_equal:
+            return self.rows // self._rounds.gradients_per_update
+        is_over = self._of_newest == self._rounds.most_gradients or (
+            version >= self._newest and self._of_newest >= self._rounds.gradients_per_update
+        )
+        return self._newest - (not is_over)
 
     def _check_versions(self, versions: np.ndarray) -> None:
-        expected = (self.rows + np.arange(len(versions))) // self._rounds.gradients_per_update + 1
+        expected = self._expected_versions(versions)
         wrong = np.flatnonzero(versions != expected)
         if len(wrong) and self.wrong_version is None:
             first = int(wrong[0])
             self.wrong_version = self.rows + first, int(versions[first]), int(expected[first])
+
+    def _expected_versions(self, versions: np.ndarray) -> np.ndarray:
+        """Return the versions that belong to the next rows, int64 [k], those found among them where rounds differ."""
+        rounds, numbers = self._rounds, np.arange(len(versions))
+        if rounds.are_equal:
+            return (self.rows + numbers) // rounds.gradients_per_update + 1
+        before = np.concatenate([[self._newest], versions])
+        # How many rows a version has, up to each row. Its first may have been among earlier rows.
+        begins = np.maximum.accumulate(np.where(versions != before[:-1], numbers, -self._of_newest))
+        counts = np.concatenate([[self._of_newest], numbers - begins + 1])
+        self._newest, self._of_newest = int(before[-1]), int(counts[-1])
+        before, counts = before[:-1], counts[:-1]
+        same = (versions == before) & (counts < rounds.most_gradients)
+        next_one = (versions == before + 1) & (counts >= rounds.gradients_per_update)
+        return np.where(same | next_one, versions, before + (counts >= rounds.most_gradients))
 
     def _check_rounds(self, rows: np.ndarray) -> None:
         if self._rounds.steps_per_update == 1:
@@ -151,27 +185,32 @@ class ShardAudit:
             yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
         if counts["applied"] != counts["version"]:
             yield f"the weights were changed {counts['applied']} times, the version is {counts['version']}"
-        if counts["version"] != (updates := self.rows // self._rounds.gradients_per_update):
+        if counts["version"] != (updates := self._updates(counts["version"])):
             yield f"version {counts['version']}, rows of {updates} updates"
-        if len(strange := self._never_handed_out(scheduled)):
+        if len(strange := self._never_handed_out(updates, scheduled)):
             yield f"{len(strange)} rows of steps that were never handed out, the first is step {strange[0]}"
 
-    def _never_handed_out(self, scheduled: StepSet) -> np.ndarray:
+    def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
         """Return the steps that have a row and are of no update in `scheduled`, int64 [k]; in rounds the first of each.
 
         A slice without such a step, and with as many as were handed out, has the same steps.
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v are of round v - 1: `_check_rounds`
-            updates = self.rows // self._rounds.gradients_per_update
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
         others = scheduled.missing_below(self._steps.end)
         strange: np.ndarray = others[self._steps.holds(others)]
         return strange
 
+    def applied(self, counts: dict[str, int]) -> int:
+        """Return how many updates the distinct steps make. `counts`: as for `problems`."""
+        if self._rounds.are_equal:
+            return self.distinct // self._rounds.gradients_per_update
+        return self._updates(counts["version"])
+
     def excess(self, counts: dict[str, int]) -> int:
         """Return how many gradients were applied too often, by the counter that says the most."""
-        open_ones = self.rows % self._rounds.gradients_per_update
-        changes = max(counts["version"], counts["applied"]) * self._rounds.gradients_per_update + open_ones
+        more = max(counts["version"], counts["applied"]) - self._updates(counts["version"])
+        changes = more * self._rounds.gradients_per_update + self.rows
         return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
 
 
@@ -209,7 +248,7 @@ def audit(
         problems += (f"slice {index}: {problem}" for problem in slice_audit.problems(own, scheduled))
         slices.append({"index": index, "rows": slice_audit.rows, "steps": slice_audit.distinct, **own})
         audits.append((slice_audit, own))
-    problems += _schedule_problems(min(s["steps"] for s in slices) // rounds.gradients_per_update, scheduled, total)
+    problems += _schedule_problems(min(one.applied(own) for one, own in audits), scheduled, total)
     return {
         "holds": not problems,
         "problems": problems[:MOST_PROBLEMS],
@@ -313,13 +352,12 @@ def _in_step_order(
 
     A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.
     """
-    joiner, steps, held, gradients = ShardJoiner(len(journals)), StepSet(), NO_ROWS, 0
+    joiner, steps, held = ShardJoiner(len(journals)), StepSet(), NO_ROWS
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
         rows = joiner.add(list(chunks))
         steps.add(rows["step"].astype(np.int64))
-        gradients += len(rows)
-        if rounds.steps_per_update > 1:
-            steps.close_below(gradients // rounds.gradients_per_update * rounds.steps_per_update)
+        if rounds.steps_per_update > 1:  # the rows of a round come after all of the round before
+            steps.close_below((steps.end - 1) // rounds.steps_per_update * rounds.steps_per_update)
         steps.close_below(steps.end - window)
         held = np.concatenate([held, rows])
         held = held[np.argsort(held["step"], kind="stable")]

@@ -288,7 +288,7 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
         and _are_rows(waiting[:, 1:])
         and applied.count <= counts[:, COUNTS.index("accepted")].min()
         and abs(gradients - applied.count) <= MOST_OPEN
-        and abs(scheduled.first_missing - gradients // config.gradients_per_update) <= MOST_OPEN
+        and abs(scheduled.first_missing - int(counts[:, COUNTS.index("version")].min())) <= MOST_OPEN
         and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
     )
     if not whole:
@@ -336,6 +336,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "evaluation.validation_examples": config.evaluation.validation_examples,
         "steps of an update": config.steps_per_update,
         "gradients of an update": config.gradients_per_update,
+        "gradients of an update, at most": config.most_gradients_per_update,
         # Each has weights of its own, or a part of the data.
         **({"cluster.workers": config.cluster.workers} if config.mode_kind.shares_steps or shards else {}),
     }

@@ -204,8 +204,10 @@ class RunProgress:
 
     @property
     def applied(self) -> int:
-        """The number of updates applied."""
-        return self._tally.gradients // self._config.gradients_per_update
+        """The number of updates applied; of rounds the parameter server alone knows which are over."""
+        if self._steps_per_update > 1:
+            return int(self.counts[0, COUNTS.index("version")])
+        return self._tally.gradients
 
     @property
     def completed(self) -> bool:

@@ -295,7 +295,7 @@ class Session:
             highest_rate=config.optimizer.learning_rate,
             holds_from=[self._rows_by_other_rules(history) for history in before],
         )
-        rounds = RoundShape(config.steps_per_update, config.gradients_per_update)
+        rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, on_rows)
         if self._saver.problem:

@@ -465,10 +465,10 @@ def test_chief_of_a_cluster_is_no_worker(run_dir):
 
 def test_gradients_that_came_too_late_are_shown_only_where_there_are_any(run_dir):
     assert "dropped" not in closing_table(write(run_dir), run_dir)
-    gradients = {"scheduled": 1200, "applied": 800, "dropped": 400, "per_update": 2}
+    gradients = {"scheduled": 1173, "applied": 782, "dropped": 391, "per_update": 2}
     write_json(run_dir.training_result, RESULT | {"gradients": gradients})
     text = closing_table(write(run_dir), run_dir)
-    assert "1,200 scheduled · 800 applied · 400 dropped (late; 2 to an update)" in text
+    assert "1,173 scheduled · 782 applied · 391 dropped (late; 2 to an update)" in text
 
 
 def test_closing_table_names_the_settings_that_differ_and_that_no_other_row_has(run_dir):

@@ -233,6 +233,50 @@ def test_a_round_that_took_a_gradient_too_many(tmp_path):
     assert "slice 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
 
 
+GRACE = RoundShape(steps_per_update=3, gradients_per_update=2, most_gradients=3)
+
+
+def graced(counts, open_ones=0):
+    """Rows of rounds of so many gradients each, of three workers, and of an open round behind them."""
+    counts = [*counts, open_ones]
+    steps = [3 * number + place for number, count in enumerate(counts) for place in range(count)]
+    return rows_of(steps, version=np.repeat(np.arange(1, len(counts) + 1), counts))
+
+
+@pytest.mark.parametrize("open_ones", [0, 1, 2])
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_rounds_with_a_grace_period_hold_with_as_many_gradients_as_came(tmp_path, monkeypatch, chunk, open_ones):
+    run = Run(tmp_path, GRACE, graced([2, 3, 3, 2, 2, 3], open_ones))
+    run.total = None
+    monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, chunk))
+    proof = run.proof()
+    assert proof["holds"], proof["problems"]
+    assert proof["duplicated"] == 0
+
+
+@pytest.mark.parametrize(
+    ("versions", "problem"),
+    [
+        ([1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6], "row 3: version 1, where 2 belongs"),
+        ([1, 1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6], "row 3: version 3, where 2 belongs"),
+        ([1, 1, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6], "row 2: version 3, where 1 belongs"),
+        ([1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 6, 5], "row 14: version 5, where 6 belongs"),
+    ],
+)
+def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(tmp_path, versions, problem):
+    rows = graced([2, 3, 3, 2, 2, 3])
+    rows["version"] = versions
+    assert f"slice 0: {problem}" in Run(tmp_path, GRACE, rows).proof()["problems"]
+
+
+def test_an_update_too_many_in_rounds_with_a_grace_period_is_two_gradients_too_many(tmp_path):
+    run = Run(tmp_path, GRACE, graced([2, 3, 3, 2, 2, 3], open_ones=1))
+    run.total = None
+    run.count(0, version=UPDATES + 1, applied=UPDATES + 1)
+    proof = run.proof()
+    assert says(proof, "slice 0: version 7, rows of 6 updates") and proof["duplicated"] == 2
+
+
 def test_the_proof_tells_how_far_it_has_read(run):
     read = []
     assert run.proof(on_rows=read.append)["holds"] and sum(read) == 2 * UPDATES

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
+from ps_cluster.runs.proof import RoundShape, audit
 from ps_cluster.server.shard import APPLIED, DROPPED
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.worker import sleep
+from tests.helpers.ledgers import write_journal
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity, run_workers
 
@@ -90,6 +92,55 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
     assert counts == {"version": 6, "applied": 6, "accepted": 12, "refused": 0, "dropped": 6}
     assert rows["step"].tolist() == [3 * v + worker for v, order in enumerate(orders) for worker in sorted(order[:2])]
     assert state_of(store)["weights"] == pytest.approx(weights, rel=1e-5)
+
+
+GRACE = {"mode.name": "sync-ps", "mode.backup_workers": 1, "mode.grace_seconds": 1.0}
+
+
+def push_to_round(store, version, workers, wanted):
+    """Push worker + 1 times ones to round `version`."""
+    for worker in workers:
+        gradient, step = (worker + 1) * tf.ones(LENGTH), identity(3 * version + worker)
+        (outcome,) = store.push(step, identity([version]), gradient, tf.ones(3), row(worker=worker)).numpy()
+        assert outcome == wanted
+
+
+def test_a_round_waits_a_grace_period_for_late_gradients_and_not_longer(tmp_path):
+    store = make_store(kind=RoundShard, values=GRACE, steps=3, rule="sgd")
+
+    def tick():
+        store.tick(0.5, last_step=8, longest_update_s=60.0)
+
+    push_to_round(store, 0, [0, 1], APPLIED)
+    tick()
+    assert state_of(store)["weights"] == pytest.approx(START), "the period is not over"
+    push_to_round(store, 0, [2], APPLIED)  # all have come
+    weights = START - 0.1 * (1 + 2 + 3) / 3
+    assert state_of(store)["weights"] == pytest.approx(weights, rel=1e-5)
+
+    push_to_round(store, 1, [2], APPLIED)
+    for _ in range(4):
+        tick()  # while one gradient is missing, the period has not begun
+    push_to_round(store, 1, [0], APPLIED)
+    tick()
+    assert ledger_of(store)[1][0]["version"] == 1, "each period is as long"
+    tick()
+    push_to_round(store, 1, [1], DROPPED)
+    weights -= 0.1 * (3 + 1) / 2
+    assert state_of(store)["weights"] == pytest.approx(weights, rel=1e-5)
+    assert state_of(store)["statistics"] == pytest.approx(2 * np.ones(3)), "the mean of each round's, not their sum"
+
+    push_to_round(store, 2, [1, 2], APPLIED)
+    other = make_store(kind=RoundShard, values=GRACE, steps=3, rule="sgd")
+    other.restore(state_of(store))
+    for _ in range(2):
+        other.tick(0.5, last_step=8, longest_update_s=60.0)
+    state, ([rows], [counts]) = state_of(other), ledger_of(store)
+    assert state["weights"] == pytest.approx(weights - 0.1 * (2 + 3) / 2, rel=1e-5), "also behind a snapshot"
+    assert counts == {"version": 2, "applied": 2, "accepted": 7, "refused": 0, "dropped": 1}
+    journals = [write_journal(tmp_path / "slice-0", rows)]
+    proof = audit(journals, np.array([list(counts.values())]), RoundShape(3, 2, 3), StepSet(2), None)
+    assert proof["holds"], proof["problems"]
 
 
 def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():

@@ -36,6 +36,7 @@ def machine():
 OTHERS = {
     "mode": "mode.name",
     "backup_workers": "mode.backup_workers",
+    "grace_seconds": "mode.grace_seconds",
     "longest_step_seconds": "cluster.longest_step_seconds",
 }
 
@@ -233,9 +234,11 @@ def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones
     progress = make_progress(steps=2, mode="sync-ps", backup_workers=1)
     progress.scheduled(np.arange(2))
     window = progress.end_of_window
-    look(progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0), (3, 2, 0, 0, 7, 3.0)))  # 1 comes too late
+    look(
+        progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0), (3, 2, 0, 0, 7, 3.0)), version=1
+    )  # 1 comes too late
     assert (progress.applied, progress.outstanding, progress.end_of_window) == (1, 1, window + 4)
-    look(progress, applied((4, 2, 0, 1, 8, 4.0)))
+    look(progress, applied((4, 2, 0, 1, 8, 4.0)), version=2)
     assert progress.completed and progress.end_of_window == window + 6
     result = progress.result()
     assert (result.updates.scheduled, result.updates.applied, result.updates.lost) == (2, 2, 0)
@@ -280,13 +283,26 @@ def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
     settings = {"mode": "sync-ps", "backup_workers": 1}
     before = make_progress(steps=4, **settings)
     before.scheduled(np.arange(3))
-    look(before, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 1.0), (3, 2, 0, 0, 7, 2.0)))  # round 1 is half full
+    rows = applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 1.0), (3, 2, 0, 0, 7, 2.0))
+    look(before, rows, version=1)  # round 1 is half full
     progress = resumed(before, **settings)
     assert (progress.applied, progress.outstanding, progress.scheduled_updates.count) == (1, 0, 1)
     progress.scheduled(np.arange(1, 4))
     rows = applied((4, 2, 0, 1, 8, 3.0), *((step, step // 3 + 1, 0, 0, 7, 4.0) for step in (6, 8, 9, 10)))
-    look(progress, rows)
+    look(progress, rows, version=4)
     assert progress.completed and progress.result().gradients.applied == 8
+
+
+def test_an_update_of_rounds_with_a_grace_period_has_as_many_gradients_as_came_in_it():
+    progress = make_progress(steps=2, mode="sync-ps", backup_workers=1, grace_seconds=1)
+    progress.scheduled(np.arange(2))
+    window = progress.end_of_window
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0)), version=0)
+    assert (progress.applied, progress.outstanding) == (0, 2), "the round may get another one"
+    look(progress, applied((1, 1, 0, 1, 8, 3.0), (3, 2, 0, 0, 7, 3.0), (4, 2, 0, 1, 8, 3.0)), version=1)
+    assert (progress.applied, progress.end_of_window) == (1, window + 5)
+    look(progress, NONE, version=2)
+    assert progress.completed and progress.result().gradients.applied == 5
 
 
 def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine):

@@ -212,6 +212,8 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
         raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': {known} needed")
     if kind.takes_fewer_batches(run.config):
         raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: it needs false")
+    if grace_s := kind.grace_seconds(run.config):
+        raise UserError(f"--check '{run.root}': mode.grace_seconds: got {grace_s:g}: it needs 0")
     if kind.delay(run.config):
         workers = kind.emulated_workers(run.config)
         raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")

@@ -390,6 +390,12 @@ class SyncPsSettings(ModeSettings):
         le=999,
         description="An update takes the first workers - this many gradients; the late ones are dropped.",
     )
+    grace_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Those that come so soon after the first ones count too. Needs mode.backup_workers.",
+    )
 
 
 class RoundShard(WaitingShard):
@@ -397,22 +403,37 @@ class RoundShard(WaitingShard):
 
     Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
     the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
-    workers).
+    workers). With a grace period the round is open for so long after the first W - b, or until all have come; the chief's
+    ticks tell the time.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._workers = config.steps_per_update
-        self._needed = config.gradients_per_update
+        self._needed, self._most = config.gradients_per_update, config.most_gradients_per_update
+        self._grace_s = config.mode_kind.grace_seconds(config)
         with tf.device(device):
             self._sum = tf.Variable(tf.zeros_like(self._weights))
             self._fresh_sum = tf.Variable(tf.zeros_like(self._statistics))
             self._summed = tf.Variable([0], dtype=tf.int64)  # gradients of the round that is open
+            self._rate = tf.Variable([0.0])  # its learning rate
+            self._waited_s = tf.Variable(0.0, dtype=tf.float64)  # for late gradients, on the clock of the ticks
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
         sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
-        return super()._state | sums
+        return super()._state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
+
+    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
+        """Close the round whose grace period is over."""
+        if self._most == self._needed:
+            return []
+
+        def wait() -> tf.Tensor:
+            waited_s = self._waited_s.assign_add(seconds)
+            return tf.cond(waited_s >= self._grace_s, self._close, self._version.read_value)
+
+        return [tf.cond(self._summed[0] >= self._needed, wait, self._version.read_value)]
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
         """Return when `worker` asked and when it was admitted, float64 [2], in unix seconds of the parameter server.
@@ -447,19 +468,20 @@ class RoundShard(WaitingShard):
             self._sum.assign_add(push.gradient, read_value=False),
             self._fresh_sum.assign_add(push.fresh, read_value=False),
         ]
-        with tf.control_dependencies(added):
-            complete = self._summed.assign_add([1])[0] >= self._needed
         rate = tf.cast(push.value("learning_rate"), tf.float32)
-        version = tf.cond(complete, lambda: self._close(rate), lambda: now + 1)
+        with tf.control_dependencies([*added, self._rate.assign(rate[None], read_value=False)]):
+            complete = self._summed.assign_add([1])[0] >= self._most
+        version = tf.cond(complete, self._close, lambda: now + 1)
         return after([self._record(push, version, tf.constant(0, tf.int64))], APPLIED)
 
-    def _close(self, learning_rate: tf.Tensor) -> tf.Tensor:
+    def _close(self) -> tf.Tensor:
         """Apply the round's update; return the version it made."""
+        count = tf.cast(self._summed[0], tf.float32)
         version = self.apply_gradient(
-            self._sum.read_value() / self._needed, learning_rate, self._fresh_sum.read_value() / self._needed
+            self._sum.read_value() / count, self._rate[0], self._fresh_sum.read_value() / count
         )
         with tf.control_dependencies([version]):
-            of_round = (self._sum, self._fresh_sum, self._summed)
+            of_round = (self._sum, self._fresh_sum, self._summed, self._waited_s)
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in of_round]
             return after([*cleared, self._changed.notify_all()], version)
 
@@ -536,11 +558,19 @@ class SyncPs(Mode):
         backups = self.late_workers(config)
         if backups and backups >= config.cluster.workers:
             raise ValueError(f"mode.backup_workers: got {backups}: it needs more workers than that")
+        if (grace_s := self.grace_seconds(config)) and not backups:
+            raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
 
     def late_workers(self, config: RunConfig) -> int:
         settings: SyncPsSettings = self.settings(config)
         return settings.backup_workers
 
+    def grace_seconds(self, config: RunConfig) -> float:
+        settings: SyncPsSettings = self.settings(config)
+        return settings.grace_seconds
+
     def label(self, config: RunConfig) -> str:
-        backups = self.late_workers(config)
-        return f"{self.name} b={backups}" if backups else self.name
+        backups, grace_s = self.late_workers(config), self.grace_seconds(config)
+        return " ".join(
+            [self.name, *([f"b={backups}"] if backups else []), *([f"grace={grace_s:g}s"] if grace_s else [])]
+        )
