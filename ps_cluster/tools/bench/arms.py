@@ -9,6 +9,7 @@ its last line.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,12 +88,18 @@ CLUSTER = BenchArm("cluster", "ps_cluster.tools.bench.arms", can_be_slow=True)
 SYNC = replace(CLUSTER, name="sync", values={"mode.name": "sync"})
 PER_VARIABLE = replace(CLUSTER, name="per_variable", arguments=(SINGLE.module, "task"), can_be_slow=False)
 DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}, torch=True)
+# As many workers as cores, each with one of its own: another setting of those that have nothing but workers.
+A_CORE_EACH = {"cluster.workers": len(os.sched_getaffinity(0)), "cluster.pin_workers": True}
+SYNC_CORES, DDP_CORES = (
+    replace(arm, name=f"{arm.name}_cores", values={**arm.values, **A_CORE_EACH}) for arm in (SYNC, DDP)
+)
+DDP_COMPILED = replace(DDP_CORES, name="ddp_compiled", arguments=("compiled",))
 ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
 TORCH_SINGLE = replace(DDP, name="torch_single", values=ALONE)
 LIMIT = BenchArm("limit", "ps_cluster.tools.bench.limit")
 
 DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE, LIMIT)
-ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
+ARMS = {arm.name: arm for arm in (*DEFAULT, SYNC_CORES, DDP, DDP_CORES, DDP_COMPILED, TORCH_SINGLE)}
 
 
 def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchArm]:

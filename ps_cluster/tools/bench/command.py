@@ -28,7 +28,8 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="What to measure, separated by commas; also ddp and torch_single. By itself, empty: steps/s without computation.",
+    help="What to measure, separated by commas; also sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. By itself, empty: "
+    "steps/s without computation.",
 )
 @option(
     "--models",
@@ -40,7 +41,11 @@ from ps_cluster.tools.bench import arms
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
 @option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; the median is shown.")
 @option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x.")
-@option("--ddp-python", type=FOLDER, help="The Python with PyTorch that runs the arms ddp and torch_single.")
+@option(
+    "--ddp-python",
+    type=FOLDER,
+    help="The Python with PyTorch that runs the arms ddp, ddp_cores, ddp_compiled and torch_single.",
+)
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
 @config_options("--dataset", "--data-dir")

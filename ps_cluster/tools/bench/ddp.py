@@ -1,8 +1,9 @@
 """Measure images per second of PyTorch's DistributedDataParallel (gloo), or of one process in mode single.
 
-    python -m ps_cluster.tools.bench.ddp RUN_DIR
+    python -m ps_cluster.tools.bench.ddp RUN_DIR [compiled]
 
-Images, network, precision and batch size per worker are those of the other arms. The environment has only
+With `compiled` the network is compiled (torch.compile), which needs a C++ compiler. With `cluster.pin_workers` each process
+has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment has only
 torch, numpy and pydantic, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
 """
 
@@ -28,6 +29,7 @@ from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.runs.run_dir import RunDir
 
+COMPILED = "compiled"
 WARM_UP_STEPS = 10
 # glibc returns large blocks to the system after every step, which costs page faults again. PyTorch's tuning guide
 # preloads another malloc for that; environment variables at the start of a process tell glibc's own not to.
@@ -35,13 +37,13 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 TIMEOUT_S = 500.0  # less than the bench allows an arm, so that this program ends its own processes
 
 
-def main(root: Path) -> None:
+def main(root: Path, *, compiled: bool) -> None:
     run_dir = RunDir.open(root)
     config = json.loads(run_dir.config.read_text())
     processes = 1 if config["mode"]["name"] == "single" else config["cluster"]["workers"]
     os.environ.update(KEEP_MEMORY)
     deadline = time.monotonic() + TIMEOUT_S
-    context = multiprocessing.spawn(train, (processes, run_dir, config), nprocs=processes, join=False)
+    context = multiprocessing.spawn(train, (processes, run_dir, config, compiled), nprocs=processes, join=False)
     try:
         while not context.join(max(0.0, deadline - time.monotonic())):
             if time.monotonic() > deadline:
@@ -52,13 +54,18 @@ def main(root: Path) -> None:
             process.join()
 
 
-def train(rank: int, processes: int, run_dir: RunDir, config: dict[str, Any]) -> None:
+def train(rank: int, processes: int, run_dir: RunDir, config: dict[str, Any], compiled: bool) -> None:
     """Train in one process. Rank 0 prints the rate of all."""
+    if config["cluster"]["pin_workers"] is True:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [cores[rank % len(cores)]])
     torch.set_num_threads(config["cluster"]["intra_op_threads"])
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # else gloo takes the interface of the machine's host name, if there is one
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
     network = build(config["model"]["name"], config["model"]["activation"])
+    if compiled:
+        network.compile()
     dataset = load_pointed(run_dir.dataset)
     rate = processes * measure(network, batches(dataset, config, rank, processes), config, processes)
     dist.destroy_process_group()
@@ -243,4 +250,4 @@ def trainable(network: nn.Module) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), compiled=COMPILED in sys.argv[2:])
