@@ -3,8 +3,8 @@
     python -m ps_cluster.tools.bench.ddp RUN_DIR [compiled]
 
 With `compiled` the network is compiled (torch.compile), which needs a C++ compiler. With `cluster.pin_workers` each process
-has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment has only
-torch, numpy and pydantic, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
+has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment
+has only torch, numpy and pydantic, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
 """
 
 from __future__ import annotations
