@@ -1,3 +1,4 @@
+import fcntl
 import os
 import shutil
 import signal
@@ -8,7 +9,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from ps_cluster.config import build_config
 from ps_cluster.config.registry import TRUSTED
+from ps_cluster.data import sources
 from tests.helpers.bad_input import Commands
 
 # The same examples in every run: a test that has passed does not fail on another day.
@@ -68,9 +71,18 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_of_the_tests(tmp_path_factory):
+def cache_of_the_tests(request, tmp_path_factory):
+    """All of pytest's processes share a cache, and the first packs the generated set, before some tasks at once do so."""
+    own = tmp_path_factory.getbasetemp()
+    cache = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+    cache.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PS_CLUSTER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PS_CLUSTER_CACHE", str(cache))
+        if any(item.get_closest_marker("cluster") for item in request.session.items):
+            with (cache / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                generated = build_config(overrides={"data.dataset": "synthetic"})
+                sources.resolve(generated.data, cache, notify=lambda line: None)
         yield
 
 

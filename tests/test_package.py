@@ -137,7 +137,8 @@ def test_make_install_lets_any_folder_import_the_package(tmp_path):
 
 def _run(bin_folder, folder, *arguments, expected=0):
     command = [bin_folder / "ps-cluster", *arguments]
-    ended = subprocess.run(command, cwd=folder, env=ELSEWHERE, capture_output=True, text=True, timeout=200)
+    environment = ELSEWHERE | {"PS_CLUSTER_CACHE": os.environ["PS_CLUSTER_CACHE"]}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
     assert ended.returncode == expected, ended.stdout + ended.stderr
     return ended
 

@@ -18,6 +18,7 @@ from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
 from ps_cluster.system.environment import CALLER_PID
+from ps_cluster.system.supervisor import how_ended
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
 LOOK_EVERY_S = 0.2
@@ -99,8 +100,7 @@ class Program:
             return
         if code == BAD_INPUT:
             raise UserError(self._error)
-        ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        reason = self._error or f"the command ended with {ending}"
+        reason = self._error or f"the command ended with {how_ended(code)}"
         named = _LOG.search(reason)
         task = Path(named["path"]).stem if named else None
         raise TrainingFailed(task, reason, Path(named["path"]) if named else log)

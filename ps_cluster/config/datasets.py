@@ -493,13 +493,6 @@ class ImageDataSet(DataSet):
         config.data.augmentation.check(image.shape)  # type: ignore[attr-defined]  # its Settings have it
 
 
-def _from_function(found: Any) -> Any:
-    """Return a data set for a function that returns `Contents`; return anything else as it is."""
-    if isinstance(found, type) or not callable(found):
-        return found
-    return _Function(found)
-
-
 class _Function(DataSet):
     """A data set that a function without arguments returns: `Contents`, or arrays (data/array_files.py)."""
 
@@ -544,5 +537,5 @@ class _DataSets(Registry[DataSet]):
 
 
 DATASETS: Registry[DataSet] = _DataSets(
-    "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_from_function
+    "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_Function
 )

@@ -319,17 +319,12 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text!r:.300}: the value {error}") from error
 
 
-def default_layer(user: Layer) -> Layer:
-    """Return what is below the user's layers: the defaults, and the recipes of the chosen network and data set.
-
-    Settings that belong to a mode, network, … that is not chosen are left out.
-    """
-    base, _ = _defaults(user)
-    return base
-
-
 def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
-    """Return what is below the user's layers, merged, and the layers that it was merged from, the lowest first."""
+    """Return what is below the user's layers, merged, and the layers that it was merged from, the lowest first.
+
+    These are the defaults, and the recipes of the chosen network and data set. Settings that belong to a mode, network, …
+    that is not chosen are left out.
+    """
     base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
     layers = [NamedLayer(DEFAULTS, base)]
     data_set = _of_chosen("data", base, user)
@@ -462,7 +457,7 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     found: dict[str, ChangedSetting] = {}
     for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
         chosen = nested({key: one.value for key, one in found.items()})
-        default = _of_classes(config) | flat(default_layer(chosen))
+        default = _of_classes(config) | flat(_defaults(chosen)[0])
         found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
     return {key: found[key] for key in values if key in found}
 

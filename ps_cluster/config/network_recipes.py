@@ -163,12 +163,7 @@ def _is_saved(name: object) -> bool:
     return isinstance(name, str) and name.endswith(".keras")
 
 
-def _from_function(found: Any) -> Any:
-    """Return a network for a function that builds a model; return anything else as it is."""
-    return found if isinstance(found, type) or not callable(found) else FunctionNetwork(found)
-
-
-NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=_from_function)
+NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=FunctionNetwork)
 
 
 # Settings that follow from the network: rates for single modes, and safe defaults for a network of a user's own.

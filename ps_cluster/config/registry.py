@@ -168,8 +168,12 @@ class Registry(Generic[T]):
 
     def _made(self, found: Any, name: str) -> T:
         """Return `found` as an object of the kind, with `name` as its name."""
-        is_class = isinstance(found, type) and issubclass(found, self._base)
-        made: T = found() if is_class else self._wrap(found) if self._wrap else found
+        is_class = isinstance(found, type)
+        if is_class and issubclass(found, self._base):
+            found = found()
+        elif self._wrap and callable(found) and not is_class:
+            found = self._wrap(found)
+        made: T = found
         if not isinstance(made, self._base):
             function = "a function, or " if self._wrap else ""
             raise UserError(

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ps_cluster import __version__
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.sources import size_of
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
 from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor, TrainedRun
@@ -29,6 +29,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.quiet_import import NO_NEWS, without_lines
 from ps_cluster.report.data_tables import megabytes
+from ps_cluster.report.terminal import FOLD, RIGHT, plain_table
 
 REPORT = "export.json"
 T = TypeVar("T")
@@ -95,11 +96,7 @@ def _checked(
     unit = 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
     allowed = {one.name: one.tolerance and one.tolerance * unit for one in formats}
     compared = compare(run.dataset, original, functions, most)
-    return [Checked(name, file.name, _bytes(file), compared[name], allowed.get(name)) for name, file in files.items()]
-
-
-def _bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+    return [Checked(name, file.name, size_of(file), compared[name], allowed.get(name)) for name, file in files.items()]
 
 
 def _trying(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
@@ -196,11 +193,10 @@ class Checked:
 
 def print_checked(rows: list[Checked], spec: ExampleSpec, console: Console) -> None:
     """Print the table of all files."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("format", overflow="fold")
     field = OBJECTIVES[spec.objective].field
-    for heading in ("size", field, "same", "max diff", "mean diff", "allowed"):
-        table.add_column(heading, justify="right")
+    table = plain_table(
+        format=FOLD, **dict.fromkeys(("size", field, "same", "max diff", "mean diff", "allowed"), RIGHT)
+    )
     for row in rows:
         found = row.compared
         metric = f"{found.metric:.2%}" if field == "accuracy" else f"{found.metric:.5g}"

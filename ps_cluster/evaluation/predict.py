@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config import RunConfig, load_config
@@ -29,7 +28,7 @@ from ps_cluster.files.untrusted import Notify, bounded_memory, open_regular
 from ps_cluster.files.values import Malformed, cell, finite, one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.report.terminal import Output, SafeConsole
+from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
 from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -418,10 +417,7 @@ def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], answers: Answers) 
 
 def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], answers: Answers) -> None:
     """Write a table for people, at the end: only then its widths are known."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("example", overflow="fold")
-    for heading in answers.headings:
-        table.add_column(heading)
+    table = plain_table(example=FOLD, **{heading: {} for heading in answers.headings})
     for name, prediction in rows:
         table.add_row(*map(Text, (name, *answers.shown(prediction))))
     output = stream if isinstance(stream, Output) else Output(stream)

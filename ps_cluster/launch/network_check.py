@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.runs.rows import Row, Text
 from ps_cluster.system import environment
 from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.supervisor import how_ended
 
 WITHIN_S = 600.0  # a network that reads large files may take minutes
 WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
@@ -109,8 +109,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
         if content := answers.read():
             return NetworkFacts.model_validate_json(content)
     last = one_line(ended.stdout.decode(errors="replace").rstrip().rpartition("\n")[2], 300)
-    how = f"exit code {ended.returncode}" if ended.returncode >= 0 else signal.Signals(-ended.returncode).name
-    message = f"the process that built it ended with {how}: {last or 'no output'}"
+    message = f"the process that built it ended with {how_ended(ended.returncode)}: {last or 'no output'}"
     raise UserError(f"model.name: '{config.model.name}': {message}")
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
+from ps_cluster.config.sections import listed
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.silence import UNDER_WAY, SilenceDetector
@@ -452,12 +453,6 @@ class Recovery:
         return CLUSTER if self.restarts_all(death) else death.task
 
 
-def all_of(types: tuple[str, ...]) -> str:
-    """Return "chief, ps and workers", or those of them that the cluster has."""
-    *others, last = (_IN_WORDS[kind] for kind in types)
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def after(delay_s: float) -> str:
     """Return " in 2 s", or nothing for no delay."""
     return f" in {delay_s:g} s" if delay_s else ""
@@ -680,7 +675,8 @@ class Decisions:
         self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=event.snapshot)
         self._enter(RunStage.STARTING, now_s)
         where = "the newest snapshot" if event.snapshot else "the beginning"
-        line = f"{cause}; starting {all_of(self._topology.types)} again{after(delay_s)} from {where}"
+        tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
+        line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
         return (Notice(CLUSTER_RESTARTED(line)),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:

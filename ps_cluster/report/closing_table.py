@@ -22,7 +22,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.progress import real
-from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import RUN_ENDED, LogLine
 from ps_cluster.runs.result_rows import ProgressRow, Summary, told
@@ -47,13 +47,8 @@ def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> Non
 
 def print_numbers(summary: Json, console: Console) -> None:
     """Print the outcome, numbers, and evidence that several processes did the work."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, value in facts_of(summary):
-        facts.add_row(label, value)
     console.print()
-    console.print(Padding(facts, (0, 1)))
+    console.print(Padding(facts_table(facts_of(summary)), (0, 1)))
     if summary["workers"] or summary["parameter_servers"]:
         console.print()
         console.print(Padding(_tasks(summary, addresses=console.width >= WIDE), (0, 1)))

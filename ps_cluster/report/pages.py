@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import cycle
 from typing import Any, Literal
@@ -27,6 +28,7 @@ def rendered(package: str, template: str, **values: Any) -> str:
     """Return the HTML of a template.
 
     Args:
+      values: what it shows, besides `written`, the time now.
       package: its folder templates/ has the template. This one may extend base.html of report/templates/, which has
         the style of all pages.
     """
@@ -37,7 +39,8 @@ def rendered(package: str, template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
+    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.get_template(template).render(written=written, **values)
 
 
 # Keep a drawn figure with its title and caption, and write it as PNG or SVG.

@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -205,7 +204,6 @@ class _ScoredRun:
             __package__,
             "results.html",
             name=self.name,
-            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             summary=self.summary,
             warnings=list(self.warnings()),
             of_which=" ".join(self.of_which()),

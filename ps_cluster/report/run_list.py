@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config import registry
@@ -22,7 +21,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.json_files import last_row, read_json
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, told
 from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
@@ -146,16 +145,14 @@ def print_runs(runs: list[ListedRun], console: Console, now: float | None = None
 
 def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
     """Print what is known of a run without a summary, or of one that is running."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    facts.add_row("run", Text(_state(run), COLOURS[run.state]))
-    facts.add_row("began", f"{age(time.time() - run.began_at)} ago")
-    for label, name in (("mode", run.mode), ("data", run.dataset), ("network", run.model)):
-        facts.add_row(label, name or "–")
-    facts.add_row("test", f"{run.score} at step {run.step:,}" if run.step is not None else "not scored yet")
-    facts.add_row("logs", str(run_dir.logs))
-    console.print(facts)
+    facts: tuple[tuple[str, str | Text], ...] = (
+        ("run", Text(_state(run), COLOURS[run.state])),
+        ("began", f"{age(time.time() - run.began_at)} ago"),
+        *((label, name or "–") for label, name in (("mode", run.mode), ("data", run.dataset), ("network", run.model))),
+        ("test", f"{run.score} at step {run.step:,}" if run.step is not None else "not scored yet"),
+        ("logs", str(run_dir.logs)),
+    )
+    console.print(facts_table(facts))
     if run.state == UNKNOWN:
         why = "it was killed, or its tasks were started by hand"
         console.print(f"there is no {run_dir.summary.name}: {why}", highlight=False)

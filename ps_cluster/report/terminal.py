@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, TextIO, cast
 
@@ -74,6 +74,16 @@ def plain_table(**columns: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading, options in columns.items():
         table.add_column(heading, **options)
+    return table
+
+
+def facts_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Return a table of labels and what is known of each."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(**FOLD)
+    for label, value in rows:
+        table.add_row(label, value)
     return table
 
 

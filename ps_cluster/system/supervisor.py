@@ -70,6 +70,11 @@ class TaskProcess:
         return self.popen.returncode is None
 
 
+def how_ended(exit_code: int) -> str:
+    """Return "exit code 1", or the name of the signal. `exit_code`: negative if a signal ended the process."""
+    return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)
+
+
 @dataclass(frozen=True)
 class TaskExit:
     """A task that ended without being stopped by the supervisor."""
@@ -85,7 +90,7 @@ class TaskExit:
 
     @property
     def how(self) -> str:
-        return f"exit code {self.exit_code}" if self.exit_code >= 0 else signal_name(-self.exit_code)
+        return how_ended(self.exit_code)
 
     def __str__(self) -> str:
         killed = self.exit_code < 0 and not self.time  # then its last line, often progress, is not the reason

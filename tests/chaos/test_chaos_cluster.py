@@ -42,7 +42,13 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
         workers=2,
         least_cool_down=20,
         # Steps that wait cost little: the undisturbed run repeats all that the disturbed one did meanwhile.
-        more_options=("--precision", "float32", *map(str, unhurried(workers=2))),
+        more_options=(
+            "--precision",
+            "float32",
+            "--set",
+            "evaluation.draw_results=false",
+            *map(str, unhurried(workers=2)),
+        ),  # fmt: skip
     )
     lines = []
     code = run_chaos(

@@ -61,7 +61,8 @@ def test_what_a_section_of_the_page_makes_is_packed(tmp_path, monkeypatch, title
 @pytest.mark.cluster
 def test_what_a_section_of_the_page_makes_is_learned_by_its_command_as_it_is(tmp_path):
     dataset, *options = prepared("A table", tmp_path)
-    finish(start("run", "--run-dir", tmp_path / "run", "--dataset", tmp_path / dataset, *options))
+    few = ("--workers", 1, "--set", "evaluation.draw_results=false")
+    finish(start("run", "--run-dir", tmp_path / "run", "--dataset", tmp_path / dataset, *options, *few))
     assert_none_left(tmp_path / "run")
     summary = summary_of(tmp_path / "run")
     assert summary["model"] == "mlp" and summary["learned"]

@@ -13,7 +13,10 @@ PANGRAM = "the quick brown fox jumps over the lazy dog. "
 
 def test_a_text_is_learned_and_goes_on_as_it_does(tmp_path):
     (tmp_path / "notes.txt").write_text(PANGRAM * 400)
-    run_dir, small = tmp_path / "run", {"model.units": 32, "model.blocks": 1, "model.heads": 2, "data.window": 32}
+    run_dir, small = (
+        tmp_path / "run",
+        {"model.units": 32, "model.blocks": 1, "model.heads": 2, "data.window": 32, "evaluation.draw_results": "false"},
+    )
     settings = (part for name, value in small.items() for part in ("--set", f"{name}={value}"))
     training = ("--steps", 300, "--workers", 2, "--learning-rate", 0.005, "--precision", "float32", "--batch-size", 8)
     finish(start("run", "--run-dir", run_dir, "--dataset", tmp_path / "notes.txt", *training, *settings))

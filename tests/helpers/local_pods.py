@@ -23,8 +23,8 @@ OF_THE_IMAGE = ("PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # the image ha
 class LocalPods:
     """Starts a pod's container: exactly its command and environment, with other names for hosts and folders.
 
-    A claim is a folder for all pods, an emptyDir one that begins empty with each pod. The cache is shared too, to save
-    the time of packing the same data in every pod.
+    A claim is a folder for all pods, an emptyDir one that begins empty with each pod. The cache is that of the tests, to
+    save the time of packing the same data.
     """
 
     def __init__(self, documents, root):
@@ -38,6 +38,8 @@ class LocalPods:
         program = self._programs / "ps-cluster"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROJECT}/cli.py" "$@"\n')
         program.chmod(0o755)
+        (root / "cache").mkdir()
+        (root / "cache" / "ps_cluster").symlink_to(os.environ["PS_CLUSTER_CACHE"])
 
     @property
     def tasks(self):

@@ -34,12 +34,12 @@ def has_heard(pid: int, number: int) -> bool:
     return waiting is not None and not int(waiting[1], 16) >> (number - 1) & 1
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
-    """Wait until `condition` holds; fail if it does not within `within_s` seconds."""
+def wait_until(condition: Callable[[], object], within_s: float = 20.0, every_s: float = 0.02) -> None:
+    """Wait until `condition` holds, and look every `every_s` seconds; fail if it does not within `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {condition}"
-        time.sleep(0.02)
+        time.sleep(every_s)
 
 
 def _names(process: psutil.Process, text: str) -> bool:

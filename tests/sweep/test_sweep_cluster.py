@@ -17,7 +17,7 @@ def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     output = tmp_path / "out"
     slow = (*unhurried(workers=1), *SNAPSHOTS)  # a snapshot is there for some seconds, until the training ends
     varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "grid", "--workers", 1)
-    command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 150))
+    command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 75))
     sweep = start(*command)
     first = output / "trials" / "0000"
     try:
@@ -33,5 +33,5 @@ def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     results = json.loads((output / "results.json").read_text())
     assert [trial["state"] for trial in results["trials"]] == ["completed", "completed"]
     summary = json.loads((first / "summary.json").read_text())
-    assert summary["outcome"] == "completed" and summary["proof"]["holds"] and summary["updates"]["applied"] == 150
+    assert summary["outcome"] == "completed" and summary["proof"]["holds"] and summary["updates"]["applied"] == 75
     assert summary["sessions"] >= 2

@@ -19,7 +19,7 @@ from ps_cluster.system.network import RunNetwork, network_for
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
-from tests.helpers.real_cluster import FEW_EXAMPLES, small, wait_for_training
+from tests.helpers.real_cluster import small, unhurried, wait_for_training
 
 PROJECT = Path(__file__).parents[2]
 
@@ -110,14 +110,20 @@ RIGHTS = pytest.mark.parametrize("rights", [as_ourselves, as_ordinary_user])
 
 
 @RIGHTS
-def test_tasks_reach_each_other_and_nobody_else_reaches_them_and_their_files_are_of_who_started_the_run(start, rights):
+def test_tasks_reach_each_other_and_nobody_else_reaches_them_and_nothing_holds_their_network_at_the_end(start, rights):
+    """Their files belong to who started the run."""
     skip_unless_allowed(rights)
-    start("require", rights)
+    launcher = start("require", rights)
     assert json.loads(start.run_dir.cluster.read_text())["isolated"] is True
     assert open_from_here(start.run_dir) == [] and listening_here(start.run_dir) == []
-    assert network_of(start.run_dir) != os.readlink("/proc/self/ns/net")
+    network = network_of(start.run_dir)
+    assert network != os.readlink("/proc/self/ns/net") and held_by(network)
     written = [file.stat() for file in start.run_dir.root.glob("reached-*")]
     assert {(status.st_uid, status.st_gid) for status in written} == {(os.geteuid(), os.getegid())}
+    launcher.stdin.close()
+    assert launcher.wait(timeout=20) == 0
+    assert_none_left(start.run_dir.root)
+    assert_gone(network)
 
 
 def test_without_isolation_the_same_tasks_answer_everybody(start):
@@ -125,18 +131,6 @@ def test_without_isolation_the_same_tasks_answer_everybody(start):
     assert json.loads(start.run_dir.cluster.read_text())["isolated"] is False
     assert {("127.0.0.1", port) for port in ports(start.run_dir)} <= set(open_from_here(start.run_dir))
     assert network_of(start.run_dir) == os.readlink("/proc/self/ns/net")
-
-
-@RIGHTS
-def test_nothing_holds_the_network_when_the_run_has_ended(start, rights):
-    skip_unless_allowed(rights)
-    launcher = start("require", rights)
-    network = network_of(start.run_dir)
-    assert held_by(network)
-    launcher.stdin.close()
-    assert launcher.wait(timeout=20) == 0
-    assert_none_left(start.run_dir.root)
-    assert_gone(network)
 
 
 @RIGHTS
@@ -174,7 +168,7 @@ def test_a_task_never_starts_outside_when_it_can_not_get_in(tmp_path):
 @pytest.mark.cluster
 def test_nobody_outside_reaches_any_port_of_a_real_run_and_a_second_signal_ends_it_at_once(tmp_path):
     skip_unless_allowed(as_ourselves)
-    options = small("--workers", 1, "--steps", 100_000, *FEW_EXAMPLES, "--isolation", "require")
+    options = small("--workers", 1, "--steps", 100_000, *unhurried(workers=1), "--isolation", "require")
     argv = [sys.executable, "cli.py", "run", *map(str, options), "--run-dir", str(tmp_path / "run")]
     environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
     launcher = subprocess.Popen(argv, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, umask=0)

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 
 from ps_cluster.report.summary import UPDATES
+from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.system import machine
 
 # Standard deviation of the accuracy of equal, undisturbed asynchronous runs: 1,720 updates of 128 images, 2 workers,
@@ -209,20 +209,12 @@ def by_kind(injected: Sequence[Injected]) -> list[dict[str, Any]]:
 
 def print_report(report: Json, console: Console) -> None:
     """Print faults by kind with their recovery times, then the ledger and the accuracy."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("fault", no_wrap=True)
-    for heading in ("injected", "recovered", "median", "longest"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table(fault=LEFT, injected=RIGHT, recovered=RIGHT, median=RIGHT, longest=RIGHT)
     for row in report["by_kind"]:
         times = (_seconds(row[name]) for name in ("median_recovery_s", "longest_recovery_s"))
         style = "bold" if row["kind"] == "all" else None
         table.add_row(row["kind"], str(row["faults"]), str(row["recovered"]), *times, style=style)
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for label, value in _facts(report):
-        facts.add_row(label, value)
-    for part in (table, facts):
+    for part in (table, facts_table(_facts(report))):
         console.print()
         console.print(Padding(part, (0, 1)))
 

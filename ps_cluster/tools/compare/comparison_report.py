@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,6 @@ def write_report(
         __package__,
         "report.html",
         overview=_overview(groups, target),
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         warnings=warnings,
         headline=headline,
         metric=groups[0].metric,

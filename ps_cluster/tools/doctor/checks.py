@@ -344,7 +344,7 @@ def _trained(program: Sequence[str], timeout_s: float, folder: Path) -> str:
         folder / "images.npz", x_train=images[:256], y_train=labels[:256], x_test=images[256:], y_test=labels[256:]
     )
     size = ("--workers", WORKERS, "--ps", 1, "--steps", STEPS, "--batch-size", BATCH_SIZE)
-    what = ("--dataset", folder / "images.npz", "--model", "tutorial_cnn", "--run-dir", folder / "run")
+    what = ("--dataset", folder / "images.npz", "--model", "mlp", "--run-dir", folder / "run")
     own = {CALLER_PID: str(os.getpid()), "PS_CLUSTER_CACHE": str(folder / "cache")}  # it ends with this process
     with (folder / "output.txt").open("wb") as output:
         try:

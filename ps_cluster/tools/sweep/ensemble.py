@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +210,6 @@ def write_ensemble_page(output: Path, ensemble: Ensemble, table: ScoreTable, dat
     page = rendered(
         __package__,
         "ensemble.html",
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         is_generated=dataset.kind == "synthetic",
         unit=dataset.spec.unit,
         headline=table.headline,

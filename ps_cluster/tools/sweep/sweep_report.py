@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,6 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
         best=best and {"values": listed(best.values), "score": score_text(plan, best.score)},
         command=_command(output),
         trials_folder=shlex.quote(str(output / TRIALS_FOLDER)),
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     write_whole(output / PAGE, page)
 
