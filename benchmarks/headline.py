@@ -87,7 +87,7 @@ def arms(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path
     names, more = ",".join(["cluster", *chain.from_iterable(peers)]), ("--ddp-python", ddp) if ddp else ()
     few = ("--set", "training.steps=60")
     row = bench(folder, rounds, "--arms", names, "--models", "airbench", *few, *PRECISION, *more, *data)
-    found = [{"figure": "images/s of the cluster", "values": row["cluster"]["values"]}]
+    found = []
     for peer in peers:
         ratios = [row[f"cluster_to_{name}"]["values"] for name in peer]
         found.append({"figure": ARMS[peer], "values": [min(of_round) for of_round in zip(*ratios)], "digits": 2})
