@@ -20,6 +20,7 @@ ON = {
     "mode.max_staleness": 3,
     "mode.max_clock_lag": 3,
     "mode.backup_workers": 1,
+    "mode.grace_seconds": 0.0,  # without a backup worker it can only be 0
     "mode.simulate_workers": 8,
     "staleness.method": "inverse",
     "mode.local_steps": 2,
