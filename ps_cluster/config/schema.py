@@ -486,13 +486,13 @@ class RunConfig(Section):
         Args:
           step_s: what the slowest worker's steps take, as measured.
         """
-        longest_s = self.cluster.longest_step_seconds
+        grace_s, longest_s = self.mode_kind.grace_seconds(self), self.cluster.longest_step_seconds
         if longest_s == "auto":
             own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
             stragglers = parse_stragglers(self.cluster.straggler)
             expected_s = stragglers.longest_step_s(own_s, self.most_workers, self.training.seed)
-            return self.updates_at_once * max(expected_s, STEPS_IN_TIME * step_s)
-        return self.updates_at_once * longest_s
+            return grace_s + self.updates_at_once * max(expected_s, STEPS_IN_TIME * step_s)
+        return grace_s + self.updates_at_once * longest_s
 
     @property
     def sample(self) -> Sample | None:

@@ -71,7 +71,9 @@ class RunState:
         if not speed:
             return None
         left = self.config.schedule.left(self.applied / self.total) * self.total
-        return left * self.config.examples_per_update / speed
+        # As many as so far: rounds and periods may have more or fewer than the settings say.
+        examples = self.row["examples"] / self.applied if self.applied else self.config.examples_per_update
+        return left * examples / speed
 
     def score(self, row: EvaluationRow) -> None:
         if self.best_score is None or row.merit > self.best_score.merit:

@@ -235,7 +235,7 @@ class Updates(Row):
 
 
 class Gradients(Row):
-    """Gradients scheduled, applied and too late, and the number that an update averages."""
+    """Gradients scheduled, applied and too late, and the number that an update averages, at least."""
 
     scheduled: Count | None = None
     applied: Count | None = None

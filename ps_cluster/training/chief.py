@@ -157,7 +157,10 @@ class Chief:
         return self._over
 
     def _keep_up(self, phase: str, last_step: int) -> None:
-        self._session.store.tick(POLL_S, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
+        seconds = POLL_S
+        if phase == "draining":  # a round that is open for late gradients ends at once
+            seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))
+        self._session.store.tick(seconds, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
         self._session.keep_up(phase)
         if self._workers is not None:
             self._work.workers = max(1, self._workers())

@@ -148,6 +148,8 @@ class RunProgress:
         fresh = self._joiner.add(ledgers.rows)
         if len(fresh):
             self._count_rows(fresh)
+        if self._steps_per_update > 1:  # late steps of backup workers never come, once their round is over
+            self._applied_steps.close_below(self.applied * self._steps_per_update)
         for own in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
             self._tally.add_work(own)  # the row that all are joined to has the worker of the first slice
         now = self.clock.monotonic
@@ -166,8 +168,6 @@ class RunProgress:
         for name in SUMMED:
             self._fresh[name] += float(rows[name].sum())
         self._fresh_rows += len(rows)
-        if self._steps_per_update > 1:  # late steps of backup workers never come, once their round is over
-            self._applied_steps.close_below(self.applied * self._steps_per_update)
 
     def _measure(self, rows: np.ndarray) -> None:
         """Note what the steps of `rows` took, with all that a worker waits for. Only one clock is asked."""

@@ -245,8 +245,10 @@ def test_gradients_that_came_too_late_are_shown_only_where_there_are_any():
 )
 def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_update):
     run = in_mode(mode)  # elastic takes 4 local steps
-    run.row = row(400, examples_per_second=600 * 128.0)
+    run.row = row(0, examples_per_second=1000 * 128.0)
     assert run.seconds_left == pytest.approx(images_per_update / 128)
+    run.row = row(400, examples=400 * 200, examples_per_second=600 * 128.0)
+    assert run.seconds_left == pytest.approx(200 / 128), "those that it had so far, once there are some"
 
 
 def test_time_left_counts_that_later_images_are_larger():

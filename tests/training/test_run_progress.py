@@ -220,6 +220,12 @@ def test_who_knows_better_says_what_a_step_takes():
     assert waits(progress, *((0, 64 * step) for step in range(3))) == [FIRST_UPDATE_S, 7.5, 7.5]
 
 
+def test_an_update_may_also_take_the_grace_period():
+    rounds = {"mode": "sync-ps", "backup_workers": 1, "longest_step_seconds": 7.5}
+    assert make_progress(**rounds).longest_update_seconds == 7.5
+    assert make_progress(**rounds, grace_seconds=100).longest_update_seconds == 107.5
+
+
 def test_the_result_tells_lost_and_refused_apart():
     progress = make_progress()
     progress.scheduled(np.arange(4))
@@ -302,7 +308,8 @@ def test_an_update_of_rounds_with_a_grace_period_has_as_many_gradients_as_came_i
     look(progress, applied((1, 1, 0, 1, 8, 3.0), (3, 2, 0, 0, 7, 3.0), (4, 2, 0, 1, 8, 3.0)), version=1)
     assert (progress.applied, progress.end_of_window) == (1, window + 5)
     look(progress, NONE, version=2)
-    assert progress.completed and progress.result().gradients.applied == 5
+    assert progress.completed and progress.end_of_window == window + 6, "without a new row too"
+    assert progress.result().gradients.applied == 5
 
 
 def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine):

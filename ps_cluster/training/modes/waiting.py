@@ -403,8 +403,8 @@ class RoundShard(WaitingShard):
 
     Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
     the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
-    workers). With a grace period the round is open for so long after the first W - b, or until all have come; the chief's
-    ticks tell the time.
+    workers). With a grace period the round is open for so long after the first W - b, or until all have come. The chief's
+    ticks tell the time, so it takes up to two of them more.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -430,7 +430,8 @@ class RoundShard(WaitingShard):
             return []
 
         def wait() -> tf.Tensor:
-            waited_s = self._waited_s.assign_add(seconds)
+            # The (W - b)th gradient may have come just before the first tick, so that one counts for nothing.
+            waited_s = self._waited_s.assign_add(seconds) - seconds
             return tf.cond(waited_s >= self._grace_s, self._close, self._version.read_value)
 
         return [tf.cond(self._summed[0] >= self._needed, wait, self._version.read_value)]
