@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -37,7 +38,7 @@ class RoundShape:
     """The number of step ids of an update, and of the gradients that it averages. All are 1 except in rounds.
 
     Attributes:
-      gradients_per_update: of each update, or the fewest. most_gradients: the most, where updates differ.
+      gradients_per_update: the fewest of an update. most_gradients: the most, where it may have more.
     """
 
     steps_per_update: int
@@ -45,8 +46,8 @@ class RoundShape:
     most_gradients: int = 0
 
     @property
-    def are_equal(self) -> bool:
-        return self.most_gradients <= self.gradients_per_update
+    def most(self) -> int:
+        return max(self.gradients_per_update, self.most_gradients)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class ShardAudit:
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
-        self._newest, self._of_newest = 0, rounds.most_gradients  # the last row's version, and how many rows that has
+        self._newest, self._run = 0, rounds.most  # the last row's version, and how many rows in a row have it
+        self._begun = 0  # updates with a row
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None
         self.wrong_round: tuple[int, int] | None = None
@@ -107,35 +109,29 @@ class ShardAudit:
             self._steps.close_below(self._updates() * self._rounds.steps_per_update)
 
     def _updates(self, version: int = 0) -> int:
-        """Return how many updates the rows make. `version`: the slice's; where rounds differ it tells if the newest is over."""
-        if self._rounds.are_equal:
-            return self.rows // self._rounds.gradients_per_update
-        is_over = self._of_newest == self._rounds.most_gradients or (
-            version >= self._newest and self._of_newest >= self._rounds.gradients_per_update
+        """Return how many updates the rows make. `version`: the slice's, which tells whether the newest may get more."""
+        of_newest = (self._run - 1) % self._rounds.most + 1
+        is_over = of_newest == self._rounds.most or (
+            version >= self._begun and of_newest >= self._rounds.gradients_per_update
         )
-        return self._newest - (not is_over)
+        return self._begun - (not is_over)
 
     def _check_versions(self, versions: np.ndarray) -> None:
-        expected = self._expected_versions(versions)
-        wrong = np.flatnonzero(versions != expected)
+        """Check that versions follow each other, each with as many rows as an update has gradients."""
+        before, numbers = np.concatenate([[self._newest], versions[:-1]]), np.arange(len(versions))
+        # How many rows in a row have the version of each; the first of them may have been among earlier rows.
+        begins = np.maximum.accumulate(np.where(versions != before, numbers, -self._run))
+        runs = np.concatenate([[self._run], numbers - begins + 1])
+        counts = (runs - 1) % self._rounds.most + 1  # up to each row, of an update
+        self._newest, self._run = int(versions[-1]), int(runs[-1])
+        self._begun += int(np.count_nonzero(counts[1:] == 1))
+        same = (versions == before) & (counts[:-1] < self._rounds.most)
+        next_one = (versions == before + 1) & (counts[:-1] >= self._rounds.gradients_per_update)
+        wrong = np.flatnonzero(~(same | next_one))
         if len(wrong) and self.wrong_version is None:
             first = int(wrong[0])
-            self.wrong_version = self.rows + first, int(versions[first]), int(expected[first])
-
-    def _expected_versions(self, versions: np.ndarray) -> np.ndarray:
-        """Return the versions that belong to the next rows, int64 [k], those found among them where rounds differ."""
-        rounds, numbers = self._rounds, np.arange(len(versions))
-        if rounds.are_equal:
-            return (self.rows + numbers) // rounds.gradients_per_update + 1
-        before = np.concatenate([[self._newest], versions])
-        # How many rows a version has, up to each row. Its first may have been among earlier rows.
-        begins = np.maximum.accumulate(np.where(versions != before[:-1], numbers, -self._of_newest))
-        counts = np.concatenate([[self._of_newest], numbers - begins + 1])
-        self._newest, self._of_newest = int(before[-1]), int(counts[-1])
-        before, counts = before[:-1], counts[:-1]
-        same = (versions == before) & (counts < rounds.most_gradients)
-        next_one = (versions == before + 1) & (counts >= rounds.gradients_per_update)
-        return np.where(same | next_one, versions, before + (counts >= rounds.most_gradients))
+            belongs = before[first] + (counts[first] == self._rounds.most)
+            self.wrong_version = self.rows + first, int(versions[first]), int(belongs)
 
     def _check_rounds(self, rows: np.ndarray) -> None:
         if self._rounds.steps_per_update == 1:
@@ -203,9 +199,7 @@ class ShardAudit:
 
     def applied(self, counts: dict[str, int]) -> int:
         """Return how many updates the distinct steps make. `counts`: as for `problems`."""
-        if self._rounds.are_equal:
-            return self.distinct // self._rounds.gradients_per_update
-        return self._updates(counts["version"])
+        return self._updates(counts["version"]) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: dict[str, int]) -> int:
         """Return how many gradients were applied too often, by the counter that says the most."""
