@@ -329,7 +329,9 @@ def test_summary_counts_what_every_process_took(launch):
     assert sorted((row["type"], row["index"]) for row in rows) == [
         ("chief", 0), ("evaluator", 0), ("launcher", 0), ("ps", 0), ("worker", 0), ("worker", 0)
     ]  # fmt: skip
-    assert len({row["pid"] for row in rows}) == 6 and all(row["cpu_seconds"] > 0 for row in rows)
+    assert len({row["pid"] for row in rows}) == 6
+    # A worker that lives shortly may be looked at only as it starts, when the kernel has counted no tick of it yet.
+    assert all(row["cpu_seconds"] >= 0 if row["type"] == "worker" else row["cpu_seconds"] > 0 for row in rows)
     training = [row["cpu_seconds"] for row in rows if row["type"] not in ("evaluator", "launcher")]
     assert launch.summary["cpu_seconds"] == pytest.approx(sum(training))
     peaks = [row["peak_pss_bytes"] or 0 for row in rows]
