@@ -7,6 +7,7 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config
 from ps_cluster.config.modes import MODES
+from ps_cluster.config.schema import LEDGER_WINDOW, MOST
 from ps_cluster.config.sections import SWITCHES, own_settings, uses
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
@@ -168,3 +169,12 @@ def test_tables_of_workers_have_a_place_for_each_that_may_come_and_learning_goes
     unscaled = build_config(None, {"cluster.workers": 2})
     assert config.optimizer == unscaled.optimizer and config.ledger_window >= unscaled.ledger_window
     assert unscaled.least_workers == unscaled.most_workers == 2
+
+
+@pytest.mark.parametrize(("mode", "per_dispatch"), [("sync-ps", 1000), ("sync-ps", "auto"), ("async", 1000)])
+def test_the_ledger_has_room_for_two_dispatches_of_rounds(mode, per_dispatch):
+    values = {"mode.name": mode, "cluster.workers": 200, "cluster.steps_per_dispatch": per_dispatch}
+    config = build_config(None, values)
+    most_at_once = MOST if per_dispatch == "auto" else per_dispatch
+    assert config.ledger_window >= 2 * most_at_once * config.steps_per_update
+    assert config.ledger_window >= LEDGER_WINDOW

@@ -466,8 +466,11 @@ class RunConfig(Section):
     @property
     def updates_at_once(self) -> int:
         """The number of updates between two looks: with all-reduce a whole dispatch, of a size equal on all workers."""
-        if self.mode_kind.waits is not Waits.FOR_ALL_REDUCE:
-            return 1
+        return self._first_dispatch if self.mode_kind.waits is Waits.FOR_ALL_REDUCE else 1
+
+    @property
+    def _first_dispatch(self) -> int:
+        """How many steps (or rounds) a worker is handed at once while its speed is unknown."""
         return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
 
     @property
@@ -477,7 +480,7 @@ class RunConfig(Section):
         It is enough for all steps that fast workers may be handed before a slow one has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
-        at_once = 2 * self.updates_at_once * self.steps_per_update
+        at_once = 2 * self._first_dispatch * self.steps_per_update
         return 1 << (max(most, at_once) - 1).bit_length()
 
     def longest_update_seconds(self, step_s: float = 0.0) -> float:
