@@ -6,8 +6,9 @@
 Each task is on a host of its own: a network namespace of this machine. All links are slow before training begins. The hosts
 share this machine's cores, so the times of the computation are not those of as many machines. The arms take turns. Each has
 the rate that its mode has in the network's recipe, from the first step to the last. The loss is the mean training loss of the
-last `WINDOW` examples, with local steps that of each worker's own weights, known when the period's exchange is done. Bytes
-are those that all hosts have sent, headers included. ENV has benchmarks/requirements-ddp.txt and requirements-torchft.txt.
+last `WINDOW` examples, with local steps that of each worker's own weights, known when the period's exchange is done. Time
+begins when all workers have the first weights. Bytes are those that all hosts send for an example, headers included, times
+the examples to the loss. ENV has benchmarks/requirements-ddp.txt and requirements-torchft.txt.
 """
 
 from __future__ import annotations
@@ -174,7 +175,8 @@ def _measure(folder: Path, arm: str, seed: int, rate_mbit: float, setting: Setti
         run.interrupt()
         wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
     updates = read_csv(run.files.updates)
-    return _read(updates["applied_time"], updates["examples"], updates["loss"], before, sent, setting.loss)
+    began = max(updates["pulled_time"][updates["worker"] == worker].min() for worker in set(updates["worker"]))
+    return _read(began, updates["applied_time"], updates["examples"], updates["loss"], before, sent, setting.loss)
 
 
 def _slowed(rate_mbit: float, setting: Setting) -> Callable[[Host], None]:
@@ -190,11 +192,11 @@ def _measure_torchft(folder: Path, arm: str, seed: int, rate_mbit: float, settin
         rows = np.zeros((0, 3))
 
         def has_begun() -> bool:
-            return all(len(_lines(output)) >= setting.local_steps for output in outputs)
+            return all(len(_lines(output)) > setting.local_steps for output in outputs)
 
         def is_there() -> bool:
             nonlocal rows
-            rows = np.concatenate([_lines(output) for output in outputs])
+            rows = np.concatenate([_lines(output)[1:] for output in outputs])
             newest = rows[np.argsort(rows[:, 0])][-WINDOW // 128 :, 2]
             return bool(newest.mean() < setting.loss - BELOW)
 
@@ -202,9 +204,10 @@ def _measure_torchft(folder: Path, arm: str, seed: int, rate_mbit: float, settin
         before, is_over = _sent(machines), after(setting.seconds)
         _until(lambda: is_there() or is_over(), setting.seconds + 10, alive)
         sent = _sent(machines)
-        periods = np.concatenate([_periods(_lines(output), setting.local_steps) for output in outputs])
-    times, examples, losses = periods.T
-    return _read(times, examples, losses, before, sent, setting.loss)
+        lines = [_lines(output) for output in outputs]
+    began = max(float(one[0, 0]) for one in lines)
+    times, examples, losses = np.concatenate([_periods(one[1:], setting.local_steps) for one in lines]).T
+    return _read(began, times, examples, losses, before, sent, setting.loss)
 
 
 def _periods(steps: np.ndarray, length: int) -> np.ndarray:
@@ -257,7 +260,7 @@ def _torchft_on_hosts(
 
 
 def _lines(output: Path) -> np.ndarray:
-    """Return the whole lines of a file, float64 [k, 3]: unix seconds, examples, loss."""
+    """Return the whole lines of a file, float64 [k, 3]: unix seconds, examples, loss; the first is of the beginning."""
     whole = output.read_text(encoding="utf-8").split("\n")[:-1]
     return np.array([[float(value) for value in line.split(",")] for line in whole]).reshape(-1, 3)
 
@@ -280,11 +283,12 @@ class Sent(NamedTuple):
 
 
 def _read(
-    times: np.ndarray, examples: np.ndarray, losses: np.ndarray, before: Sent, sent: Sent, loss: float
+    began: float, times: np.ndarray, examples: np.ndarray, losses: np.ndarray, before: Sent, sent: Sent, loss: float
 ) -> Measured:
     """Return the figures of a training.
 
     Args:
+      began: when all workers had the first weights.
       times, examples, losses: of each update, in any order. Updates after `sent`, of a training that ends, do not count.
       before, sent: read early and late in the training. All updates are taken to be of as many bytes as those between.
     """
@@ -292,7 +296,7 @@ def _read(
     counts = times <= sent.time
     times, examples, losses = times[counts], examples[counts], losses[counts]
     between = float(examples[times > before.time].sum())
-    times, total = times - times[0], np.cumsum(examples)
+    times, total = times - began, np.cumsum(examples)
     sums = np.concatenate([[0.0], np.cumsum(losses * examples)])
     first = np.searchsorted(total, total - WINDOW, side="right")
     means = (sums[1:] - sums[first]) / (total - np.concatenate([[0.0], total])[first])

@@ -4,7 +4,7 @@
 
 The environment has benchmarks/requirements-ddp.txt and torchft (`benchmarks/requirements-torchft.txt`). Images, batch, network,
 inner rule and outer step are those of the arm `sync-diloco`: Adam, Nesterov's momentum, and as many local steps. A line of the
-output is one step: unix seconds, examples, loss.
+output is one step: unix seconds, examples, loss; the first is when training begins, with 0 and 0.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def main(
         open(output, "w", encoding="utf-8") as rows,
         DiLoCo(manager, [network], inner, outer, sync_every=settings["local_steps"], use_bucketization=True),
     ):
+        rows.write(f"{time.time()},0,0\n")
         while True:
             asked = time.monotonic()
             images, labels = next(stream)

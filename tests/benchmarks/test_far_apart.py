@@ -11,31 +11,31 @@ from ps_cluster.runs.ledger import ROW
 def rows(losses, examples=4_000, every_s=2.0):
     table = np.zeros(len(losses), ROW)
     table["loss"], table["examples"] = losses, examples
-    table["applied_time"] = 100 + every_s * np.arange(len(losses))
+    table["applied_time"] = 100 + every_s * (1 + np.arange(len(losses)))
     return table
 
 
 def read(table, *, sent, loss, before=far_apart.Sent(0, 0.0), until=1e9):
     columns = (table[name] for name in ("applied_time", "examples", "loss"))
-    return far_apart._read(*columns, before, far_apart.Sent(sent, until), loss)
+    return far_apart._read(100.0, *columns, before, far_apart.Sent(sent, until), loss)
 
 
 def test_the_loss_is_reached_when_the_mean_of_the_last_examples_is():
     updates = rows([2.0, 1.2, 1.9, 1.3, 1.1])  # means of two rows: 1.6, 1.55, 1.6, 1.2
     for order in (updates, updates[::-1]):  # the rows of several workers are not in the order of their times
         measured = read(order, sent=60_000, loss=1.55)
-        assert (measured.seconds, measured.examples) == (4.0, 12_000)
-        assert (measured.examples_per_second, measured.bytes_per_example) == (20_000 / 8, 3.0)
+        assert (measured.seconds, measured.examples) == (6.0, 12_000)
+        assert (measured.examples_per_second, measured.bytes_per_example) == (2_000, 3.0)
         assert measured.loss == pytest.approx(1.2)
 
 
 def test_bytes_are_those_of_the_updates_between_both_readings():
     """The first update was there before the first reading, the last two ended while the training drained."""
-    table, before = rows([3.0, 2.9, 1.0, 1.0, 1.0, 1.0]), far_apart.Sent(1_000, 101.0)
-    measured = read(table, before=before, sent=25_000, until=107.0, loss=1.5)
+    table, before = rows([3.0, 2.9, 1.0, 1.0, 1.0, 1.0]), far_apart.Sent(1_000, 103.0)
+    measured = read(table, before=before, sent=25_000, until=109.0, loss=1.5)
     assert measured.bytes_per_example == 24_000 / 12_000
-    assert (measured.seconds, measured.examples) == (6.0, 16_000)
-    assert measured.examples_per_second == 16_000 / 6
+    assert (measured.seconds, measured.examples) == (8.0, 16_000)
+    assert measured.examples_per_second == 16_000 / 8
 
 
 def test_steps_of_torchft_become_rows_of_whole_periods():
