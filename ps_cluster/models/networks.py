@@ -150,7 +150,8 @@ def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
     count, total, products = 0, np.zeros(size), np.zeros((size, size))
     for first in range(0, len(images), at_once):
         part = (images[first : first + at_once] - mean) / std
-        patches = np.lib.stride_tricks.sliding_window_view(part, (2, 2), axis=(1, 2))  # [N, h - 1, w - 1, channels, 2, 2]
+        patches = np.lib.stride_tricks.sliding_window_view(part, (2, 2), axis=(1, 2))
+        # From [N, h - 1, w - 1, channels, 2, 2].
         flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, size)
         count, total, products = count + len(flat), total + flat.sum(axis=0), products + flat.T @ flat
     covariance = products / count - np.outer(total, total) / count**2

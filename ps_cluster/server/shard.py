@@ -123,7 +123,8 @@ class ParameterShard:
             self._statistics = tf.Variable(start.statistics)
             self._rule = self._rule_of(config, start)
             correction: type[Correction] = import_object(method.correction)
-            self._method = correction(config.staleness, self._weights, config.most_workers)
+            usual = config.mode_kind.emulated_workers(config)
+            self._method = correction(config.staleness, self._weights, usual, config.most_workers)
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
             of_version = [self._weights, self._statistics, *self._method.of_version]

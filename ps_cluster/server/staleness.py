@@ -55,10 +55,17 @@ class Correction:
     worker_vectors = worker_slots = 0
     gathers = 1
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        """Create the state. `weights`: float32 [n], which the update rule changes. `workers`: how many there are."""
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        """Create the state.
+
+        Args:
+          weights: float32 [n], which the update rule changes.
+          workers: W, whose staleness is usual: as many as train, or are emulated.
+          places: the most workers that there may be, each with a row of its own in a table.
+        """
         self._settings: Any = settings
         self._weights = weights
+        self._workers = workers
         self.slots: dict[str, tf.Variable] = {}
         self.of_version: Sequence[tf.Variable] = ()
 
@@ -115,12 +122,12 @@ class WithBackups(Correction):
 
     worker_vectors = 1
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
-        self._backups = tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self._backups = tf.Variable(tf.zeros([places, *weights.shape]), trainable=False)
         # It is not enough to start the rows with the weights: a restore changes the weights, and a gradient computed
         # before the parameter server's restart can arrive before its worker's next pull.
-        self._pulled = tf.Variable(tf.zeros([workers], tf.bool), trainable=False)
+        self._pulled = tf.Variable(tf.zeros([places], tf.bool), trainable=False)
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
         return [
@@ -197,10 +204,6 @@ class DelayAdaptive(Correction):
     rate up to the mean number of gradients under way, and divide it by the delay beyond that.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
-        self._workers = workers
-
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
         delay = tf.cast(arrival.staleness + 1, gradient.dtype)
         return gradient, self._workers / tf.maximum(delay, self._workers)
@@ -239,8 +242,8 @@ class GapScaling(WithBackups):
 
     needs_step = True
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
         # "updates" is 1 - 0.999^t, computed as the same running average of ones.
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
@@ -318,9 +321,9 @@ class AdaptiveDelayCompensation(WithBackups):
 
     worker_slots = 1
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
-        self.slots = {"mean_square": tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)}
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self.slots = {"mean_square": tf.Variable(tf.zeros([places, *weights.shape]), trainable=False)}
 
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
@@ -399,9 +402,8 @@ class OrderedMomentum(Correction):
     that too, as with rule `momentum`. The paper's text was not available: the test checks that order of arrival does not count.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
-        self._workers = workers
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
         self.slots = {"ordered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
@@ -458,9 +460,9 @@ class PredictedWeights(Correction):
 
     needs_step = True
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
-        self._staleness = tf.Variable(tf.zeros([workers]), trainable=False)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self._staleness = tf.Variable(tf.zeros([places]), trainable=False)
         self._step = tf.Variable(tf.zeros_like(weights), trainable=False)
         self.slots, self.of_version = {"step": self._step}, (self._step,)
 
@@ -512,8 +514,8 @@ class DroppedWhenLate(Correction):
 
     drops = True
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
         self._max_delay, self.stops = self._settings.max_delay or 2 * workers, self._settings.stop
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
@@ -531,6 +533,12 @@ class Drop(StalenessMethod):
     def check(self, config: RunConfig) -> None:
         super().check(config)
         settings: Any = config.staleness
+        delay, limit = config.mode_kind.delay(config), settings.max_delay
+        if limit is not None and delay >= limit:
+            raise ValueError(
+                f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} versions old, "
+                "so all would be dropped: give more"
+            )
         if settings.stop and not config.mode_kind.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps to stop between")
         if settings.stop and config.slices > 1:  # one may accept what another would drop
@@ -557,8 +565,8 @@ class Gathered(Correction):
     change nothing. They are in checkpoints meanwhile.
     """
 
-    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        super().__init__(settings, weights, workers)
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
         self.gathers = self._settings.gather or workers
         self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
@@ -606,3 +614,11 @@ class SameVersion(StalenessMethod):
     Settings = GatherSettings
     correction = GatheredOfOneVersion
     drops = True
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        if config.mode_kind.delay(config):
+            raise ValueError(
+                f"mode.simulate_workers: got {config.mode_kind.emulated_workers(config)}: no gradient would be of the newest "
+                f"weights, and staleness.method {self.name} drops all others: leave it out"
+            )

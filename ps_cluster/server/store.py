@@ -7,6 +7,7 @@ shard.py.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -74,6 +75,8 @@ class ParameterStore:
           layout: path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
+        # In names of what workers keep: another leader's training has other variables in the same worker.
+        self.session = uuid.uuid4().hex
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time

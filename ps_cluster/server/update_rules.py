@@ -282,10 +282,11 @@ class Muon(OptimizerRule):
     update = MuonUpdate
 
     def check(self, config: RunConfig) -> None:
-        if config.slices > 1 and not config.mode_kind.takes_local_steps:
+        mode = config.mode_kind
+        if mode.shares_steps or config.slices > 1 and not mode.takes_local_steps:
             raise ValueError(
-                f"optimizer.rule: got 'muon', with {config.slices} parts of the weights: it needs whole matrices: take "
-                "cluster.parameter_servers 1, and not mode layers or width"
+                f"optimizer.rule: got 'muon', with weights in parts (mode {mode.name}, {config.slices} of them): it needs "
+                "whole matrices: take cluster.parameter_servers 1, and not mode layers or width"
             )
 
 

@@ -121,8 +121,7 @@ class TrainStep:
         workers = self._config.cluster.workers
         # One that `scale` has added shares a part.
         own = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
-        # Workers in step have a step each of an update. The other modes can't know which steps a worker will get.
-        return {"sample": own, "abreast": self._config.steps_per_update}
+        return {"sample": own, "number": partial(number_in_step, self._config)}
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""
@@ -168,8 +167,18 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
-    """Return the number of the update that a batch is for, int64 [], from 0, and how many updates there are."""
-    return batch // config.steps_per_update, total_batches // config.steps_per_update
+    """Return the number of the (local) update that a batch is for, int64 [], from 0, and how many there are."""
+    return number_in_step(config, batch), total_batches // config.steps_per_update
+
+
+def number_in_step(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
+    """Return the number of a batch among those of its own worker, int64 [], from 0, where workers go in step.
+
+    Each of them has a step of an update, and may take several batches in it. In the other modes nobody knows which steps
+    a worker will get: the number is that among all batches.
+    """
+    of_step = config.batches_per_step
+    return batch // of_step // config.steps_per_update * of_step + batch % of_step
 
 
 def progress(update: tf.Tensor, updates: int) -> tf.Tensor:

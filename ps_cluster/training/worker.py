@@ -127,7 +127,8 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
         return None
     # Written after each push: where they are seldom.
     files = of_left_out(0) if config.mode_kind.takes_local_steps else ()
-    return ErrorFeedback(store.rounded, sum(part.length for part in store.slices), config.training.seed, files)
+    length = sum(part.length for part in store.slices)
+    return ErrorFeedback(store.rounded, length, config.training.seed, files, name=store.session)
 
 
 def steps_function(
@@ -286,12 +287,13 @@ class AsynchronousSteps(StepSource):
 class SlowDown:
     """Computes how much longer a slow worker's step takes, and waits that long."""
 
-    def __init__(self, stragglers: Stragglers, workers: int, seed: int):
+    def __init__(self, stragglers: Stragglers, workers: int, seed: int, parts: int = 1):
+        """Prepare. `parts`: a step waits so many times, a part of its extra seconds each."""
         self._stragglers = stragglers
         self._seed = seed
         named = {slow.worker: slow for slow in stragglers.slow}
         self._factors = [named[w].factor if w in named else 1.0 for w in range(workers)]
-        self._extras = [named[w].extra_s if w in named else 0.0 for w in range(workers)]
+        self._extras = [named[w].extra_s / parts if w in named else 0.0 for w in range(workers)]
         self._means = machine_means(workers, seed)
 
     def seconds(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> tf.Tensor:

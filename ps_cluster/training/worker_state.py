@@ -8,7 +8,6 @@ its workspace      two files of a state, written after every other push; a worke
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,10 +138,19 @@ class ErrorFeedback:
         length: int,
         seed: int,
         files: Sequence[str] = (),
+        *,
+        name: str,
     ):
-        """Prepare. `rounded`: (vector float32 [n], seed int32 [2]) → what is sent of it. `length`: n. `files`: of a state."""
+        """Prepare.
+
+        Args:
+          rounded: (vector float32 [n], seed int32 [2]) → what is sent of it. length: n.
+          files: of a state.
+          name: of the training and the slice. All graphs of one training share a vector; another leader's training has
+            another one in the same worker.
+        """
         self._rounded, self._length, self._seed, self._files = rounded, length, seed, files
-        self._name = f"left-out/{uuid.uuid4().hex}"  # another leader's training has another in the same worker
+        self._name = f"left-out/{name}"
 
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
         """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and keep the rest."""

@@ -10,8 +10,8 @@ class Settings(StalenessSettings):
 
 
 class Counting(Correction):
-    def __init__(self, settings, weights, workers):
-        super().__init__(settings, weights, workers)
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
         self.slots = {"toy": tf.Variable(0.0)}
 
     def correct(self, gradient, arrival):

@@ -64,6 +64,17 @@ def test_without_a_setting_a_gradient_may_be_twice_the_workers_late():
     assert pushed(store, *((step, 0) for step in range(8))) == [APPLIED] * 6 + [DROPPED] * 2
 
 
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [({"cluster.max_workers": 8}, 6), ({"mode.simulate_workers": 5}, 10), ({"cluster.workers": 1}, 2)],
+)
+def test_the_usual_staleness_is_that_of_workers_that_train_or_are_emulated(values, kept):
+    """Not that of places for workers that `scale` may add."""
+    store = make_store(values={"staleness.method": "drop", **values}, rule="sgd", steps=20)
+    outcomes = pushed(store, *((step, 0) for step in range(12)))
+    assert outcomes == [APPLIED] * kept + [DROPPED] * (12 - kept)
+
+
 @pytest.mark.parametrize("slices", [1, 3])
 def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_it_missed(slices):
     store = store_of("gather", slices, gather=3)
@@ -130,6 +141,11 @@ def test_ordered_momentum_ends_where_momentum_with_batches_of_k_gradients_does()
         ({"staleness.method": "ordered_momentum", "mode.simulate_workers": 8}, "mode.simulate_workers: got 8"),
         ({"staleness.method": "drop", "cluster.wire": "top_k"}, "cluster.wire: got 'top_k'"),
         ({"staleness.method": "drop", "staleness.stop": True}, "mode async has no local steps"),
+        (
+            {"staleness.method": "drop", "staleness.max_delay": 5, "mode.simulate_workers": 8},
+            "staleness.max_delay: got 5: .* at least 5 versions old",
+        ),
+        ({"staleness.method": "same_version", "mode.simulate_workers": 4}, "mode.simulate_workers: got 4"),
     ],
 )
 def test_what_does_not_fit_a_method_is_refused(values, told):

@@ -52,7 +52,7 @@ class Server:
         )
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
-            self.method = import_object(METHODS[name].correction)(config.staleness, self.weights, WORKERS)
+            self.method = import_object(METHODS[name].correction)(config.staleness, self.weights, WORKERS, WORKERS)
             self.rule = make_rule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
             self.section = tf.CriticalSection(shared_name=f"staleness-{uuid.uuid4()}")
         self.version = 0
@@ -210,7 +210,7 @@ def test_a_share_depends_on_the_staleness_alone(name, expected):
 
 
 def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
-    method = InverseStaleness(InverseSettings(method="inverse", fades_over=100), tf.Variable([0.0]), WORKERS)
+    method = InverseStaleness(InverseSettings(method="inverse", fades_over=100), tf.Variable([0.0]), WORKERS, WORKERS)
 
     def share(staleness, now):
         arrival = Arrival(None, tf.constant(now - staleness, tf.int64), tf.constant(now, tf.int64))

@@ -65,7 +65,7 @@ def test_top_k_sends_the_values_that_are_farthest_from_0():
 
 @pytest.mark.parametrize("codec", [Int8(600), TopK(600, 0.01)])
 def test_what_a_push_leaves_out_goes_with_the_next_ones(codec):
-    feedback = ErrorFeedback(codec.rounded, 600, seed=3)
+    feedback = ErrorFeedback(codec.rounded, 600, seed=3, name=type(codec).__name__)
     push = tf.function(feedback, autograph=False)
     total = np.zeros(600)
     for step in range(300):
@@ -79,6 +79,16 @@ def test_what_a_push_leaves_out_goes_with_the_next_ones(codec):
     assert (left <= limit * np.maximum(scale / 127 if limit < 2 else np.abs(VECTOR).max(), 1e-12)).all()
 
 
+def test_all_graphs_of_a_training_know_what_its_pushes_left_out():
+    codec = TopK(4, 0.25)
+    first, repeats = (
+        tf.function(ErrorFeedback(codec.rounded, 4, 3, name="one training"), autograph=False) for _ in range(2)
+    )
+    vector = tf.constant([4.0, 3.0, 2.0, 1.0])
+    assert first(identity(0), vector).numpy().tolist() == [4, 0, 0, 0]
+    assert repeats(identity(1), vector).numpy().tolist() == [0, 6, 0, 0]
+
+
 @pytest.mark.parametrize("has_files", [True, False])
 def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -86,7 +96,7 @@ def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, 
     vector = np.arange(1.0, LENGTH + 1)
     for number, expected in enumerate([LENGTH, 2 * (LENGTH - 1)] if has_files else [LENGTH] * 2):
         with tf.Graph().as_default() as graph:
-            run = tf.function(ErrorFeedback(codec.rounded, LENGTH, 3, files), autograph=False)
+            run = tf.function(ErrorFeedback(codec.rounded, LENGTH, 3, files, name=f"{number}"), autograph=False)
             pushed = run(identity(number), tf.constant(vector, tf.float32))
         # Its variables are its own, as of a process.
         assert tf.compat.v1.Session(graph=graph).run(pushed).max() == expected
@@ -115,11 +125,11 @@ def test_a_message_is_as_small_as_promised():
 
 
 def test_a_replay_takes_nothing_along_of_what_was_left_out():
-    store = make_store(wire="int8", rule="sgd")
     gradient = tf.constant(RANDOM.normal(size=LENGTH), tf.float32)
-    pulled = pull(store)
 
     def worker():
+        store = make_store(wire="int8", rule="sgd")
+        pulled = pull(store)
         computation = TimedComputation(None, build_config(overrides={"cluster.wire": "int8"}), store)
 
         @tf.function(autograph=False)
@@ -137,3 +147,9 @@ def test_a_replay_takes_nothing_along_of_what_was_left_out():
 def test_a_mode_without_pushes_refuses_it():
     with pytest.raises(UserError, match="cluster.wire: got 'int8': mode sync sends no pushes"):
         build_config(overrides={"mode.name": "sync", "cluster.wire": "int8"})
+
+
+@pytest.mark.parametrize("values", [{"mode.name": "bounded"}, {"mode.name": "sync-ps", "mode.backup_workers": 1}])
+def test_wires_that_lose_are_refused_where_a_mode_drops_pushes(values):
+    with pytest.raises(UserError, match=f"cluster.wire: got 'top_k': mode {values['mode.name']}.* may drop a push"):
+        build_config(overrides=values | {"cluster.wire": "top_k"})

@@ -12,7 +12,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.models import build
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.step import TrainStep
+from ps_cluster.training.step import TrainStep, learning_rate
 
 
 def test_images_that_are_not_varied_come_to_the_network_as_float32_and_other_inputs_as_they_are(tmp_path, monkeypatch):
@@ -25,15 +25,15 @@ def test_images_that_are_not_varied_come_to_the_network_as_float32_and_other_inp
     assert {name: rows.dtype.name for name, rows in inputs.items()} == {"image": "float32", "codes": "uint8"}
 
 
-def parts_of_workers(folder, monkeypatch, mode, steps_of):
-    """Return the examples, out of 31, that each of three workers trains on in its steps; `steps_of`: worker → them."""
+def parts_of_workers(folder, monkeypatch, mode, steps_of, **values):
+    """Return the examples, out of 31, that each of three workers trains on in its batches; `steps_of`: worker → them."""
     rows = {"number": np.arange(31, dtype=np.float32)[:, None], "target": np.arange(31) % 2}
     dataset = write_packed(folder / "packed", "packed_arrays", "real", Contents.of(rows, rows))
     monkeypatch.chdir(dataset.directory)
     config = build_config(
         None,
         {"data.dataset": "packed_arrays", "model.name": "mlp", "training.batch_size_per_worker": 5, "mode.name": mode}
-        | {"cluster.workers": 3, "training.sample": "shard:worker"},
+        | {"cluster.workers": 3, "training.sample": "shard:worker", **values},
     )
     network = FlatNetwork(keras.Sequential([keras.Input([1]), keras.layers.Dense(1)]))
     step = TrainStep(config, network, dataset.spec, train_examples=31)
@@ -50,6 +50,25 @@ def test_workers_in_step_pass_over_a_part_of_their_own_in_each_epoch(tmp_path, m
     taken = parts_of_workers(tmp_path, monkeypatch, "sync", {worker: range(worker, 7, 3) for worker in range(3)})
     assert sorted(taken[0][:11] + taken[1] + taken[2]) == list(range(31)), "11, 10 and 10 examples: each once"
     assert taken[0][11:] != taken[0][:4] and set(taken[0][11:]) < set(taken[0][:11])
+
+
+def test_so_do_workers_that_take_local_steps_in_rounds(tmp_path, monkeypatch):
+    rounds, local_steps = 2, 2
+    batches = {
+        worker: [(number * 3 + worker) * local_steps + step for number in range(rounds) for step in range(local_steps)]
+        for worker in range(3)
+    }
+    values = {"mode.local_steps": local_steps}
+    taken = parts_of_workers(tmp_path, monkeypatch, "sync-diloco", batches, **values)
+    assert sorted(taken[0][:11] + taken[1][:10] + taken[2][:10]) == list(range(31))
+
+
+def test_local_steps_of_a_round_have_the_rates_of_their_places_whichever_worker_takes_them():
+    values = {"mode.name": "sync-diloco", "cluster.workers": 2, "mode.local_steps": 4}
+    config = build_config(None, values | {"schedule.warmup_fraction": 1.0, "schedule.start_factor": 0.0})
+    rates = [float(learning_rate(config, 32, tf.constant(batch, tf.int64))) for batch in range(16)]
+    assert rates[:4] == rates[4:8] and rates[8:12] == rates[12:], "a round is eight batches, four of each worker"
+    assert np.diff(rates[:4] + rates[8:12]) == pytest.approx([config.optimizer.learning_rate / 15] * 7)
 
 
 def test_a_worker_trains_on_its_part_whichever_steps_it_gets(tmp_path, monkeypatch):

@@ -187,7 +187,7 @@ class FragmentedWorker:
         self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
 
         self._feedback = [
-            ErrorFeedback(part.codec.rounded, part.length, index, of_left_out(index))
+            ErrorFeedback(part.codec.rounded, part.length, index, of_left_out(index), name=f"{store.session}/{index}")
             for index, part in enumerate(self._slices)
             if part.codec.loses
         ]
@@ -253,7 +253,7 @@ def diloco_function(
         return steps_function(store, compute, config, repeats=repeats)
     slices, steps = len(store.slices), config.batches_per_step
     stragglers = parse_stragglers(config.cluster.straggler)
-    slow_down = SlowDown(stragglers, config.most_workers, config.training.seed)
+    slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=slices)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
