@@ -272,10 +272,21 @@ class Encoding:
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the inputs of all rows of another table, a piece at a time. Raises Malformed where a column is missing."""
+        """Yield the inputs of all rows of another table, a piece at a time.
+
+        Raises:
+          Malformed: a column is missing, or has times where the training's had none.
+        """
+        from pyarrow import types
+
         columns = [*self.numbers, *self.categories]
         if missing := [name for name in columns if name not in table.columns]:
             raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
+        for column in self.content["numbers"]:
+            name, kind = column["name"], table.columns[column["name"]]
+            if types.is_temporal(kind) != column["is_time"] and not types.is_string(kind):
+                was = "dates or times" if column["is_time"] else "numbers"
+                raise Malformed(f"the column '{name}' is {kind}, and the network was trained on {was}: give those")
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
             yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {})
@@ -336,11 +347,15 @@ def learned(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Enc
                     )
         mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
     _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
-    columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist())
+    times = [pyarrow.types.is_temporal(table.columns[name]) for name in numbers]
+    columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
     return Encoding(
         {
             "target": roles.target,
-            "numbers": [{"name": name, "mean": middle, "std": width} for name, middle, width in columns],
+            "numbers": [
+                {"name": name, "mean": middle, "std": width, "is_time": is_time}
+                for name, middle, width, is_time in columns
+            ],
             "categories": [{"name": name, "values": sorted(values)} for name, values in zip(categories, seen)],
         }
     )
@@ -360,14 +375,20 @@ def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
     return found
 
 
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
 def as_floats(column: Any) -> np.ndarray:
-    """Return an array of pyarrow as float64 [B]; dates and times in their own units, a missing value as NaN."""
+    """Return an array of pyarrow as float64 [B]; dates and times in seconds, a missing value as NaN."""
     import pyarrow
 
-    if pyarrow.types.is_temporal(column.type):
-        column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
+    seconds = 1.0
+    if pyarrow.types.is_temporal(kind := column.type):
+        days = pyarrow.types.is_date32(kind)
+        seconds = 86_400.0 if days else _SECONDS["ms" if pyarrow.types.is_date64(kind) else kind.unit]
+        column = column.cast(pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64())
     numbers: np.ndarray = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return numbers
+    return numbers * seconds
 
 
 class Streamed:

@@ -10,6 +10,7 @@ from operator import getitem
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.objectives import BYTES, OBJECTIVES, ExampleSpec, Field, class_weights
@@ -177,28 +178,30 @@ class RegressionJudge(LossAndMetric):
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         super().__init__(spec, training)
         self._inputs = spec.inputs
-        self._mean = tf.constant(spec.target.mean or 0.0, tf.float32)
-        self._std = tf.constant([value or 1.0 for value in spec.target.std] or 1.0, tf.float32)
+        self._mean = np.array(spec.target.mean or 0.0, np.float64)
+        self._std = np.array([value or 1.0 for value in spec.target.std] or 1.0, np.float64)
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return float32 [B, outputs] in the target's own units."""
-        return tf.reshape(tf.cast(rows, tf.float32), [-1, self.outputs])
+        """Return float64 [B, outputs] in the target's own units: float32 may tell neighbours far from 0 not apart."""
+        return tf.reshape(tf.cast(rows, tf.float64), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(tf.square(outputs - self.scaled(targets)), axis=-1)
 
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return the targets less their mean, in standard deviations."""
-        return (targets - self._mean) / self._std
+        """Return the targets less their mean, in standard deviations, float32."""
+        return tf.cast((tf.cast(targets, tf.float64) - self._mean) / self._std, tf.float32)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_mean(tf.abs(self.prediction(outputs) - targets), axis=-1)
+        errors = tf.abs(tf.cast(self.prediction(outputs), tf.float64) - targets)
+        return tf.cast(tf.reduce_mean(errors, axis=-1), tf.float32)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        return outputs * self._std + self._mean
+        """Return the predictions as the saved model gives them, float32."""
+        return outputs * self._std.astype(np.float32) + self._mean.astype(np.float32)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return targets and predictions in the target's own units, float32 [B, outputs]."""
+        """Return targets float64 and predictions float32 in the target's own units, [B, outputs]."""
         return {"target": targets, "prediction": self.prediction(outputs)}
 
     def final(self, outputs: Any) -> Any:
@@ -206,7 +209,9 @@ class RegressionJudge(LossAndMetric):
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return a model whose outputs are in the target's own units."""
-        units = keras.layers.Rescaling(self._std.numpy(), self._mean.numpy(), dtype="float32", name=UNITS)
+        units = keras.layers.Rescaling(
+            self._std.astype(np.float32), self._mean.astype(np.float32), dtype="float32", name=UNITS
+        )
         return followed_by(model, units, self._inputs)
 
 
@@ -392,6 +397,8 @@ class CompiledMetrics:
 
 def _target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, outputs: int) -> tf.Tensor:
     """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
+    if targets.dtype == tf.float64:  # a user's own may compute in float32 alone, as Keras does
+        targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1
     return tf.one_hot(targets, outputs) if is_label and _takes_rows(judging) else targets
 

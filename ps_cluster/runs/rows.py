@@ -155,11 +155,16 @@ class Manifest(Row):
 
 
 class NumberColumn(Row):
-    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is the mean."""
+    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is the mean.
+
+    Attributes:
+      is_time: the values are dates or times, in seconds.
+    """
 
     name: Name
     mean: float
     std: float
+    is_time: bool = False
 
 
 class CategoryColumn(Row):

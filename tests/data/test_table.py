@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ps_cluster.data import tables
+from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
 TRAIN = "size,city,rooms,price\n" + "1.0,Rome,2,10.5\n" * 3 + "3.0,Oslo,3,20\n" * 3 + ",Oslo,4,30\n,,5,40\n"
@@ -205,6 +206,28 @@ def test_a_later_table_is_read_in_the_types_of_the_first(tmp_path):
     dataset, _ = packed(path, target="y", categorical=["code"])
     assert (dataset.inputs("test")["numbers"] == dataset.inputs("train")["numbers"]).all(), "not 1,000 times as late"
     assert dataset.inputs("test")["categories"][:, 0].tolist() == [1, 0] * 4, "7.0 is 7"
+
+
+def test_new_rows_may_have_times_in_any_unit_but_no_numbers_in_their_place(tmp_path):
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"when": days("s"), "y": np.arange(8) / 2}), path)
+    encoding = tables.Encoding(packed(path, target="y")[0].encoding().model_dump())
+
+    def encoded(content):
+        file = tmp_path / ("new.csv" if isinstance(content, str) else "new.parquet")
+        file.write_text(content) if isinstance(content, str) else pq.write_table(pa.table({"when": content}), file)
+        return [
+            row for rows in encoding.encoded(tables.open_tables({"": file}, [])[""]) for row in rows["numbers"][:, 0]
+        ]
+
+    (expected, *_) = encoded(days("s")[5:])
+    for unit in ("ms", "us", "ns"):
+        assert encoded(days(unit)[5:])[0] == expected
+    for text in ("1970-01-06", "1970-01-06 00:00:00", "1970-01-06 00:00:00.000"):
+        assert encoded(f"when,other\n{text},1\n") == [expected]
+    assert encoded("when,other\n,1\n") == [0], "missing is the training's mean"
+    with pytest.raises(Malformed, match="'when' is int64, and the network was trained on dates or times"):
+        encoded(np.arange(3))
 
 
 def test_whole_numbers_may_have_fractions_in_a_later_table(table):

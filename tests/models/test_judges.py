@@ -77,3 +77,15 @@ def test_a_sequential_network_that_is_finished_returns_the_targets_units():
     x = np.ones((2, 3), np.float32)
     finished = one.finished(model).predict(x, verbose=0)
     assert finished == pytest.approx(10 + 2 * model.predict(x, verbose=0), rel=1e-5)
+
+
+def test_errors_far_from_0_are_those_of_the_data_and_not_of_float32():
+    """Unix seconds: in float32 neighbours are 128 apart, so rounded targets would fall on the predictions."""
+    real = 1.7e9 + np.linspace(-40, 40, 9)[:, None]
+    one = judge("regression", Field("float64", (), (1.7e9,), (40.0,)))
+    targets = one.targets(tf.constant(real[:, 0]))
+    outputs = tf.constant((real - 1.7e9) / 40, tf.float32)
+    assert one.scaled(targets).numpy() == pytest.approx(outputs.numpy(), abs=1e-6)
+    told = one.metric(targets, outputs).numpy()
+    assert told == pytest.approx(np.abs(one.prediction(outputs).numpy().astype(np.float64) - real)[:, 0])
+    assert told.max() > 20
