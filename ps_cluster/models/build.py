@@ -31,7 +31,7 @@ from ps_cluster.models.judges import (
     gives_predictions,
     has_loss,
     judge_of,
-    last_operation,
+    last_activation,
 )
 from ps_cluster.private_names import copy_compiled, layers_of, made_by, own_weights_of
 
@@ -103,7 +103,6 @@ def _place(error: BaseException | None) -> str:
 
 # Look over a network that a user brings: build it, and refuse by name what training here would lose.
 
-_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
 # Methods of a model that decide how it is trained, and are not called here.
 _OWN_LOOP = ("train_step", "compute_loss", "compute_metrics", "fit")
 
@@ -168,8 +167,8 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
     Args:
       scores: the first output in the graph of a step.
     """
-    objective, last = OBJECTIVES[spec.objective], last_operation(scores)
-    if last.type not in _PROBABILITIES or not objective.has_accuracy:
+    objective, last = OBJECTIVES[spec.objective], last_activation(scores)
+    if last is None or not objective.has_accuracy:
         return
     kind, where = last.type.lower(), last.name.rpartition("/")[0]
     instead = "or compile() it with a loss that takes probabilities"

@@ -442,6 +442,8 @@ def _build(compiled: Any, targets: tf.Tensor, outputs: Any) -> None:
 # The last layer of a regression's best model: it turns standard deviations into the target's units. Saved models carry
 # the name, so it is one that nobody else gives to a layer.
 UNITS = "ps_cluster_units"
+_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
+_OF_MEANS = ("AddV2", "AddN", "RealDiv", "Mul", "Mean", "Pack")
 _PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
 
 
@@ -467,16 +469,24 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Fie
 
 
 def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
-    """Return whether the first output of a model has been through its objective's activation, as probabilities have."""
+    """Return whether the first output of a model is probabilities already, so that no activation has to follow."""
     fields = spec.inputs.items()
     inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
     graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
-    last = last_operation(graph.get_concrete_function(inputs).outputs[0])
-    return bool(last.type.lower() == OBJECTIVES[spec.objective].activation)
+    found, objective = last_activation(graph.get_concrete_function(inputs).outputs[0]), OBJECTIVES[spec.objective]
+    return found is not None and (objective.takes_probabilities or found.type.lower() == objective.activation)
 
 
-def last_operation(tensor: tf.Tensor) -> tf.Operation:
-    """Return the operation that has computed the values of a tensor in a graph."""
+def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
+    """Return the operation that made a tensor of a graph, or those that it is the mean of, probabilities; None: none did."""
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
-    return tensor.op
+    if tensor.op.type not in _OF_MEANS:
+        return tensor.op if tensor.op.type in _PROBABILITIES else None
+    found = None
+    for part in tensor.op.inputs:
+        if part.op.type != "Const":
+            found = last_activation(part)
+            if found is None:
+                break
+    return found

@@ -210,9 +210,18 @@ def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and
     assert float(loss) == pytest.approx(((rows - outputs) ** 2).mean(), rel=1e-5)
 
 
-def test_probabilities_of_a_model_that_was_compiled_for_them_are_kept_as_they_are():
-    model = keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")])
-    model.compile("sgd", "sparse_categorical_crossentropy")
+@pytest.mark.parametrize("end", ["softmax", "sigmoid", "mean of softmax", "mean of all places"])
+def test_probabilities_of_a_model_that_was_compiled_for_them_are_kept_as_they_are(end):
+    given = keras.Input([8, 8, 1])
+    flat = keras.layers.Flatten()(given)
+    if end == "mean of softmax":
+        scores = keras.layers.Average()([keras.layers.Dense(3, "softmax")(flat) for _ in range(3)])
+    elif end == "mean of all places":
+        scores = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(3, 1, activation="softmax")(given))
+    else:
+        scores = keras.layers.Dense(3, end)(flat)
+    model = keras.Model(given, scores)
+    model.compile("sgd", "binary_crossentropy" if end == "sigmoid" else "sparse_categorical_crossentropy")
     probabilities = model(RNG.uniform(0, 1, [4, 8, 8, 1])).numpy()
     kept = judge_of(SPEC, model=model).kept(tf.constant([0, 1, 2, 0]), tf.constant(probabilities))
     assert kept["confidence"].numpy() == pytest.approx(probabilities.max(1), rel=1e-5)
