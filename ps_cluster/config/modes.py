@@ -296,12 +296,14 @@ class OptimizerRule:
       usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the same rule.
       update: the `server.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
       staleness_method: the one that mode async uses with this rule, unless somebody chooses another.
+      staleness_method_of_compile: the same where compile() gives the rate, which suits `fit`; None: the same one.
     """
 
     name = ""
     Settings: type[RuleSettings] = RuleSettings
     usual_rate: float | None = 0.01
     staleness_method = "none"
+    staleness_method_of_compile: str | None = None
     update: Any = None
 
     def check(self, config: RunConfig) -> None:

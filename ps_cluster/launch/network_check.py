@@ -87,7 +87,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         compiled = {name: value for name, value in compiled.items() if "clip" not in name}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
     if config.staleness.method == RULES[COMPILED].staleness_method:
-        changes["staleness.method"] = RULES[compiled["rule"]].staleness_method
+        rule = RULES[compiled["rule"]]
+        changes["staleness.method"] = rule.staleness_method_of_compile or rule.staleness_method
     return config.with_values(changes)
 
 

@@ -191,6 +191,7 @@ class MomentumUpdate(LinearUpdate):
 class WithMomentum(OptimizerRule):
     name = "momentum"
     Settings = MomentumSettings
+    staleness_method_of_compile = "gap_aware"  # docs/results.md, "Parity with fit"
     update = MomentumUpdate
 
 
@@ -206,6 +207,7 @@ class NesterovUpdate(MomentumUpdate):
 class Nesterov(OptimizerRule):
     name = "nesterov"
     Settings = MomentumSettings
+    staleness_method_of_compile = "gap_aware"
     update = NesterovUpdate
 
 

@@ -133,7 +133,8 @@ def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
 
 @pytest.mark.parametrize(
     ("rule", "settings", "method"), [
-        ("adam", {}, "predict"), ("momentum", {}, "none"), ("adam", {"staleness.method": "none"}, "none"),
+        ("adam", {}, "predict"), ("momentum", {}, "gap_aware"), ("nesterov", {}, "gap_aware"), ("sgd", {}, "none"),
+        ("adam", {"staleness.method": "none"}, "none"),
         ("momentum", {"staleness.method": "inverse"}, "inverse"), ("adam", {"mode.name": "sync"}, "none"),
     ],
 )  # fmt: skip
