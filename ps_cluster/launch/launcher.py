@@ -23,6 +23,7 @@ from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import RowTail, read_json
+from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append, write_json, write_whole
 from ps_cluster.launch import rules, topology
 from ps_cluster.launch.rules import Action, Decisions, Ending, Event, LauncherLimits
@@ -32,7 +33,7 @@ from ps_cluster.report.closing_table import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
-from ps_cluster.runs.logs import MEMORY_SHORT
+from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT
 from ps_cluster.runs.messages import ScaleDesk
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, ScalingRow
@@ -93,7 +94,14 @@ def run_local(
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
         supervisor = Supervisor(popen=server.popen if server else network.popen, clock=clock)
         cluster = LocalCluster(
-            config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
+            config,
+            run_dir,
+            supervisor,
+            network,
+            resume=resume,
+            task_argv=task_argv,
+            fork_server=server,
+            notify=view.notice,
         )
         view.start(config, run_dir, dataset)
         if line := topology.warning(config, room()):
@@ -210,8 +218,11 @@ class LocalCluster:
         resume: bool,
         task_argv: tuple[str, ...],
         fork_server: ForkServer | None = None,
+        notify: Notify,
     ):
         self._config = config
+        self._notify = notify
+        self._is_told = True  # cluster.json has the tasks of now
         self._absent = frozenset(range(config.training_workers, config.most_workers))
         self._run_dir = run_dir
         self._supervisor = supervisor
@@ -285,7 +296,20 @@ class LocalCluster:
     def _start(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
             self._supervisor.start(self._spec(task))
-        self._write_cluster_file()
+        self._is_told = False
+        if why := self._tell_tasks():
+            self._notify(DISK_REFUSES(f"training goes on, but cluster.json can't be written: {why}"))
+
+    def _tell_tasks(self) -> str | None:
+        """Write cluster.json. Where the disk refuses to replace it, return why: each look tries again."""
+        try:
+            self._write_cluster_file()
+        except OSError as error:
+            if not self._run_dir.cluster.exists():
+                raise
+            return error.strerror
+        self._is_told = True
+        return None
 
     def tasks(self, types: tuple[str, ...]) -> list[Task]:
         """Return the tasks of these types."""
@@ -301,6 +325,8 @@ class LocalCluster:
         return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
+        if not self._is_told:
+            self._tell_tasks()
         self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
         return self._supervisor.poll()
 

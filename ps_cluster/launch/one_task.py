@@ -35,7 +35,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
+from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.messages import Claim, Superseded, claim
 from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
@@ -566,8 +566,12 @@ class TaskSupervisor:
             self._begun |= row.phase in BEGUN
             self._longest_wait_s = row.longest_wait_seconds
             if (workers := {worker.index: worker.pid for worker in row.workers}) != self._workers:
-                self._workers = workers
-                self._note_workers(workers)
+                try:
+                    self._note_workers(workers)
+                    self._workers = workers
+                except OSError as error:  # the next row tries again
+                    line = f"training goes on, but cluster.json can't be written: {error.strerror}"
+                    self._say(DISK_REFUSES(line), error.errno)
             if self._begun and ((row.applied, row.written) != self._counts or row.phase == SAVING):
                 self._counts, self._moved_s = (row.applied, row.written), self._awake()
         for score in self._scores.new_rows():

@@ -28,7 +28,7 @@ def launch(root: str, data_dir: str, setting: str) -> None:
     task_argv = (sys.executable, __file__, "task")
     with network_for(setting, run_dir.root, Path(data_dir), lambda line: print(line, file=sys.stderr)) as network:
         cluster = LocalCluster(
-            config, run_dir, Supervisor(popen=network.popen), network, resume=False, task_argv=task_argv
+            config, run_dir, Supervisor(popen=network.popen), network, resume=False, task_argv=task_argv, notify=print
         )
         cluster.start()
         try:

@@ -1,0 +1,59 @@
+"""A disk that is full for a while does not end a training."""
+
+import errno
+import json
+import os
+import sys
+
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.launch import launcher
+from ps_cluster.launch.launcher import LocalCluster
+from ps_cluster.launch.topology import Task
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.network import RunNetwork
+from ps_cluster.system.supervisor import Supervisor
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A cluster of processes that only sleep, and what it has told."""
+    told, config = [], build_config(None, {"cluster.workers": 2, "cluster.evaluator": False})
+    sleeping = (sys.executable, "-c", "import time; time.sleep(60)")
+    run_dir = RunDir.create(tmp_path / "run")
+    made = LocalCluster(
+        config, run_dir, Supervisor(), RunNetwork(), resume=False, task_argv=sleeping, notify=told.append
+    )
+    made.start()
+    yield made, run_dir, told
+    assert made.stop_all(grace_s=0) == []
+
+
+def test_a_worker_starts_again_on_a_full_disk_and_is_in_the_file_as_soon_as_there_is_room(cluster, monkeypatch):
+    made, run_dir, told = cluster
+
+    def refuse(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    write_json = launcher.write_json
+    monkeypatch.setattr(launcher, "write_json", refuse)
+    worker = Task("worker", 1)
+    before = made.pids[worker]
+    made.restart(worker)
+    made.poll()
+    assert made.pids[worker] != before
+    (line,) = told
+    assert str(line) == "training goes on, but cluster.json can't be written: No space left on device"
+    monkeypatch.setattr(launcher, "write_json", write_json)
+    made.poll()
+    tasks = json.loads(run_dir.cluster.read_text())["tasks"]
+    assert made.pids[worker] in [task["pid"] for task in tasks]
+
+
+def test_the_first_file_has_to_be_written(cluster, monkeypatch):
+    made, run_dir, _ = cluster
+    run_dir.cluster.unlink()
+    monkeypatch.setattr(launcher, "write_json", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        made.restart(Task("worker", 1))
