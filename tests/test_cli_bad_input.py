@@ -418,3 +418,17 @@ def test_it_is_the_same_in_a_process_of_its_own(folder, command):
 def test_run_directory_that_could_not_be_used_is_found_before_data_is_looked_for(folder, commands):
     row = Row("run --dataset cifar10 --data-dir absent --run-dir used", ["'used'"])
     assert_told(row, folder, commands)
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"), [("runs", ">&-", 0), ("run --wrong", "2>&-", 2), ("runs", "<&-", 0)]
+)
+def test_a_closed_standard_file_changes_no_exit_code(words, closed, code, tmp_path):
+    command = f"{sys.executable} {PROJECT / 'cli.py'} {words} {closed}"
+    ended = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True)
+    assert ended.returncode == code and b"Traceback" not in ended.stderr
+
+
+def test_a_number_that_is_none_is_told_as_such():
+    ended = CliRunner().invoke(main, ["run", "--dry-run", "--set", "optimizer.learning_rate=.nan"])
+    assert ended.exit_code == 2 and "finite" in ended.output and "give one of them" not in ended.output

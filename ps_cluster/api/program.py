@@ -118,7 +118,9 @@ class Program:
     def _goes_on(self) -> bool:
         """Print what it has written, waiting a moment for it. Return False when it has ended and all is printed."""
         ended = self._process.poll() is not None  # before reading, so that no line before the end is missed
-        ready, _, _ = select.select([self._output], [], [], 0 if ended else LOOK_EVERY_S)
+        waiting = select.poll()  # select.select takes no descriptor above 1,023
+        waiting.register(self._output, select.POLLIN)
+        ready = waiting.poll(0 if ended else 1000 * LOOK_EVERY_S)
         while ready and (chunk := self._read()):
             *lines, self._begun_line = (self._begun_line + chunk).split(b"\n")
             self._tell(*lines)

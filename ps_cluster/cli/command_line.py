@@ -56,10 +56,25 @@ class HelpByGroups(click.Command):
                     formatter.write_dl(records)
 
 
+def _open_standard_files() -> None:
+    """Open /dev/null for input, output and error where whoever started this process has closed them.
+
+    Else the next file or socket would get their number, and each line printed would go into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
 class OneLineCommand(click.Command):
     """A command that exits with the code that it returns, and prints errors on one line (exit code 2 for bad input)."""
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
+        _open_standard_files()
         try:
             code = super().main(*args, **(extra | {"standalone_mode": False, "complete_var": COMPLETE}))
         except click.exceptions.NoArgsIsHelpError as error:

@@ -302,7 +302,8 @@ def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> d
 def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in map(parse_assignment, assignments):
-        if values.setdefault(key, value) != value:
+        known = values.setdefault(key, value)
+        if known is not value and known != value:  # NaN is not equal to itself
             raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
     for key, inner in itertools.permutations(values, 2):
         if inner.startswith(f"{key}."):

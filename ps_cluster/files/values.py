@@ -88,15 +88,20 @@ def printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
 
 
+_NUMBER = re.compile(r"[+-][0-9]+(\.[0-9]+)?", re.ASCII)
+
+
 def cell(value: object) -> object:
     """Return a value for a CSV file: text is printable, and no formula that a spreadsheet would compute.
 
-    A sign that begins a formula gets an apostrophe before it, as spreadsheets write text (OWASP, "CSV Injection").
+    A sign that begins a formula gets an apostrophe before it, as spreadsheets write text (OWASP, "CSV Injection"). A number,
+    such as the class -1, stays as it is.
     """
     if not isinstance(value, str):
         return value
     text = printable(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    is_formula = text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
 
 
 def _printable(character: str) -> str:

@@ -29,7 +29,9 @@ def test_an_error_is_one_line_of_bounded_length_with_its_beginning_and_its_end()
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1", "'+1"), ("-x", "'-x"), ("@a", "'@a"), ("a\x1b[2J\n=b", "a?[2J?=b"),
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("+1", "+1"), ("-1.5", "-1.5"), ("+1+cmd", "'+1+cmd"), ("-1\n", "'-1?"),
+        ("-x", "'-x"), ("@a", "'@a"), ("a\x1b[2J\n=b", "a?[2J?=b"),
         ("\t=1", "?=1"), ("a=1", "a=1"), (-0.5, -0.5), (None, None),
     ],
 )  # fmt: skip

@@ -121,6 +121,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--one-machine", "--link-gbps", "1"], "--link-gbps: got 1: one machine has no network"),
         (["--one-machine", "--latency-us", "5"], "--latency-us: got 5: one machine has no network"),
         (["--mode", "sync-ps", "--one-machine", "--ps", "1,4"], "--ps: got 4"),
+        (["--mode", "sync-diloco", "--ps", "1,4"], "--ps: got 4: --mode sync-diloco takes 1"),
         (["--from", "nowhere"], "nowhere"),
         (["--check", "nowhere", "--ps", "1"], "--check predicts the run as it was: leave --ps out"),
     ],

@@ -127,7 +127,9 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the target, by default the hardest round one that every run reached. Runs that diverged are ignored.
+    """Return the target, by default the hardest round one that every run reached; None where guessing reaches it.
+
+    Runs that diverged are ignored.
 
     Raises:
       UserError: the metric can't have it.
@@ -136,7 +138,14 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
     if target is not None:
         metric.check_target(target)
         return target
-    return metric.default_target([record.best for record in records if record.best is not None and not record.diverged])
+    found = metric.default_target(
+        [record.best for record in records if record.best is not None and not record.diverged]
+    )
+    guesses = [record.summary.guess for record in records if record.summary.guess is not None]
+    if found is not None and guesses:
+        says_something = found > max(guesses) if metric.larger_is_better else found < min(guesses)
+        return found if says_something else None
+    return found
 
 
 def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:

@@ -309,7 +309,7 @@ def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
     _refuse_what_does_not_fit(settings)
     cores = (settings.cores or allowance().threads) if settings.one_machine else None
     network = Links(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
-    servers = settings.parameter_servers if MODES[settings.mode].has_parameter_servers else (1,)
+    servers = _servers(settings)
     return [
         SimulatedCluster(
             workers=workers,
@@ -348,6 +348,16 @@ def _stragglers(settings: SimulationSettings) -> Stragglers:
     return stragglers
 
 
+def _servers(settings: SimulationSettings) -> tuple[int, ...]:
+    """Return the numbers of parameter servers to predict for: those given, else the usual ones that the mode can have."""
+    mode, given = MODES[settings.mode], settings.parameter_servers
+    if not mode.has_parameter_servers:
+        return (1,)
+    if given == SimulationSettings.parameter_servers and mode.most_parameter_servers is not None:
+        return tuple(count for count in given if count <= mode.most_parameter_servers)
+    return given
+
+
 def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
     mode, backup = MODES[settings.mode], settings.backup_workers
     if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
@@ -363,9 +373,9 @@ def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
             raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
     if settings.one_machine and not mode.has_parameter_servers:
         raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
-    most, allowed = max(settings.parameter_servers), mode.most_parameter_servers
-    if settings.one_machine and allowed is not None and most > allowed:
-        raise UserError(f"--ps: got {most}: --mode {mode.name} with --one-machine takes {allowed}")
+    most, allowed = max(_servers(settings)), mode.most_parameter_servers
+    if allowed is not None and most > allowed:
+        raise UserError(f"--ps: got {most}: --mode {mode.name} takes {allowed}")
 
 
 # Print predictions as tables for a terminal of 80 columns.
