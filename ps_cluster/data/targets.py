@@ -63,10 +63,10 @@ def _flat(targets: np.ndarray) -> np.ndarray:
 def _objective(train: np.ndarray) -> str:
     if train.ndim == 1 and train.dtype.kind != "f" or _is_one_hot(train):
         return "classification"
+    if train.ndim == 2 and train.dtype.kind in "iubf" and np.isin(train, (0, 1)).all():
+        return "multi-label"
     if train.dtype.kind == "f":
         return "regression"
-    if train.ndim == 2 and train.dtype.kind in "iub" and np.isin(train, (0, 1)).all():
-        return "multi-label"
     raise Malformed(
         f"the targets are {train.dtype} {list(train.shape[1:])}: say by data.objective what they are, or give one class each"
     )

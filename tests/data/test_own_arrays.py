@@ -84,6 +84,7 @@ def test_bytes_of_the_shape_of_images_are_images(tmp_path, shape):
         (np.eye(4, dtype=int)[LABELS], "auto", ("classification", (), LABELS)),
         (np.eye(4, dtype=int)[LABELS], "multi-label", ("multi-label", (4,), np.eye(4)[LABELS])),
         (WITH_FIRST, "auto", ("multi-label", (4,), WITH_FIRST)),
+        (WITH_FIRST.astype(np.float32), "auto", ("multi-label", (4,), WITH_FIRST)),
         (LABELS.astype(np.float32), "auto", ("regression", (), LABELS)),
         (np.eye(4)[LABELS], "auto", ("classification", (), LABELS)),
         (np.eye(4)[LABELS], "regression", ("regression", (4,), np.eye(4)[LABELS])),
