@@ -224,6 +224,8 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     planned = comparison_plan._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
+    methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
+    assert methods == {"async": "gap_aware", "sync": "none"}, "as of a run"
     found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
     assert (found["async"].learning_rate, found["sync"].learning_rate) == (0.1, pytest.approx(0.3))

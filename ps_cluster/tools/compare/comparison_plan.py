@@ -27,7 +27,7 @@ from ps_cluster.cli.reference import (
 )
 from ps_cluster.config import RunConfig, build_config, rates_found, registry
 from ps_cluster.config.layers import trusted
-from ps_cluster.config.modes import MODES
+from ps_cluster.config.modes import MODES, RULES
 from ps_cluster.config.network_recipes import COMPILED
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.schema import parse_stragglers
@@ -304,12 +304,16 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
 def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
     """Return the comparison with the optimizer of the network's compile(), where all arms leave it to that.
 
-    Rates are scaled from arm to arm, so they have to be known before the runs are planned.
+    Rates are scaled from arm to arm, so they have to be known before the runs are planned. The staleness method of such a
+    rate comes with it.
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison
-    optimizer = complete_config(runs[0].config, dataset).optimizer
-    found = flat({"optimizer": optimizer.model_dump(mode="json")})
+    stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
+    complete = complete_config((stale or runs)[0].config, dataset)
+    found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
+    if stale:
+        found["staleness.method"] = complete.staleness.method
     return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
 
 
