@@ -5,12 +5,15 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.pages import looks
@@ -342,7 +345,8 @@ def test_a_target_below_the_first_score_is_not_compared(tmp_path):
     ("best", "target"), [((0.71, 0.66), 0.65), ((0.65, 0.9), 0.65), ((0.034,), 0.03), ((0.0,), None)]
 )
 def test_default_target_is_the_highest_round_accuracy_that_all_reached(tmp_path, best, target):
-    roots = [write_run(tmp_path / str(index), Fake({}, scores=((value, 1.0, 10),))) for index, value in enumerate(best)]
+    runs = [Fake({}, scores=((value, 1.0, 10),), guess=0.01) for value in best]
+    roots = [write_run(tmp_path / str(index), fake) for index, fake in enumerate(runs)]
     assert chosen_target([read_record(root) for root in roots], None) == target
 
 
@@ -557,3 +561,26 @@ def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
 def test_every_column_is_in_one_of_the_tables(written):
     shown = {key for table in written.tables for key in table.columns}
     assert shown == {key for table in written.tables for row in table.rows for key in row}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("rows.csv", "is not empty and holds no report"), ("comparison.yaml", "of its own")]
+)
+def test_a_report_on_finished_runs_replaces_nothing_but_another(name, told, tmp_path):
+    roots = write_runs(tmp_path / "runs", seeds=(0, 1), stragglers=("none",))
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    words = ["compare", *map(str, roots), "--output", str(folder)]
+    ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 2 and told in ended.output and (folder / name).read_text() == "mine"
+    (folder / name).unlink()
+    assert [CliRunner().invoke(main, words).exit_code for _ in range(2)] == [0, 0]
+
+
+def test_a_target_that_guessing_reaches_is_none(tmp_path):
+    records = [read_record(root) for root in write_runs(tmp_path, seeds=(0, 1), stragglers=("none",))]
+    assert chosen_target(records, None) is not None
+    best = max(record.best for record in records)
+    guessed = [replace(one, summary=one.summary.model_copy(update={"guess": best})) for one in records]
+    assert chosen_target(guessed, None) is None and chosen_target(guessed, 0.05) == 0.05

@@ -102,7 +102,9 @@ def compare(
     roots, code = list(runs), 0
     own: frozenset[str] = frozenset()
     with locks.sole_use(output, "--output:", notify=print_line):
-        if comparison:
+        if comparison is None:
+            comparison_plan.check_free_for_report(output)
+        else:
             target_score, own = comparison.target_score, comparison.own
             roots, code = comparison_plan.train_all(comparison, output, tensorboard=tensorboard)
         if code:

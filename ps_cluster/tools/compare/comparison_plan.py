@@ -52,6 +52,7 @@ Batch = Literal["same_per_update", "same_per_worker"]
 BATCHES: tuple[Batch, ...] = get_args(Batch)
 MOST_RUNS = 2000  # in the largest comparison: more would take longer than a month
 LONGEST_NAME = 150  # characters in the name of a run's folder
+REPORT = "report.json"
 PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
 SCALED = "rates_scaled"  # key in it: names of the runs whose rate the comparison multiplied
 
@@ -337,6 +338,13 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 def check_unclaimed(output: Path) -> None:
     """Raise UserError where a folder holds something, but no comparison."""
     locks.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
+
+
+def check_free_for_report(output: Path) -> None:
+    """Raise UserError where a folder holds something other than a report on finished runs, which a new one replaces."""
+    if (output / PLAN).exists():
+        raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
+    locks.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
 
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:

@@ -20,6 +20,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import Look, Plot, grid, legend_outside, logarithmic, looks, plot_style, rendered
 from ps_cluster.tools.compare import table
+from ps_cluster.tools.compare.comparison_plan import REPORT
 from ps_cluster.tools.compare.groups import (
     NO_STRAGGLER,
     Group,
@@ -109,7 +110,7 @@ def write_report(
         write_whole(output / "plots" / f"{plot.name}.svg", plot.svg)
     write_whole(output / "rows.csv", table.to_csv(run_rows))
     write_whole(output / "groups.csv", table.to_csv(group_rows))
-    write_whole(output / "report.json", json.dumps(content, indent=1) + "\n")
+    write_whole(output / REPORT, json.dumps(content, indent=1) + "\n")
     write_whole(output / "report.html", page)
     return Report(output / "report.html", warnings, headline, tables)
 
