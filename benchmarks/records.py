@@ -10,6 +10,7 @@ A page names the records of a table in the line above it: `<!-- records: default
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -141,7 +142,9 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
 def _without_paths(*words: str) -> str:
     """Return a command with a name in place of each path, which others don't have: `--data-dir DATA_DIR`."""
     pairs = zip(("", *words), words)
-    return " ".join(before[2:].upper().replace("-", "_") if word.startswith("/") else word for before, word in pairs)
+    return " ".join(
+        before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word) for before, word in pairs
+    )
 
 
 def table(records: Sequence[Record]) -> str:

@@ -470,7 +470,7 @@ class RunConfig(Section):
 
     @property
     def _first_dispatch(self) -> int:
-        """How many steps (or rounds) a worker is handed at once while its speed is unknown."""
+        """The number of steps (or rounds) in a worker's first dispatch, before its speed is known."""
         return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
 
     @property

@@ -5,7 +5,6 @@ TensorFlow graph code, for use inside a `tf.function` on a worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ def batch_of(
     examples: int,
     seed: int,
     sample: Sample | None = None,
-    number: Callable[[tf.Tensor], tf.Tensor] = lambda step: step,
+    number: tf.Tensor | None = None,
 ) -> Batch:
     """Return the examples that step `step` trains on.
 
@@ -52,7 +51,7 @@ def batch_of(
       examples: number in the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
       sample: the part of the training set that is seen; None for all.
-      number: returns the number of a step among those that walk through its sample, int64 [].
+      number: of the step among those that walk through its sample, int64 []; None: `step`.
 
     Raises:
       ValueError: `batch_size` or `examples` is below 1.
@@ -60,7 +59,7 @@ def batch_of(
     if batch_size < 1 or examples < 1:
         raise ValueError(f"batch_size and examples must be at least 1, got {batch_size} and {examples}")
     seen = examples if sample is None else sample.size(examples)
-    position = number(step) * batch_size + tf.range(batch_size, dtype=tf.int64)
+    position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
     epochs = position // seen
     ids = _shuffled(position % seen, _key(seed, epochs), seen)
     return Batch(seed, step, ids if sample is None else of_sample(sample, ids, examples), epochs)

@@ -57,7 +57,7 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
 
 SMALLEST_AIRBENCH = 9  # pixels of a side
 PATCHES = 2_100_000  # that whitening is computed from, at most
-PATCHES_AT_ONCE = 100_000  # in float32: of all at once the start would take longer, and 400 MB more
+PATCHES_AT_ONCE = 100_000  # in float32: of all at once the start would take longer, and some 200 MB more
 
 
 class AirbenchSettings(ActivationSettings):

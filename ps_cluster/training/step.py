@@ -103,7 +103,7 @@ class TrainStep:
             batch_size=training.batch_size_per_worker,
             examples=self._examples,
             seed=training.seed,
-            **self._part(),
+            **self._part(step),
         )
         examples = batches.rows_of(batch, self._spec, self._examples)
         inputs, targets = examples.inputs, self._judge.targets(examples.target)
@@ -114,14 +114,14 @@ class TrainStep:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight))
 
-    def _part(self) -> dict[str, Any]:
+    def _part(self, step: tf.Tensor) -> dict[str, Any]:
         """Return the arguments of `batch_of` for the examples that this process walks through."""
         if self._config.training.sample != OF_WORKER:
             return {"sample": self._config.sample}
         workers = self._config.cluster.workers
         # One that `scale` has added shares a part.
         own = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
-        return {"sample": own, "number": partial(number_in_step, self._config)}
+        return {"sample": own, "number": number_in_step(self._config, step)}
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""
