@@ -1,6 +1,8 @@
 """A command beside this process: its lines, and its end with its caller."""
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -68,3 +70,17 @@ def test_a_command_finds_the_modules_of_its_caller_and_no_variables_that_give_se
     with Program((sys.executable, "-c", show), said.append) as program:
         program.attend()
     assert said == ["found []"]
+
+
+def test_a_process_with_many_open_files_reads_the_output_too():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many, said = 1_100, []
+    assert hard == resource.RLIM_INFINITY or hard > many + 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, many + 200), hard))
+    with contextlib.ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(many):
+            files.enter_context(open(os.devnull, "rb"))
+        with Program((sys.executable, "-c", "print('there')"), said.append) as program:
+            program.attend()
+    assert said == ["there"]

@@ -20,6 +20,13 @@ def test_a_factor_is_of_the_workers_own_time_and_an_addition_is_not():
     assert (seconds(both, 0), seconds(both, 1), seconds(both, 2)) == pytest.approx((0.1, 0, 0.5))
 
 
+def test_an_addition_is_divided_among_the_waits_of_a_step_and_a_factor_is_not():
+    for text, expected in (("1:+0.2s", 0.05), ("1:5x", 0.4)):
+        slow_down = SlowDown(parse_stragglers(text), workers=3, seed=7, parts=4)
+        waited = slow_down.seconds(tf.constant(1, tf.int64), tf.constant(0, tf.int64), tf.constant(0.1, tf.float64))
+        assert float(waited) == pytest.approx(expected)
+
+
 def test_gamma_times_vary_by_worker_and_step_and_come_from_the_seed():
     means = machine_means(1000, seed=0)
     assert means.min() == 1 and np.std(means) / np.mean(means) == pytest.approx(0.6, abs=0.05)
