@@ -98,7 +98,7 @@ def compare(
             raise UserError(f"arms: got {one_line(repr(arms), 100)}: give a list of them, e.g. ['async', 'sync']")
         fields["arms"] = [{"mode": arm} if isinstance(arm, str) else sent.plain(arm) for arm in arms]
     values = sent.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
-    folder = Path(output).absolute()
+    folder = sent.new_folder(output, "output").absolute()
     untrusted.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
     with untrusted.writing_alone():
@@ -108,7 +108,7 @@ def compare(
         values = sent.with_data(values, data, print_line)
         comparison = read_comparison(None, fields, values)
         write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
-    chosen = ("--baseline", baseline) if baseline else ()
+    chosen = ("--baseline", str(baseline)) if baseline is not None else ()
     argv = (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen)
     with Program(argv) as program:
         program.attend()

@@ -33,7 +33,7 @@ from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
-from ps_cluster.files.writing import write_whole
+from ps_cluster.files.writing import check_folder, write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 
 # Turn keyword arguments into settings, with the names, types and ranges that the commands' options have.
@@ -60,9 +60,13 @@ def values_of(
       settings: dotted keys or sections → values, any setting of docs/configuration.md.
       known: the keywords that are taken.
     Raises:
-      UserError: a keyword is unknown.
+      UserError: a keyword is unknown, or `settings` is no mapping.
     """
     check_known(options, known)
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings: got {one_line(repr(settings), 100)}: give a mapping, e.g. {{'optimizer.rule': 'adam'}}"
+        )
     named = {KEYWORDS[name].replace(".", "__"): plain(value) for name, value in options.items()}
     return flat(plain(settings or {})) | overrides((), named)
 
@@ -86,6 +90,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def new_folder(path: Any, keyword: str) -> Path:
+    """Return the path of a folder that is going to be written. Raises UserError where it can't be."""
+    try:
+        folder = Path(path)
+        check_folder(folder)
+    except (TypeError, Malformed) as error:
+        why = "is no path" if isinstance(error, TypeError) else error
+        raise UserError(f"{keyword}: {one_line(repr(path), 100)} {why}: give a folder that can be written") from None
+    return folder
 
 
 def write_settings(file: Path, values: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def train(
         values = sent.with_data(sent.values_of(options, settings) | named, data, print_line)
         config = build_config(None, values)
         name = config.model.name if named or model is None else sent.name_of(model)
-        root = Path(run_dir) if run_dir else new_root(config.mode.name, name)
+        root = sent.new_folder(run_dir, "run_dir") if run_dir is not None else new_root(config.mode.name, name)
         untrusted.check_folder(root, "run directory", print_line)
         check_unused(root)
         run = RunDir(Path(os.path.realpath(root)))

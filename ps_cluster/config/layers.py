@@ -311,7 +311,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """Return `('optimizer.learning_rate', 0.1)` for `'optimizer.learning_rate=0.1'`; the value is read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
-        hint = did_you_mean(key.strip(), known_keys())
+        hint = did_you_mean(key.strip(), [known for known in known_keys() if "." in known])
         raise UserError(f"--set {text!r:.300}: {hint}write it as section.key=value, e.g. optimizer.learning_rate=0.1")
     try:
         return key.strip(), parse_yaml(value)

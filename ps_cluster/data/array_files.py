@@ -188,10 +188,14 @@ def _by_name(found: Any) -> Mapping[str, Any]:
 def _rows(name: str, value: Any) -> Any:
     """Return an array as it is, anything else as one. Raises Malformed for what is none, or has no rows."""
     refuse_sparse(name, value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise Malformed(f"{name} is a masked array, and masks are not used: give its values, e.g. {name}.filled(0)")
     by_place = not hasattr(value, "iloc")  # pandas finds rows by their label
     usable = by_place and isinstance(value, Rows) and isinstance(value.dtype, np.dtype)
     rows = value if usable else _as_array(name, value)
-    if not rows.shape or not len(rows):
+    if not rows.shape:
+        raise Malformed(f"{name} is {type(value).__name__}, which has no rows: give an array")
+    if not len(rows):
         raise Malformed(f"{name} has no rows")
     return rows
 

@@ -472,6 +472,11 @@ _MOST_CHANNELS = 4096  # that statistics are kept of: a longer last axis is a si
 _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
 
 
+def _too_large_is_told_later() -> np.errstate:
+    """Numbers whose squares are no finite floats are refused by their mean or deviation."""
+    return np.errstate(invalid="ignore", over="ignore")
+
+
 class Moments:
     """Sums over rows of numbers, for each place of a row, as floats.
 
@@ -489,11 +494,12 @@ class Moments:
         """Take in the next rows float64 [B, ...]. `counted`: bool of the same shape, which values; None for all."""
         if self._origin is None and len(rows):
             self._origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
-        apart = rows - (0.0 if self._origin is None else self._origin)
-        if counted is not None:
-            apart = np.where(counted, apart, 0.0)
-        self.count = self.count + (len(rows) if counted is None else counted.sum(0))
-        self._total, self._squares = self._total + apart.sum(0), self._squares + (apart**2).sum(0)
+        with _too_large_is_told_later():
+            apart = rows - (0.0 if self._origin is None else self._origin)
+            if counted is not None:
+                apart = np.where(counted, apart, 0.0)
+            self.count = self.count + (len(rows) if counted is None else counted.sum(0))
+            self._total, self._squares = self._total + apart.sum(0), self._squares + (apart**2).sum(0)
 
     @property
     def mean(self) -> np.ndarray:
@@ -504,7 +510,8 @@ class Moments:
     def std(self) -> np.ndarray:
         """The standard deviation of the values; 0 where there are none."""
         count = np.maximum(self.count, 1)
-        return np.sqrt(np.maximum(self._squares / count - (self._total / count) ** 2, 0))
+        with _too_large_is_told_later():
+            return np.sqrt(np.maximum(self._squares / count - (self._total / count) ** 2, 0))
 
 
 class RunningStatistics:

@@ -209,6 +209,11 @@ def contents_of_pictures(
     Raises:
       Malformed: a picture can't be read, sizes differ, or the classes can't be learned.
     """
+    if settings.objective not in ("auto", "classification"):
+        raise Malformed(
+            f"data.objective={settings.objective}: pictures have classes, which are learned by classification: leave it out; "
+            "for other targets give arrays (x_train, y_train)"
+        )
     # In an order without meaning: a folder has one class after the other, and examples to choose on are the last ones of the
     # training examples (`evaluation.validation_examples`).
     order = np.random.default_rng(0).permutation(len(splits["train"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ def _is_like(own: Any, wanted: Any) -> bool:
 
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
 _FIRST_LINE_BYTES = 2**22
+_DECIMALS_BYTES = 2**16  # that are looked through for numbers with a decimal comma
+_DECIMAL_COMMA = re.compile(rb'(?:^|[;\t\n"])[-+]?\d+,\d+(?=[;\t\r\n"]|$)')
 _BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
 BATCH_ROWS = 2**16
 
@@ -74,7 +77,10 @@ class PiecewiseTable(Protocol):
 
 
 class CsvTable:
-    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of."""
+    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of.
+
+    With semicolons or tabs, numbers may have a decimal comma.
+    """
 
     def __init__(self, path: Path, types: Mapping[str, Any]):
         """Look at the beginning of a file. `types`: those of columns that are known."""
@@ -83,11 +89,16 @@ class CsvTable:
         self._path = path
         with open_regular(path) as file:
             first = file.readline(_FIRST_LINE_BYTES)
+            next_lines = file.read(_DECIMALS_BYTES)
+        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise Malformed(f"'{path.name}' is text in UTF-16: save it as UTF-8")
         if not first.strip():
             raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
         if len(first) == _FIRST_LINE_BYTES:
             raise Malformed(f"the first line of '{path.name}' has more than {_FIRST_LINE_BYTES:,} bytes")
         self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
+        is_comma = self._delimiter != "," and _DECIMAL_COMMA.search(next_lines) is not None
+        self._decimal = "," if is_comma else "."
         self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
         _check_columns(path, len(self._names))
         with self._open(types) as reader:
@@ -117,6 +128,7 @@ class CsvTable:
                     column_types={name: wide(kind) for name, kind in types.items()},
                     include_columns=list(columns),
                     strings_can_be_null=True,
+                    decimal_point=self._decimal,
                 ),
             ) as reader,
         ):
@@ -332,20 +344,19 @@ def learned(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Enc
     numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]
     moments, at = Moments(), 0
-    with np.errstate(invalid="ignore", over="ignore"):  # of infinite values, which are told
-        for batch in table.batches([*numbers, *categories]):
-            end = at + batch.num_rows
-            mine = batch if kept is None else batch.filter(pyarrow.array(kept[at:end]))
-            at = end
-            values = _floats(mine, numbers)
-            moments.add(values, ~np.isnan(values))
-            for name, found in zip(categories, seen):
-                found.update(mine.column(name).cast(pyarrow.string()).unique().drop_null().to_pylist())
-                if len(found) > MOST_CATEGORIES:
-                    raise Malformed(
-                        f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
-                    )
-        mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
+    for batch in table.batches([*numbers, *categories]):
+        end = at + batch.num_rows
+        mine = batch if kept is None else batch.filter(pyarrow.array(kept[at:end]))
+        at = end
+        values = _floats(mine, numbers)
+        moments.add(values, ~np.isnan(values))
+        for name, found in zip(categories, seen):
+            found.update(mine.column(name).cast(pyarrow.string()).unique().drop_null().to_pylist())
+            if len(found) > MOST_CATEGORIES:
+                raise Malformed(
+                    f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
+                )
+    mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
     _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
     times = [pyarrow.types.is_temporal(table.columns[name]) for name in numbers]
     columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
@@ -523,6 +534,8 @@ def _is_category(name: str, kind: Any) -> bool:
         kind = kind.value_type
     if any(test(kind) for test in (types.is_boolean, types.is_string, types.is_large_string, types.is_null)):
         return True
+    if types.is_binary(kind):
+        raise Malformed(f"the column '{name}' is no text in UTF-8: save the file as UTF-8")
     if not any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)):
         raise Malformed(f"the column '{name}' is {kind}, neither numbers nor text: name it in data.leave_out")
     return False
@@ -556,8 +569,14 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, objective: str) ->
             raise Malformed(
                 f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
             )
+    is_integer = not is_text and pyarrow.types.is_integer(kind)
+    if is_integer and (large := max(np.abs(values).max() for values in found.values())) >= 2**53:
+        raise Malformed(
+            f"the column '{name}' has whole numbers such as {large:.0f}, which float64 does not tell apart: name it in "
+            "data.categorical if they are classes"
+        )
     if objective == "auto":
-        train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
+        train = found["train"]
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WHOLE_CLASSES
         objective = "classification" if is_text or few_whole else "regression"
     if objective == "classification":

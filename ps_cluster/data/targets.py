@@ -74,7 +74,7 @@ def _objective(train: np.ndarray) -> str:
 
 def _classes(train: np.ndarray, test: np.ndarray | None) -> Targets:
     if train.dtype.kind in "US":
-        return classes_by_name(train.astype(str), None if test is None else test.astype(str))
+        return classes_by_name(_as_text(train), None if test is None else _as_text(test))
     places = train.shape[1] if _is_one_hot(train) else 0  # of a class that comes nowhere there is a place all the same
     train, test = _whole(train, "training"), None if test is None else _whole(test, "test")
     lowest, highest = int(train.min()), int(train.max())
@@ -97,6 +97,11 @@ def _classes(train: np.ndarray, test: np.ndarray | None) -> Targets:
     return Targets(train.astype(dtype), None if test is None else test.astype(dtype), "classification", names)
 
 
+def _as_text(targets: np.ndarray) -> np.ndarray:
+    """Return texts; bytes are taken for UTF-8, and those that are none stand as in Python's source."""
+    return np.char.decode(targets, "utf-8", "backslashreplace") if targets.dtype.kind == "S" else targets
+
+
 def _whole(targets: np.ndarray, split: str) -> np.ndarray:
     """Return whole numbers [N], also of rows with a single 1 at the place of the class."""
     if targets.dtype.kind not in "iubf":
@@ -108,6 +113,10 @@ def _whole(targets: np.ndarray, split: str) -> np.ndarray:
         raise Malformed(f"the {split} targets have shape {list(targets.shape[1:])}: a class is one whole number")
     if targets.dtype.kind == "f" and not (wrong := np.isfinite(targets) & (targets % 1 == 0)).all():
         raise Malformed(f"a {split} target is {targets[~wrong][0]}, which is no class: give data.objective=regression")
+    if targets.dtype.kind in "uf" and (large := targets >= 2**63).any():
+        raise Malformed(
+            f"a {split} target is {targets[large][0]}: number the classes from 0 to at most {MOST_CLASSES - 1:,}"
+        )
     return targets.astype(np.int64)
 
 

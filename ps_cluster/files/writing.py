@@ -224,6 +224,8 @@ def check_folder(path: Path) -> None:
 
 
 def _check_names(path: Path) -> None:
+    if "\0" in str(path):
+        raise Malformed("has a null character in its name")
     if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts) or len(os.fsencode(path)) > LONGEST_PATH:
         raise Malformed("is too long a name")
 

@@ -40,7 +40,7 @@ from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.system.fork_server import ForkServer, fork_server
+from ps_cluster.system.fork_server import ForkServer, StopHeard, fork_server
 from ps_cluster.system.machine import Usage, allowance, room
 from ps_cluster.system.network import RunNetwork, network_for
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
@@ -85,7 +85,7 @@ def run_local(
         StopRequests() as stop_requests,
         environment.temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir, clock) as server,
+        _fork_server_for(task_argv, network, run_dir, clock, lambda: stop_requests.count) as server,
         tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
@@ -137,14 +137,14 @@ def run_local(
 
 @contextmanager
 def _fork_server_for(
-    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock
+    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock, stops: Callable[[], int]
 ) -> Iterator[ForkServer | None]:
     if task_argv[:2] != (sys.executable, "-m"):
         yield None
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
     env = environment.for_child(os.environ, os.getpid())
-    with fork_server(network.popen, run_dir.root, log, env, clock) as server:
+    with fork_server(network.popen, run_dir.root, log, env, clock, stops) as server:
         yield server
 
 
@@ -447,12 +447,15 @@ class EventLoop:
         """Start the cluster; return when nothing is left to wait for. The caller stops what still runs."""
         for rows_of_before in (self._progress, self._evaluation):
             rows_of_before.skip()
-        self._carry_out(rules.StartCluster())
-        while True:
-            self._look()
-            if self._ending is not None:
-                break
-            self._sleep(self._look_every_s)
+        try:
+            self._carry_out(rules.StartCluster())
+            while True:
+                self._look()
+                if self._ending is not None:
+                    break
+                self._sleep(self._look_every_s)
+        except StopHeard:
+            return Ending("stopped", self._requests.exit_code, "stopped at once, while processes were being started")
         self._read_rows()
         return self._ending
 

@@ -38,6 +38,7 @@ ARGV = (sys.executable, "-m", "ps_cluster.system.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
 ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
 LOOK_EVERY_S = 0.5
+KILLED_WITHIN_S = 5.0
 
 # The launcher's side: a `popen` that starts `python -m MODULE` with TensorFlow already imported.
 
@@ -59,6 +60,10 @@ class ForkedProcess:
         return self.returncode
 
 
+class StopHeard(Exception):
+    """A stop was asked for while the server was waited for."""
+
+
 class ForkServer:
     """Starts the fork server with the first task, and again when it has ended or does not answer."""
 
@@ -69,10 +74,17 @@ class ForkServer:
         log: Path,
         env: Mapping[str, str],
         clock: Callable[[], float],
+        stops: Callable[[], int],
     ):
-        """Keep the settings. `popen` starts the server; tasks run in the same network as the server."""
+        """Keep the settings.
+
+        Args:
+          popen: starts the server; tasks run in the same network as the server.
+          stops: returns how often a stop was asked for. One more ends a wait for the server.
+        """
         self._popen = popen
         self._clock = clock
+        self._stops = stops
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         self._run_root = run_root
         self._log = log
@@ -90,6 +102,7 @@ class ForkServer:
 
         Raises:
           OSError: the server did not come up, or has ended.
+          StopHeard: see `stops`.
         """
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
         if self.pid is not None and self._channel is not None:
@@ -124,11 +137,13 @@ class ForkServer:
 
     def _answer(self, channel: socket.socket) -> bytes:
         """Return the server's answer. Wait in short turns: the clock counts only time in which this process ran."""
-        deadline = self._clock() + self._timeout_s
+        deadline, before = self._clock() + self._timeout_s, self._stops()
         while True:
             try:
                 return channel.recv(ANSWER_BYTES)
             except TimeoutError:
+                if self._stops() > before:
+                    raise StopHeard from None
                 if self._clock() > deadline:
                     raise
 
@@ -158,11 +173,14 @@ class ForkServer:
             self._channel.close()
         if self._server is not None:
             self._server.kill()
-            self._server.wait()
-            while late := self._late_forks(self._server.pid):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel does not end
+                self._server.wait(KILLED_WITHIN_S)
+            deadline = time.monotonic() + KILLED_WITHIN_S
+            while (late := self._late_forks(self._server.pid)) and time.monotonic() < deadline:
                 for pid in late:
                     os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                    os.waitpid(pid, os.WNOHANG)
+                time.sleep(0.001)
         self._channel = self._server = None
 
     def _late_forks(self, group: int) -> list[int]:
@@ -178,6 +196,7 @@ def fork_server(
     log: Path,
     env: Mapping[str, str],
     clock: Callable[[], float],
+    stops: Callable[[], int] = lambda: 0,
 ) -> Iterator[ForkServer]:
     """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
     prctl = ctypes.CDLL(None).prctl
@@ -185,7 +204,7 @@ def fork_server(
     prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
+        with contextlib.closing(ForkServer(popen, run_root, log, env, clock, stops)) as server:
             yield server
     finally:
         prctl(_PR_SET_CHILD_SUBREAPER, before.value)

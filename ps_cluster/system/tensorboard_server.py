@@ -7,6 +7,7 @@ It runs outside of the run's private network, so that a browser reaches it, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -84,7 +85,8 @@ class TensorBoardServer:
                 self._process.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel does not end
+                    self._process.wait(GRACE_S)
         if self._waiter is not None:
             self._waiter.join()
 

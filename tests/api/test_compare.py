@@ -24,7 +24,9 @@ print("compared")
 @pytest.fixture
 def call(tmp_path):
     def call(*arms, **options):
-        return ps_cluster.compare(*arms, output=tmp_path / "out", command=(sys.executable, "-c", FAKE), **options)
+        return ps_cluster.compare(
+            *arms, **{"output": tmp_path / "out", "command": (sys.executable, "-c", FAKE)} | options
+        )
 
     return call
 
@@ -61,6 +63,9 @@ def test_a_function_is_the_network_of_all_arms(call, tmp_path):
         ({"arms": ["asynk"]}, "did you mean 'async'"),
         ({"arms": "async"}, "arms: got 'async': give a list of them"),
         ({"arms": 7}, "arms: got 7: give a list of them"),
+        ({"settings": 7}, "settings: got 7: give a mapping"),
+        ({"output": "x" * 300}, "x' is too long a name: give a folder"),
+        ({"output": "/dev/null"}, "output: '/dev/null' can't be written"),
     ],
 )
 def test_bad_input_is_one_line(call, options, told):

@@ -169,6 +169,18 @@ def test_a_run_that_was_interrupted_while_it_was_scored_is_not_taken_for_finishe
     assert code == comparison_plan.INTERRUPTED
 
 
+def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_path, trained):
+    settings = SMALL | {"mode.max_staleness": 2}
+    comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "bounded"), "seeds": 1}, settings)
+    with pytest.raises(
+        UserError, match=r"--baseline: no arm is called 'bounded': did you mean 'bounded s=2'\? there are "
+    ):
+        comparison_plan.train_all(comparison, tmp_path / "out", baseline="bounded")
+    assert trained.names == [] and not (tmp_path / "out").exists()
+    comparison_plan.train_all(comparison, tmp_path / "out", baseline="bounded s=2")
+    assert len(trained.names) == 2
+
+
 def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
     with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*score_every_epochs"):
         planned_runs(read_comparison(None, PER_UPDATE, SMALL | {"checkpoints.every_seconds": 5.0}))

@@ -301,7 +301,7 @@ def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_termina
 
 def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_written(tmp_path, no_plots):
     roots = write_runs(tmp_path / "runs", (0,), ("none",), rows=())
-    with pytest.raises(UserError, match="baseline: no arm is called 'best': there are sync, async, sync-ps"):
+    with pytest.raises(UserError, match="--baseline: no arm is called 'best': there are sync, async, sync-ps"):
         write_report(roots, tmp_path / "report", baseline="best")
     assert not (tmp_path / "report").exists()
     report = write_report(roots, tmp_path / "report", baseline="async")

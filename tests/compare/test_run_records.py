@@ -7,6 +7,7 @@ import pytest
 from ps_cluster.errors import UserError
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.groups import make_groups, make_views
+from ps_cluster.tools.compare.labels import labels
 from ps_cluster.tools.compare.records import Reached, read_record
 from tests.compare.fake_runs import Fake, write_run
 
@@ -110,7 +111,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     ],
 )
 def test_an_arm_is_named_after_what_sets_it_apart(tmp_path, settings, label):
-    assert read(tmp_path, settings).arm == label
+    assert labels([read(tmp_path, settings).config]) == [label]
 
 
 def groups_of(tmp_path, *settings):

@@ -158,6 +158,10 @@ def test_folders_that_can_not_be_learned_from_are_told(pets, change, told):
     assert told in line and line.startswith(f"dataset: '{pets}': ")
 
 
+def test_pictures_have_classes_and_no_other_targets(pets):
+    assert "data.objective=regression: pictures have classes" in refused(pets, objective="regression")
+
+
 @pytest.mark.parametrize("size", ["0", "x", "5x", "5x5x5", "-1", "10001", "4.5", ""])
 def test_a_size_that_is_none_is_refused(size):
     with pytest.raises(ValueError, match="give height x width"):

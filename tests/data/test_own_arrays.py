@@ -102,6 +102,11 @@ def test_names_of_classes_are_sorted():
     assert as_contents(with_test(y=np.array(list("dbca") * 5))).spec.classes == tuple("abcd")
 
 
+def test_names_in_bytes_are_utf_8_or_shown_as_they_are():
+    names = np.array(["é".encode(), b"a", b"\xff", b"\xfe"] * 5)
+    assert as_contents(with_test(y=names)).spec.classes == ("\\xfe", "\\xff", "a", "é")
+
+
 def test_weights_belong_to_the_examples_that_they_were_given_with():
     weights = np.arange(20)
     contents = as_contents(arrays(np.arange(20.0), weight_train=weights))
@@ -161,7 +166,10 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         (arrays(y_test=LABELS), "x_test is missing, and there is y_test"),
         (with_test(y_test=LABELS[:3]), "x_test has 5 rows, and y_test has 3"),
         (with_test(x_test=np.zeros((0, 3))), "x_test has no rows"),
-        (arrays(x=np.float64(3)), "x_train has no rows"),
+        (arrays(x=np.float64(3)), "x_train is float64, which has no rows: give an array"),
+        (arrays(x={"a": LABELS}), "x_train is dict, which has no rows: give an array"),
+        (arrays(x=np.ma.masked_less(np.arange(20.0), 3)), "x_train is a masked array, and masks are not used"),
+        (arrays(y=np.uint64(2**63) + LABELS.astype(np.uint64)), "a training target is 9223372036854775808: number the"),
         (arrays(x=np.zeros((20, 2), np.complex64)), "x_train is complex64: give one of bool, uint8"),
         (arrays(x=np.array(["a"] * 20)), "x_train is <U1: give one of"),
         (arrays(y=LABELS - 1), "a label is -1: number the classes from 0"),
@@ -188,7 +196,7 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
             "x_train is list, of which no array can be made: give rows of one shape (ValueError: ",
         ),
         (arrays(x=Sparse()), "x_train is a sparse Sparse: give an array, e.g. its toarray()"),
-        (arrays(x={1, 2}), "x_train has no rows"),
+        (arrays(x={1, 2}), "x_train is set, which has no rows"),
         (arrays(x=[None] * 20), "x_train is object: give one of bool"),
     ],
 )

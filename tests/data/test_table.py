@@ -123,6 +123,28 @@ def test_other_signs_between_columns_are_found(table, sign):
     assert packed(table(text, None), target="price")[0].spec.inputs["numbers"].shape == (2,)
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_a_decimal_comma_is_one_where_commas_do_not_separate(table, sign):
+    text = "size,price\n1.0,10.5\n2.25,20\n-3.5,1000.25\n".replace(",", sign).replace(".", ",")
+    dataset, _ = packed(table(text, text), target="price")
+    assert (dataset.spec.objective, dataset.target("train").tolist()) == ("regression", [10.5, 20.0, 1000.25])
+    assert dataset.encoding().numbers[0].mean == pytest.approx((1 + 2.25 - 3.5) / 3)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_another_encoding_than_utf_8_is_told(table, encoding):
+    path = table("", None)
+    path.write_bytes("city,price\nZürich,1.5\nKöln,2.5\n".encode(encoding))
+    assert "UTF-8" in refused(path, target="price")
+
+
+def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_names(table):
+    path = table("a,b\n" + f"1,{2**53}\n2,{2**53 + 1}\n" * 9, None)
+    assert "the column 'b' has whole numbers such as 9007199254740992" in refused(path, target="b")
+    classes = packed(path, target="b", categorical=["b"])[0].spec.classes
+    assert classes == (str(2**53), str(2**53 + 1))
+
+
 @pytest.mark.parametrize(
     ("train", "test", "settings", "told"),
     [

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ from ps_cluster.launch.local_run import resume_run, start_run
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import LIFE, RunDir
+from ps_cluster.system import fork_server
 from ps_cluster.system.environment import LAUNCHER_PID, life_of
 from ps_cluster.system.network import network_for
 from tests.helpers import processes, scripted_task
@@ -93,6 +95,7 @@ def launch(tmp_path, capfd):
         began=None,
         isolation="off",
         draws=False,
+        task_argv=None,
         **behaviours,
     ) -> int:
         settings = {"mode.name": mode, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
@@ -103,7 +106,7 @@ def launch(tmp_path, capfd):
         dataset = only_named("synthetic", tmp_path, 100, 10)
         argv = (sys.executable, scripted_task.__file__, json.dumps({**behaviours, "evaluator": evaluator}))
         call.view = view or FakeView()
-        given = {"resume": resume, "view": call.view, "began": began, "task_argv": argv, "limits": limits}
+        given = {"resume": resume, "view": call.view, "began": began, "task_argv": task_argv or argv, "limits": limits}
         code = run_local(config, call.run_dir, dataset, **given)
         captured = capfd.readouterr()
         call.output, call.errors = captured.out, captured.err.splitlines()
@@ -225,6 +228,20 @@ def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
     view.notice = lambda line: interrupt(signal.SIGTERM) if "Ctrl-C again" in line else None
     assert launch(view, limits=replace(LIMITS, grace_s=60), chief="ignores_sigterm") == 128 + signal.SIGTERM
     assert launch.summary["outcome"] == "stopped" and launch.summary["wall_seconds"] < 30
+
+
+def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(launch, monkeypatch):
+    monkeypatch.setattr(fork_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
+    stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    began = time.monotonic()
+    stop.start()
+    try:
+        assert launch(task_argv=launcher.TASK_ARGV) == 128 + signal.SIGTERM
+    finally:
+        stop.cancel()
+    assert time.monotonic() - began < 30, "it was waited for"
+    assert launch.errors == ["Error: stopped at once, while processes were being started"]
+    assert launch.summary["outcome"] == "stopped"
 
 
 def test_a_server_that_dies_every_time_is_given_up_with_its_first_cause_on_one_line(launch):

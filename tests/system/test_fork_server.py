@@ -196,7 +196,7 @@ class SlowServer:
     """In place of the process: answers each request with the pid 42, each later than the one before."""
 
     def __init__(self, argv, *, pass_fds, **_):
-        self.pid, self.poll, self.kill, self.wait = 7, lambda: None, lambda: None, lambda: None
+        self.pid, self.poll, self.kill, self.wait = 7, lambda: None, lambda: None, lambda timeout: None
         self._channel = socket.socket(fileno=os.dup(pass_fds[0]))
         threading.Thread(target=self._serve, daemon=True).start()
 

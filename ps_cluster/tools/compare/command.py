@@ -106,7 +106,7 @@ def compare(
             comparison_plan.check_free_for_report(output)
         else:
             target_score, own = comparison.target_score, comparison.own
-            roots, code = comparison_plan.train_all(comparison, output, tensorboard=tensorboard)
+            roots, code = comparison_plan.train_all(comparison, output, baseline=baseline, tensorboard=tensorboard)
         if code:
             print_error(f"stopped before all runs were trained; the same command goes on: {output}")
             return code

@@ -47,6 +47,7 @@ from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import environment, tensorboard_server
 from ps_cluster.tools.compare.estimates import METRICS
+from ps_cluster.tools.compare.labels import baseline_of, labels
 
 Batch = Literal["same_per_update", "same_per_worker"]
 BATCHES: tuple[Batch, ...] = get_args(Batch)
@@ -272,7 +273,9 @@ RUNS = "runs"  # folder of a comparison
 _NOUN = "comparison"
 
 
-def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False) -> tuple[list[Path], int]:
+def train_all(
+    comparison: Comparison, output: Path, *, baseline: str | None = None, tensorboard: bool = False
+) -> tuple[list[Path], int]:
     """Train the runs not trained yet, in `training_order`, and record the plan and the order.
 
     Returns the run directories as planned, and the exit code of the first run that failed.
@@ -281,9 +284,10 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
 
     Args:
       output: the caller holds its lock (files/locks.py).
+      baseline: the arm that the report compares others with.
       tensorboard: show all runs in TensorBoard while they are trained, and tell the link.
     Raises:
-      UserError: `output` holds another comparison, the settings fit no run, or there is no data.
+      UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
     """
     runs = planned_runs(comparison)
     # Errors are found before any file is written, and those that need no data before there are any.
@@ -293,8 +297,8 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
     runs = planned_runs(comparison)
     if comparison.target_score is not None:
         METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
-    for run in runs:
-        complete_config(run.config, dataset)  # refuses settings that do not fit the examples
+    complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
+    baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}
     beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ps_cluster.config import RunConfig, has_rates
-from ps_cluster.config.sections import flat, uses
-from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.config import has_rates
+from ps_cluster.config.sections import uses
+from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.topology import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
 from ps_cluster.tools.compare.estimates import Metric, SeededValues
+from ps_cluster.tools.compare.labels import baseline_of, flat_settings, labels
 from ps_cluster.tools.compare.records import FIELDS, Record
-from ps_cluster.training.modes import Sync
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
 NO_STRAGGLER = "none"
-_SHORT = {
-    "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "optimizer.beta_2": "beta_2",
-    "optimizer.global_clip_norm": "clip", "cluster.workers": "workers",
-    "cluster.parameter_servers": "ps", "mode.beta": "beta", "staleness.strength": "lambda",
-}  # fmt: skip
-# Settings that don't make a different method: the seed, what the group and its label show already, and where and how
-# often something is read or written.
-_NOT_IN_LABELS = {
-    "training.seed", "training.batch_size_per_worker", "training.epochs", "training.steps",
-    "staleness.method", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
-    "model.name", "model.precision", "checkpoints.every_seconds", "checkpoints.snapshot_every_seconds",
-    "checkpoints.keep",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,13 +91,10 @@ class View:
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:
-    """Group the runs by (arm, batch per worker, straggler), in the order in which each group first appears.
-
-    Arms that differ in a setting their label doesn't show get it appended, e.g. "async lr=0.1".
-    """
+    """Group the runs by (arm, batch per worker, straggler), in the order in which each group first appears."""
     by_key: dict[tuple[str, int, str], list[Record]] = {}
-    for record in _told_apart(records):
-        by_key.setdefault((record.arm, record.batch_per_worker, record.straggler), []).append(record)
+    for arm, record in zip(labels([record.config for record in records]), records):
+        by_key.setdefault((arm, record.batch_per_worker, record.straggler), []).append(record)
     return [Group(*key, tuple(sorted(runs, key=lambda run: run.seed))) for key, runs in by_key.items()]
 
 
@@ -132,36 +116,8 @@ def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[Vie
     Raises:
       UserError: no arm is called `baseline`.
     """
-    names = arms(groups)
-    if baseline is not None and baseline not in names:
-        hint = did_you_mean(baseline, names)
-        raise UserError(f"baseline: no arm is called '{baseline}': {hint}there are {', '.join(names)}")
-    baseline_arm = baseline or (Sync.name if Sync.name in names else names[0])
-    return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, baseline_arm)]
-
-
-def flat_settings(config: RunConfig) -> dict[str, Any]:
-    """Return dotted key → value of the whole configuration."""
-    return flat(config.model_dump(mode="json"))
-
-
-def _told_apart(records: Sequence[Record]) -> list[Record]:
-    labelled = []
-    for record in records:
-        mine = flat_settings(record.config)
-        # A learning rate that comes with a batch makes no new arm.
-        place = record.arm, record.batch_per_worker
-        alike = [flat_settings(other.config) for other in records if (other.arm, other.batch_per_worker) == place]
-        differing = [
-            key
-            for key in mine
-            if key not in _NOT_IN_LABELS
-            and (not key.startswith("mode.") or key.removeprefix("mode.") in record.config.mode_kind.unlabelled)
-            and any(other.get(key) != mine[key] for other in alike)
-        ]
-        words = [f"{_SHORT.get(key, key)}={mine[key]}" for key in differing]
-        labelled.append(replace(record, arm=" ".join((record.arm, *words))))
-    return labelled
+    chosen = baseline_of(arms(groups), baseline)
+    return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, chosen)]
 
 
 def _views_of(groups: Sequence[Group], straggler: str, baseline_arm: str) -> Iterator[View]:

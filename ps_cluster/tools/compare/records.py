@@ -14,7 +14,6 @@ from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.result_rows import ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import phase_shares
-from ps_cluster.server.staleness import NoCorrection
 from ps_cluster.tools.compare.estimates import Metric, metric_of
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; all of them are known
@@ -58,7 +57,6 @@ class Record:
     root: Path
     config: RunConfig
     summary: Summary
-    arm: str
     metric: Metric
     scores: tuple[ScoreInTime, ...]
     best: float | None
@@ -139,13 +137,11 @@ def read_record(run_root: Path) -> Record:
         )
     if unknown := next((name for name in FIELDS if getattr(summary, name) is None), None):
         raise UserError(f"'{run_dir.summary}': {unknown}: got none: it can't be compared")
-    label, method = config.mode_kind.label(config), config.staleness.method
     busy = {worker: sum(shares[name] for name in _BUSY) for worker, shares in phase_shares(ledger).items()}
     return Record(
         root=run_dir.root,
         config=config,
         summary=summary,
-        arm=label if method == NoCorrection.name else f"{label} {method}",
         metric=metric,
         scores=scores,
         best=metric.best(score.value for score in scores if score.value is not None and not score.diverged),

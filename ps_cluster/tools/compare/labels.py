@@ -1,0 +1,75 @@
+"""Name the arms of a comparison: the mode, and each setting in which arms of one mode differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.sections import flat
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.server.staleness import NoCorrection
+from ps_cluster.training.modes import Sync
+
+_SHORT = {
+    "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "optimizer.beta_2": "beta_2",
+    "optimizer.global_clip_norm": "clip", "cluster.workers": "workers",
+    "cluster.parameter_servers": "ps", "mode.beta": "beta", "staleness.strength": "lambda",
+}  # fmt: skip
+# Settings that don't make a different method: the seed, what the group and its label show already, and where and how
+# often something is read or written.
+_NOT_IN_LABELS = {
+    "training.seed", "training.batch_size_per_worker", "training.epochs", "training.steps",
+    "staleness.method", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
+    "model.name", "model.precision", "checkpoints.every_seconds", "checkpoints.snapshot_every_seconds",
+    "checkpoints.keep",
+}  # fmt: skip
+
+
+def labels(configs: Sequence[RunConfig]) -> list[str]:
+    """Return the label of each run's arm: mode and staleness method, and other settings in which runs of these differ.
+
+    Runs with other batches per worker are not told apart: a learning rate that comes with a batch makes no new arm.
+    """
+    settings = [flat_settings(config) for config in configs]
+    places = [(_label(config), config.training.batch_size_per_worker) for config in configs]
+    found = {place: _differing([one for one, where in zip(settings, places) if where == place]) for place in places}
+    named = []
+    for config, mine, place in zip(configs, settings, places):
+        shown = config.mode_kind.unlabelled
+        words = [
+            f"{_SHORT.get(key, key)}={mine[key]}"
+            for key in mine
+            if key in found[place] and (not key.startswith("mode.") or key.removeprefix("mode.") in shown)
+        ]
+        named.append(" ".join((place[0], *words)))
+    return named
+
+
+def _label(config: RunConfig) -> str:
+    label, method = config.mode_kind.label(config), config.staleness.method
+    return label if method == NoCorrection.name else f"{label} {method}"
+
+
+def _differing(settings: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the keys that make a method and don't have the same value everywhere."""
+    first = settings[0]
+    keys = {key for one in settings for key in one} - _NOT_IN_LABELS
+    return {key for key in keys if any(one.get(key) != first.get(key) for one in settings)}
+
+
+def flat_settings(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → value of the whole configuration."""
+    return flat(config.model_dump(mode="json"))
+
+
+def baseline_of(names: Sequence[str], chosen: str | None) -> str:
+    """Return the arm that others are compared with: the chosen one, else "sync" if there is one, else the first.
+
+    Raises:
+      UserError: no arm is called so.
+    """
+    if chosen is not None and chosen not in names:
+        there = ", ".join(dict.fromkeys(names))
+        raise UserError(f"--baseline: no arm is called '{chosen}': {did_you_mean(chosen, names)}there are {there}")
+    return chosen or (Sync.name if Sync.name in names else names[0])
