@@ -312,7 +312,7 @@ class OutputPath(click.Path):
 
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
 FOLDER = click.Path(path_type=Path)  # a folder to read
-TEXT_FILE = JSON_FILE = OutputPath(check_file, allow_dash=True)
+PRINTED_FILE = OutputPath(check_file, allow_dash=True)  # -: standard output
 STDOUT = Path("-")
 LIST = CommaList()
 
@@ -326,7 +326,7 @@ def examples(*commands: str) -> str:
 
 
 def write_json_to(file: Path, content: Any) -> bool:
-    """Write content to a file of `JSON_FILE`. Return whether it was standard output."""
+    """Write content to a file of `PRINTED_FILE`. Return whether it was standard output."""
     if file == STDOUT:
         print(json.dumps(content, indent=1))
         return True
@@ -335,7 +335,7 @@ def write_json_to(file: Path, content: Any) -> bool:
 
 
 def write_text_to(file: Path, content: str) -> None:
-    """Write lines to a file of `TEXT_FILE`."""
+    """Write lines to a file of `PRINTED_FILE`."""
     if file == STDOUT:
         print(content, end="")
     else:

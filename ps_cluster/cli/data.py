@@ -10,10 +10,10 @@ import click
 
 from ps_cluster.cli.command_line import (
     FOLDER,
-    JSON_FILE,
+    OUTPUT_FILE,
+    PRINTED_FILE,
     NameOf,
     OneLineErrors,
-    OutputPath,
     Whole,
     confirmed,
     examples,
@@ -23,7 +23,6 @@ from ps_cluster.cli.command_line import (
 from ps_cluster.cli.options import config_layers, config_options, layered_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.files.writing import check_file
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import make_console, print_line
 
@@ -44,7 +43,7 @@ def data() -> None:
     epilog=examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
 )
 @option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
-@option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
     from ps_cluster.data import sources
@@ -152,7 +151,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 @config_layers
 @option(
     "--output",
-    type=OutputPath(check_file),
+    type=OUTPUT_FILE,
     metavar="FILE.png",
     help="The picture to write; default: NAME.png here.",
 )

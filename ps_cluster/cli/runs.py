@@ -13,8 +13,8 @@ import click
 
 from ps_cluster.cli.command_line import (
     FOLDER,
-    JSON_FILE,
     OUTPUT_FILE,
+    PRINTED_FILE,
     Number,
     OneLineErrors,
     OneOf,
@@ -107,7 +107,7 @@ def runs() -> None:
 
 @runs.command("list", epilog=examples("runs list", "runs list other-folder", "runs list --json - | jq '.runs[].state'"))
 @click.argument("folder", type=FOLDER, default=DEFAULT)
-@option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(folder: Path, json_file: Path | None) -> None:
     """List the runs in FOLDER with state, age, mode, data, network, score and speed."""
     from ps_cluster.report import run_list
@@ -259,7 +259,7 @@ def cluster() -> None:
 @config_options("--workers", "--ps", "--mode", "--evaluator/--no-evaluator")
 @set_option
 @option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Write the picture.")
-@option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 @option("--tf-config", is_flag=True, help="Print TF_CONFIG of each task, to copy, and nothing else.")
 @click.pass_context
 def show_cluster(

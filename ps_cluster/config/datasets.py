@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.config.registry import Part, PathFromText, Registry, Section
+from ps_cluster.config.registry import Part, PathFromText, Registry, Section, absolute_path
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, whole
 
@@ -240,8 +240,8 @@ def named_by_user(text: str, folder: Path) -> str:
       UserError: there is nothing at the path, or it has no known form.
     """
     if place := parse(text):
-        return str(place._replace(path=_absolute(place.path, folder)))
-    return str(_recognised(_absolute(Path(text), folder))) if _is_path(text, folder) else text
+        return str(place._replace(path=absolute_path(place.path, folder)))
+    return str(_recognised(absolute_path(Path(text), folder))) if _is_path(text, folder) else text
 
 
 def _is_path(text: str, folder: Path) -> bool:
@@ -254,10 +254,6 @@ def _is_path(text: str, folder: Path) -> bool:
 def _all_forms() -> Iterator[Form]:
     """Yield the package's own forms, then those of installed packages."""
     return (FORMS[name] for name in FORMS.names)
-
-
-def _absolute(path: Path, folder: Path) -> Path:
-    return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
 
 
 def _recognised(path: Path) -> FormPath:

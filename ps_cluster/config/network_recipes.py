@@ -6,7 +6,6 @@ The package's own networks are in ps_cluster/models/networks.py.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -137,7 +136,7 @@ class Networks(Registry[Network]):
         """Return a name that the user has written, a file with its whole path; it may be read from now on."""
         if not _is_saved(name):
             return super().named_by_user(name, folder)
-        file = Path(os.path.normpath(folder.absolute() / os.path.expanduser(name)))
+        file = registry.absolute_path(name, folder)
         registry.trust(file)
         return str(file)
 

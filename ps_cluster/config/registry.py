@@ -221,8 +221,12 @@ def absolute(text: str, folder: Path) -> str:
     reference = parse(text)
     if reference is None:
         return text
-    file = Path(os.path.normpath(folder.absolute() / os.path.expanduser(reference.file)))
-    return str(Reference(file, reference.name))
+    return str(Reference(absolute_path(reference.file, folder), reference.name))
+
+
+def absolute_path(path: str | Path, folder: Path) -> Path:
+    """Return the absolute path of a file, as seen from `folder`; ~ is the home directory."""
+    return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
 
 
 def trust(file: Path) -> None:

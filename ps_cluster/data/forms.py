@@ -44,7 +44,7 @@ from ps_cluster.data.tables import (
     contents_of_tables,
     open_tables,
 )
-from ps_cluster.data.targets import TRAIN
+from ps_cluster.data.targets import TESTS, TRAIN
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.untrusted import open_regular
@@ -307,19 +307,15 @@ def _open(pictures: Any, place: int) -> BinaryIO:
 
 # The form `image_folder`: a folder for each class, with its pictures.
 
-_TRAIN, _TEST = "train", ("test", "val", "valid", "validation")
-
 
 class ImageFolder(_PictureForm):
     name = "image_folder"
-    looks_for = (
-        f"a folder with {_TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
-    )
+    looks_for = f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
 
     def recognises(self, path: Path) -> bool:
         if not os.path.isdir(path):
             return False
-        inner = path / _TRAIN if os.path.isdir(path / _TRAIN) else path
+        inner = path / TRAIN if os.path.isdir(path / TRAIN) else path
         return any(next(_pictures(inner / name), None) for name in _classes(inner))
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
@@ -327,7 +323,7 @@ class ImageFolder(_PictureForm):
         folders, note = _splits(self.path)
         classes = _classes(folders["train"])
         if strange := [name for name in _classes(folders.get("test", folders["train"])) if name not in classes]:
-            raise Malformed(f"the class '{strange[0]}' is in '{folders['test'].name}' and not in '{_TRAIN}'")
+            raise Malformed(f"the class '{strange[0]}' is in '{folders['test'].name}' and not in '{TRAIN}'")
         splits = {split: _pictures_of(folder, classes, self.path) for split, folder in folders.items()}
         contents = contents_of_pictures(splits, classes, settings)
         return replace(contents, notes=(*contents.notes, *note))
@@ -335,10 +331,10 @@ class ImageFolder(_PictureForm):
 
 def _splits(path: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Return split → folder, and a note about a folder that is not used."""
-    if not os.path.isdir(path / _TRAIN):
+    if not os.path.isdir(path / TRAIN):
         return {"train": path}, ()
-    tests = [name for name in _TEST if os.path.isdir(path / name)]
-    folders = {"train": path / _TRAIN} | {"test": path / name for name in tests[:1]}
+    tests = [name for name in TESTS if os.path.isdir(path / name)]
+    folders = {"train": path / TRAIN} | {"test": path / name for name in tests[:1]}
     unused = [f"'{name}' is not used: '{tests[0]}' has the pictures to test on" for name in tests[1:]]
     return folders, tuple(unused)
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ps_cluster.config.datasets import MOST_CLASSES, Contents, OwnImageSettings
-from ps_cluster.data.targets import Targets, contents_of, split_of
+from ps_cluster.data.targets import Targets, contents_of, smallest, split_of
 from ps_cluster.files.values import Malformed, one_line
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def contents_of_pictures(
     sound, found, notes = _readable(mixed, settings.skip_bad)
     _check_classes(sound, classes)
     size = size_of(found, settings.sides)
-    dtype = np.uint8 if len(classes) <= 2**8 else np.uint16
+    dtype = smallest(len(classes))
     labels = {split: np.array([picture.label for picture in pictures], dtype) for split, pictures in sound.items()}
     images = {split: {"image": Images(pictures, size)} for split, pictures in sound.items()}
     targets = Targets(labels["train"], labels.get("test"), "classification", tuple(classes))

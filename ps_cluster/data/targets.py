@@ -49,7 +49,7 @@ def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
         raise Malformed(f"the targets have {len(names):,} different texts, of at most {MOST_CLASSES:,} classes")
     if test is not None and len(strange := np.setdiff1d(test, names)):
         raise Malformed(f"the test targets have the class '{_shown(strange[0])}', which no training example has")
-    dtype = _smallest(len(names))
+    dtype = smallest(len(names))
     labels = np.searchsorted(names, train).astype(dtype)
     test_labels = None if test is None else np.searchsorted(names, test).astype(dtype)
     return Targets(labels, test_labels, "classification", tuple(_shown(name) for name in names))
@@ -92,7 +92,7 @@ def _classes(train: np.ndarray, test: np.ndarray | None) -> Targets:
     if test is not None and (test.min() < 0 or test.max() > highest):
         strange = int(test.min() if test.min() < 0 else test.max())
         raise Malformed(f"the test targets have the class {strange}, which no training example has")
-    dtype = _smallest(highest + 1)
+    dtype = smallest(highest + 1)
     names = tuple(str(label) for label in range(highest + 1))
     return Targets(train.astype(dtype), None if test is None else test.astype(dtype), "classification", names)
 
@@ -153,7 +153,8 @@ def _shown(name: str) -> str:
     return one_line(str(name), 200)
 
 
-def _smallest(classes: int) -> type[np.generic]:
+def smallest(classes: int) -> type[np.generic]:
+    """Return the dtype of the labels of so many classes."""
     return np.uint8 if classes <= 2**8 else np.uint16
 
 
@@ -270,7 +271,7 @@ def _wanted(share: float, counts: np.ndarray) -> np.ndarray:
 # Choose the split to test on, among those that a library's folder has.
 
 TRAIN = "train"
-_TESTS = ("test", "validation", "valid", "val")
+TESTS = ("test", "validation", "valid", "val")
 NO_LABEL = -1  # Hugging Face's and TensorFlow's libraries have it where a label is secret
 
 
@@ -291,7 +292,7 @@ def chosen(names: Iterable[str], is_labelled: Callable[[str], bool]) -> Splits:
     if TRAIN not in there:
         raise Malformed(f"there is no split '{TRAIN}', of {', '.join(there)}")
     notes: list[str] = []
-    for name in _TESTS:
+    for name in TESTS:
         if name in there and is_labelled(name):
             return Splits(name, tuple(notes))
         if name in there:

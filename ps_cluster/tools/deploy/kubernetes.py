@@ -12,7 +12,7 @@ import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ps_cluster.cli.command_line import (
-    TEXT_FILE,
+    PRINTED_FILE,
     Matching,
     OneLineErrors,
     OneOf,
@@ -296,7 +296,7 @@ def k8s() -> None:
     default=True,
     help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
 )
-@option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.command_line import TEXT_FILE, Matching, OneLineErrors, Whole, examples, option, write_text_to
+from ps_cluster.cli.command_line import PRINTED_FILE, Matching, OneLineErrors, Whole, examples, option, write_text_to
 from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
     config_layers,
@@ -63,7 +63,7 @@ def slurm() -> None:
     help="Port of the first task; the next have the next. Default: by the number of the job.",
 )  # fmt: skip
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
-@option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
 @waiting_options()
 @config_options(*OPTIONS_OF_TASKS)
 @config_layers

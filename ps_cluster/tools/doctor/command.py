@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ps_cluster.cli.command_line import FOLDER, JSON_FILE, STDOUT, command, examples, option, write_json_to
+from ps_cluster.cli.command_line import FOLDER, PRINTED_FILE, STDOUT, command, examples, option, write_json_to
 from ps_cluster.report.terminal import print_line
 
 
@@ -18,7 +18,7 @@ from ps_cluster.report.terminal import print_line
 @option(
     "--json",
     "json_file",
-    type=JSON_FILE,
+    type=PRINTED_FILE,
     is_flag=False,
     flag_value=str(STDOUT),
     metavar="[FILE]",
