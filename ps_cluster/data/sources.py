@@ -39,12 +39,19 @@ _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
 
 
 def default_cache_dir() -> Path:
-    """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster."""
+    """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster.
+
+    Raises:
+      UserError: neither is set, and the user has no home, as in a container with an id that no user has.
+    """
     if own := os.environ.get("PS_CLUSTER_CACHE"):
         return Path(os.path.expanduser(own))
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "ps_cluster"
-    return Path(os.path.expanduser("~/.cache/ps_cluster"))
+    home = os.path.expanduser("~")
+    if home == "~":
+        raise UserError("PS_CLUSTER_CACHE: it is not set, and there is no home directory: set it to a folder for data")
+    return Path(home) / ".cache" / "ps_cluster"
 
 
 def places(cache_dir: Path) -> tuple[Path, ...]:

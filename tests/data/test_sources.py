@@ -1,4 +1,5 @@
 import os
+import pwd
 import shutil
 from pathlib import Path
 
@@ -217,6 +218,16 @@ def test_cache_is_where_the_environment_says(monkeypatch):
     assert sources.default_cache_dir() == Path("/var/cache/ps_cluster")
     monkeypatch.setenv("PS_CLUSTER_CACHE", "~/here")
     assert sources.default_cache_dir() == Path("/home/ada/here")
+
+
+def test_without_a_home_the_cache_has_to_be_named(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "PS_CLUSTER_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])
+    with pytest.raises(UserError, match="PS_CLUSTER_CACHE: it is not set, and there is no home directory"):
+        sources.default_cache_dir()
+    monkeypatch.setenv("PS_CLUSTER_CACHE", "/var/data")
+    assert sources.default_cache_dir() == Path("/var/data")
 
 
 def test_fingerprint_changes_with_the_file_and_with_its_place(tmp_path):
