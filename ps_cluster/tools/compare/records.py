@@ -129,7 +129,7 @@ def read_record(run_root: Path) -> Record:
     summary = _summary(run_root, run_dir)
     ledger = read_csv(run_dir.updates) if run_dir.updates.exists() else NO_ROWS
     metric = metric_of(summary.evaluation.history)
-    scores = tuple(_score(run_dir, row, metric) for row in summary.evaluation.history)
+    scores = tuple(_score(run_dir, row, metric, summary.train_seconds) for row in summary.evaluation.history)
     examples = sum(worker.examples for worker in summary.workers) or scores[-1].examples
     if summary.train_seconds <= 0 or examples <= 0:
         raise UserError(
@@ -162,7 +162,8 @@ def _summary(run_root: Path, run_dir: RunDir) -> Summary:
     return summary
 
 
-def _score(run_dir: RunDir, row: ScoreRow, metric: Metric) -> ScoreInTime:
+def _score(run_dir: RunDir, row: ScoreRow, metric: Metric, train_seconds: float) -> ScoreInTime:
     if row.train_seconds is None or row.examples is None:
         raise UserError(f"'{run_dir.summary}': the score of step {row.step} has no train_seconds or no examples")
-    return ScoreInTime(metric.of(row), row.train_seconds, row.examples, row.test_loss)
+    seconds = min(row.train_seconds, train_seconds)  # the last checkpoint is written a moment after the last update
+    return ScoreInTime(metric.of(row), seconds, row.examples, row.test_loss)
