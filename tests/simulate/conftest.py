@@ -8,7 +8,7 @@ NOTHING_BUT_COMPUTING = {
     "pull_fixed_seconds": 0.0, "pull_seconds_per_parameter": 0.0, "push_fixed_seconds": 0.0,
     "apply_seconds_per_parameter": 0.0, "server_cv": 0.0, "pull_delay_seconds": 0.0, "push_delay_seconds": 0.0,
     "step_gap_seconds": 0.0, "dispatch_delay_seconds": 0.0, "chief_seconds": 0.0, "chief_background_cores": 0.0,
-    "round_push_seconds": 0.0, "round_worker_cpu_seconds": 0.0, "startup_cpu_seconds": 0.0,
+    "round_push_seconds": 0.0, "startup_cpu_seconds": 0.0,
 }  # fmt: skip
 
 

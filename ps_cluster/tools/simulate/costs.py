@@ -62,9 +62,8 @@ class Costs(BaseModel):
     chief_seconds: Seconds  # of the chief's CPU, for each dispatch
     chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses, to look and to write progress
 
-    # Extra costs of a gradient in a round of sync-ps, beside those in mode async.
+    # Extra cost of a gradient in a round of sync-ps, beside those in mode async.
     round_push_seconds: Seconds  # of the parameter server's CPU: gradients are added up, the last one closes the round
-    round_worker_cpu_seconds: Seconds
     startup_cpu_seconds: Seconds  # of each process before its first step; only used to calibrate by CPU seconds
 
     def pull_seconds(self, servers: int) -> float:
@@ -92,7 +91,7 @@ class Costs(BaseModel):
     def of_mode(self, mode: str) -> Costs:
         """Return the costs of a step in this mode."""
         if MODES[mode].waits is not Waits.IN_ROUNDS:
-            return self.model_copy(update={"round_push_seconds": 0.0, "round_worker_cpu_seconds": 0.0})
+            return self.model_copy(update={"round_push_seconds": 0.0})
         return self
 
     def with_local_steps(self, steps: int) -> Costs:

@@ -103,7 +103,7 @@ def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> d
     dispatching = costs.chief_seconds * trained.dispatches / len(trained.seconds)
     chief = rate * dispatching + costs.chief_background_cores
     if cluster.cores is not None:
-        worker = rate * (costs.worker_cpu_seconds + costs.round_worker_cpu_seconds)
+        worker = rate * costs.worker_cpu_seconds
         return {"cores": (worker + servers * server + chief) / cluster.cores}
     slice_seconds = cluster.network.seconds(costs.wire_bytes / servers)
     computing = trained.computing_seconds / len(trained.seconds)

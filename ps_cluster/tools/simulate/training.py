@@ -441,9 +441,8 @@ class OneMachine(SimulatedTraining):
         work_in_delays = min(1.0, more / costs.delay_seconds) if costs.delay_seconds else 0.0
         super().__init__(costs.with_delays_times(1 - work_in_delays), cluster)
         self._pull_work = work_in_delays * (costs.step_gap_seconds + costs.pull_delay_seconds)
-        in_push = work_in_delays * costs.push_delay_seconds
-        computing = costs.worker_cpu_seconds - self._pull_work - in_push
-        self._push_work = in_push + costs.round_worker_cpu_seconds
+        self._push_work = work_in_delays * costs.push_delay_seconds
+        computing = costs.worker_cpu_seconds - self._pull_work - self._push_work
         self._threads = max(1.0, computing / costs.compute_seconds)
         self._computations = gammas(self.random, computing / self._threads, costs.compute_cv)
         self._idle = max(0.0, costs.compute_seconds - computing)
