@@ -253,7 +253,8 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
 
     Args:
       settings: the merged layers, not yet validated.
-      user: the user's layer. If it sets one of `BELONG_TOGETHER`, nothing of the table is used.
+      user: the user's layer. If it sets one of `BELONG_TOGETHER`, nothing of the table is used; the method that the rule
+        has anyway may be named.
     """
     training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
     if not all(isinstance(section, Mapping) for section in (training, cluster, chosen)):
@@ -262,8 +263,15 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     if not isinstance(mode, str) or mode not in MODES:
         return {}
     # With local steps the method is of the outer step, and the table of the inner ones.
-    together = [key for key in BELONG_TOGETHER if not (key == METHOD and MODES[mode].takes_local_steps)]
-    if any(has_key(user, key) for key in together):
+    is_usual = MODES[mode].takes_local_steps or _names_the_usual_method(settings)
+    if any(has_key(user, key) for key in BELONG_TOGETHER if not (key == METHOD and is_usual)):
         return {}
     place = (*MODES[mode].place(cluster.get("workers")), training.get("batch_size_per_worker"))
     return next((found.layer() for found in table if found.place == place), {})
+
+
+def _names_the_usual_method(settings: Mapping[str, Any]) -> bool:
+    optimizer, staleness = settings.get("optimizer"), settings.get("staleness")
+    rule = optimizer.get("rule") if isinstance(optimizer, Mapping) else None
+    method = staleness.get("method") if isinstance(staleness, Mapping) else None
+    return isinstance(rule, str) and rule in RULES and method == RULES[rule].staleness_method

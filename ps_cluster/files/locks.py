@@ -314,7 +314,7 @@ def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LO
     try:
         if file.is_file():
             untrusted.refuse_foreign(file)
-        if file.is_file() and file.read_text(encoding="utf-8") != content:
+        if file.is_file() and file.read_bytes() != content.encode():
             raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
         check_unclaimed(output, plan, noun, besides)
         write_whole(file, content)

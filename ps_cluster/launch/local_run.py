@@ -209,14 +209,26 @@ def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset
     directory = run_dir.workspace(task.type, task.index)
     directory.mkdir(parents=True, exist_ok=True)
     agreement = CompatibilityFingerprint.of(config, dataset)
-    write_whole(directory / AGREEMENT, agreement.to_json())
+    _write_into_workspace(directory / AGREEMENT, agreement.to_json().encode())
     if computes_gradients:
         for name, field in fields_of(dataset.spec).items():
             file = file_name("train", name, field)
             (directory / file).unlink(missing_ok=True)
             (directory / file).symlink_to(dataset.directory / file)
-        write_whole(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
+        _write_into_workspace(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
     os.chdir(directory)
+
+
+def _write_into_workspace(file: Path, content: bytes) -> None:
+    """Write a file that no other process reads now; over itself where a full disk takes no second one."""
+    try:
+        write_whole(file, content)
+    except OSError:
+        if not file.is_file():
+            raise
+        with file.open("r+b") as there:
+            there.write(content)
+            there.truncate()
 
 
 # Tell what a run would do and start nothing: its configuration with the origin of each value, its tasks, its memory.

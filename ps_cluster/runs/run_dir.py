@@ -143,9 +143,12 @@ class RunDir:
 
     @property
     def has_trained(self) -> bool:
-        """True if there is a state to go on from, or a row of the ledger."""
+        """True if there is a state to go on from, a row of the ledger, or what training has ended with."""
         kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
-        return any(kept) or any(file.stat().st_size for file in self.journals.glob("*"))
+        results = (self.best_model, self.training_result)
+        return (
+            any(kept) or any(file.stat().st_size for file in self.journals.glob("*")) or any(map(Path.exists, results))
+        )
 
     def set_aside(self) -> Path | None:
         """Move states, workers' own too, and journals into a folder of their own, as training begins anew.

@@ -162,8 +162,12 @@ def text_of(value: Any) -> str:
 
 
 def _without_folder(text: str) -> str:
-    """Return a path without its folder, which may be another one on another machine; any other text as it is."""
-    return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
+    """Return a path without its folder, which may be another one on another machine; any other text as it is.
+
+    Data of a user's own have the name of their form before the path: "image_folder:/home/ada/pets".
+    """
+    form, _, path = text.rpartition(":") if not os.path.isabs(text) else ("", "", text)
+    return text if not os.path.isabs(path) else f"{form}:" * bool(form) + os.path.basename(path.rstrip("/"))
 
 
 def _short(text: str) -> str:
@@ -326,6 +330,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
             for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
         },
         "batches of a step": config.batches_per_step,
+        "fewer batches in a step": config.mode_kind.takes_fewer_batches(config),
         "training.batch_size_per_worker": training.batch_size_per_worker,
         "training.seed": training.seed,
         "training.sample": training.sample,

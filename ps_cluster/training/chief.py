@@ -197,6 +197,7 @@ class Chief:
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 if self._silent_after_s < math.inf:  # nobody else would save what is done; the others are done again
+                    self._progress.leaves = True
                     return say(f"{line}: they are left for the next leader")
                 raise TimeoutError(line)
             time.sleep(POLL_S)

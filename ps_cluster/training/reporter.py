@@ -117,8 +117,9 @@ class Reporter:
         self.row("ended")
         if self._tensorboard is not None:
             whole = self._progress.staleness
-            self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
-            self._tensorboard.close()
+            with contextlib.suppress(OSError, tf.errors.OpError):  # curves can't keep a run from ending
+                self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
+                self._tensorboard.close()
 
 
 # What TensorBoard shows.

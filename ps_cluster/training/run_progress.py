@@ -20,6 +20,7 @@ from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
+from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -51,6 +52,7 @@ class RunProgress:
       missing_steps: int64 [k], the step ids that were under way before a resume, in order.
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the slices' counters at the last look.
+      leaves: whether updates that were handed out are left undone, as nobody is there to do them.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class RunProgress:
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
         self.positions = [0] * config.slices
         self.counts = np.zeros([config.slices, len(COUNTS)], np.int64)
+        self.leaves = False
         self._train_examples = config.examples_seen(train_examples)
         self._metric = metric
         self._config = config
@@ -547,5 +550,5 @@ class LedgerReader:
             except JournalNotWritten as error:
                 refused = error
         if refused and not self._refused:
-            self._notify(f"training goes on, but: {refused}")
+            self._notify(DISK_REFUSES(f"training goes on, but: {refused}"))
         self._refused = refused is not None

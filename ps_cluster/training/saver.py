@@ -199,6 +199,10 @@ class Saver:
         )
         even = self._config.slices > 1 and is_consistent_cut(arrays)
         spare = step if even else self._even.get(directory)
+        if directory == self._run_dir.snapshots and not even and spare == step:
+            # It would have the name of the even one, which fewer servers can go on from, and hardly more in it.
+            self._saved[directory] = self._clock()
+            return False
         with self._told_while_it_lasts():
             checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
         if even:  # not before: a disk that refuses must not cost the one before

@@ -182,7 +182,7 @@ class SessionStart:
         if self.leads:
             self.reporter.row("building")
         store, compute = self._build(self.config, self.dataset, devices, own_device)
-        if self.leads:
+        if self.leads and self.resumed is None:  # a run that goes on has its states, and one more is enough for it
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
             check_network(self.resumed, store.layout)
@@ -297,7 +297,8 @@ class Session:
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
-        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, on_rows)
+        scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
+        proof = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
         if self._saver.problem:
             proof |= {"holds": False, "problems": [self._saver.problem, *proof["problems"]]}
         servers = [

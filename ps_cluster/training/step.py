@@ -5,6 +5,7 @@ The launcher imports this module, to check schedules: nothing here imports Tenso
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, registry
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
 from ps_cluster.config.modes import SCHEDULES, RuleSettings, Schedule, ScheduleSettings
 from ps_cluster.config.objectives import ExampleSpec
@@ -206,7 +207,9 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
     """Return the settings that decide the learning rate of a step id and the bound of its staleness, as text to compare."""
-    settings = config.schedule.model_dump(mode="json"), config.optimizer.learning_rate
+    code = registry.parse(config.schedule.kind)
+    digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
+    settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
     shape = total_steps, config.batches_per_step, config.steps_per_update
     return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])
 

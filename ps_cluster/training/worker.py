@@ -139,7 +139,8 @@ def steps_function(
     Args:
       repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
-        some per cent.
+        some per cent. Where pushes leave something out, all ask: TensorFlow too hands out what a dead worker had, and a
+        push that is refused would take along what earlier ones have left out.
     """
     computation = TimedComputation(compute, config, store)
 
@@ -149,7 +150,7 @@ def steps_function(
         # A step that is dropped is the next one again: an answer follows the last step too, and says of no step whether
         # the slices have it.
         following = tf.concat([step_ids[1:], step_ids[-1:] if store.drops else [NO_STEP]], 0)
-        asks = repeats and not store.drops
+        asks = (repeats or config.loses_of_pushes) and not store.drops
 
         def body(position: tf.Tensor, asked: tf.Tensor, messages: Messages) -> tuple[tf.Tensor, tf.Tensor, Messages]:
             pulled, step_id = store.pulled(messages, asks_for_step=asks), step_ids[position]

@@ -48,6 +48,10 @@ def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting,
     assert rates(mode__name="single", **setting) == rate
 
 
+def test_who_names_the_method_that_the_rule_has_anyway_keeps_the_rate_of_the_table(recipe):
+    assert rates(staleness__method="predict") == rates() != rates(staleness__method="none")
+
+
 def method(**settings):
     return build_config(None, {key.replace("__", "."): value for key, value in settings.items()}).staleness.method
 

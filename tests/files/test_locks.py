@@ -235,3 +235,9 @@ def test_another_user_can_not_lock_what_is_ours_not_even_by_reading(common):  # 
                 with pytest.raises(PermissionError):
                     os.close(os.open(next(file.iterdir()) if file.is_dir() else file, os.O_RDONLY))
             assert not locks.is_held(folder)
+
+
+def test_a_plan_that_is_no_text_is_another_plan(tmp_path):
+    (tmp_path / "plan.yaml").write_bytes(b"\xff")
+    with pytest.raises(UserError, match="holds another comparison"):
+        locks.claim(tmp_path, "plan.yaml", "a: 1\n", "comparison")

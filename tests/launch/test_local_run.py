@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config, network_recipes
+from ps_cluster.config.modes import Task
 from ps_cluster.config.objectives import Field
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
@@ -30,7 +31,7 @@ from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyStat
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.training.agreement import newest_checkpoint
+from ps_cluster.training.agreement import CompatibilityFingerprint, newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal
 
@@ -506,3 +507,24 @@ def test_a_port_that_another_program_has_is_one_line_before_anything_is_made(one
         with pytest.raises(UserError, match=f"TF_CONFIG: cluster.{kind}: '{taken}': {kind}-0 can't listen there"):
             one_task(mode, cluster, kind)
     assert not one_task.root.exists()
+
+
+def test_a_workspace_is_entered_though_the_disk_is_full_where_there_was_one(tmp_path, monkeypatch):
+    run_dir, config, task = RunDir.create(tmp_path / "run"), build_config(), Task("ps", 0)
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(local_run, "write_whole", refuse)
+        with pytest.raises(OSError, match="No space"):
+            local_run.enter(run_dir, task, config, only_named(), computes_gradients=False)
+    local_run.enter(
+        run_dir, task, build_config(overrides={"training.seed": 12345}), only_named(), computes_gradients=False
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local_run, "write_whole", refuse)
+    local_run.enter(run_dir, task, config, only_named(), computes_gradients=False)
+    there = CompatibilityFingerprint.from_json(Path(local_run.AGREEMENT).read_text())
+    assert there == CompatibilityFingerprint.of(config, only_named())

@@ -131,6 +131,18 @@ def test_an_update_that_was_handed_out_and_never_applied(run):
         run.set(index, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
         run.count(index, version=5, applied=5)
     assert says(run.proof(), "6 updates were handed out, 5 were applied")
+    run.total = None
+    assert run.proof(leaves=True)["holds"], "it is lost, or done by the next leader"
+    run.scheduled = StepSet(3)
+    assert not run.proof(leaves=True)["holds"]
+
+
+def test_a_journal_that_the_system_refuses_to_read_is_a_problem_and_no_error(run, monkeypatch):
+    def refuse(history):
+        raise OSError(5, "Input/output error", "slice-0.bin")
+
+    monkeypatch.setattr("ps_cluster.runs.journal.read", refuse)
+    assert "Input/output error: 'slice-0.bin'" in run.proof()["problems"][0]
 
 
 def test_an_update_that_a_single_slice_lacks_was_not_applied(run):

@@ -34,6 +34,15 @@ def test_a_run_that_never_trained_blocks_no_name_and_one_that_has_names_resume(t
         check_unused(tmp_path)
 
 
+def test_a_model_without_states_and_journals_is_not_taken_for_a_run_that_never_trained(tmp_path):
+    run = RunDir.create(tmp_path)
+    run.config.write_text("")
+    run.best_model.parent.mkdir()
+    run.best_model.write_bytes(b"model")
+    with pytest.raises(UserError, match="is not empty"):
+        check_unused(tmp_path)
+
+
 def test_what_a_full_disk_refused_is_said_once_there_is_room(monkeypatch, capsys):
     full = [True]
     real_print = builtins.print

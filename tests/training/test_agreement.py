@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config, registry
 from ps_cluster.files.values import Malformed
-from ps_cluster.training.agreement import MOST_BYTES, CompatibilityFingerprint
+from ps_cluster.training.agreement import MOST_BYTES, CompatibilityFingerprint, text_of
 from tests.helpers.data import only_named
 
 HERE = {"mode.name": "sync", "data.dataset": "synthetic", "model.precision": "float32", "cluster.workers": 2}
@@ -95,6 +95,16 @@ def test_the_same_code_of_a_user_in_another_folder_is_no_difference(toy):
     assert (
         agreement(mode__name=toy("a", "one")).difference(agreement(mode__name=toy("b", "one")), at="worker-1") is None
     )
+
+
+def test_the_same_data_of_a_user_in_another_folder_are_no_difference(tmp_path):
+    for home in ("ada", "bob"):
+        (tmp_path / home / "pets").mkdir(parents=True)
+    names = [f"image_folder:{tmp_path}/{home}/pets" for home in ("ada", "bob")]
+    here, there = (dataclasses.replace(DATA, name=name) for name in names)
+    assert agreement(here).difference(agreement(there), at="worker-1") is None
+    assert text_of(names[0]) == text_of(names[1]) == "image_folder:pets"
+    assert text_of("/x/mine.py:load") == "mine.py:load" and text_of("sgd") == "sgd"
 
 
 def test_other_code_of_a_user_in_a_file_of_the_same_name_is_a_difference(toy):

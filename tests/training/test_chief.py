@@ -9,6 +9,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.server.store import Ledgers
+from ps_cluster.training import chief as chief_module
 from ps_cluster.training.chief import BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of
@@ -62,11 +63,11 @@ class Session:
         self.progress.update(Ledgers([rows_of(fresh, worker=0, examples=1)], counts))
 
 
-def run(look):
+def run(look, **options):
     """Return dispatcher, session, and the loop's thread and stop; `look(dispatcher, session)` is called at each look."""
     dispatcher, drain = Dispatcher(), threading.Event()
     session = Session(dispatcher, lambda: look(dispatcher, session))
-    chief = Chief(CONFIG, session, dispatcher)
+    chief = Chief(CONFIG, session, dispatcher, **options)
     thread = threading.Thread(target=chief.run, args=[drain], daemon=True)
     thread.start()
     return dispatcher, session, thread, drain
@@ -114,6 +115,16 @@ def test_nothing_is_handed_out_at_rest(rests):
         thread.join(0.05)
     end(thread, drain)
     assert (handed[2] == handed[0]) == rests
+
+
+def test_steps_that_nobody_does_are_left_to_the_next_leader_where_there_may_be_one(monkeypatch):
+    monkeypatch.setattr(chief_module, "DRAIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(Brisk, "longest_wait_seconds", 0.0)
+    _, session, thread, drain = run(lambda dispatcher, session: None, silent_after_s=60.0)
+    while not session.progress.outstanding:
+        thread.join(0.05)
+    end(thread, drain)
+    assert session.progress.leaves and session.progress.outstanding
 
 
 def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwhile():

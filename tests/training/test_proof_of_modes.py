@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.registry import import_object
+from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
@@ -247,6 +248,20 @@ def test_a_replica_with_other_weights_fails_the_proof_of_the_run(tmp_path):
     proof = Replicas(tmp_path / "other").proof(digests=(5.0, 6.0))
     told = ["after update 1 the weights of worker-1 are others than those of worker-0"]
     assert not proof["holds"] and proof["problems"] == told
+
+
+@eagerly()
+def test_a_run_that_goes_on_needs_no_room_for_all_the_states_that_a_new_one_will_keep(tmp_path, monkeypatch):
+    run = Replicas(tmp_path)
+    run.proof(drained=True)
+
+    def refuse(*_):
+        raise UserError("checkpoints.keep: no room")
+
+    monkeypatch.setattr("ps_cluster.training.session.check_disk", refuse)
+    assert run.proof(resume=True)["holds"]
+    with pytest.raises(UserError, match="no room"):
+        Replicas(tmp_path / "new").proof()
 
 
 @eagerly()

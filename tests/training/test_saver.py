@@ -300,6 +300,17 @@ def test_while_snapshots_are_even_by_chance_nothing_rests_and_the_newest_even_on
     assert newest not in checkpoints.steps(saving.run_dir.snapshots), "there is a newer one"
 
 
+def test_an_uneven_snapshot_of_the_same_lowest_version_does_not_replace_the_even_one(saving_of_two):
+    saving, books = saving_of_two, saving_of_two.books
+    books.even = True
+    saving(2)
+    newest, books.even = books.version, False
+    for _ in range(3):
+        books.version = newest - 1  # a step is long: one slice has it, and the other lacks it
+        saving(2)
+    assert checkpoints.steps(saving.run_dir.snapshots)[-1] == newest == newest_even(saving.run_dir.snapshots)
+
+
 def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there_is_one(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
     books.even = True

@@ -1,8 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import build_config
-from ps_cluster.training.step import schedule_factor
+from ps_cluster.config import build_config, registry
+from ps_cluster.training.step import schedule_factor, text_of_rules
 
 
 def factor(kind, step, total=101):
@@ -25,3 +25,17 @@ def test_it_ends_where_the_settings_say(kind, middle, last):
 
 def test_a_run_of_one_step_has_a_learning_rate():
     assert factor("triangle", 0, total=1) == pytest.approx(0.1)
+
+
+def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypatch):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ps_cluster.config.modes import Schedule\n\n\nclass Mine(Schedule):\n"
+        "    def after_warmup(self, settings, past):\n        return 1 - past\n"
+    )
+    monkeypatch.setenv(registry.TRUSTED, str(file))
+    config = build_config(overrides={"schedule.kind": f"{file}:Mine"})
+    before = text_of_rules(config, 10)
+    assert text_of_rules(config, 10) == before
+    file.write_text(file.read_text().replace("1 - past", "1 - past / 2"))
+    assert text_of_rules(config, 10) != before

@@ -179,3 +179,20 @@ def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
         "training.epochs", "<code>2.0</code>", "<code>5.0</code>",
         "data.data_dir", "<code>/a|b*c*</code>", "<code>null</code>",
     ]  # fmt: skip
+
+
+def test_curves_that_can_not_be_written_at_the_end_keep_no_run_from_ending(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    run_dir = RunDir.create(tmp_path / "run")
+    config = build_config()
+    progress = RunProgress(config, 100)
+    reporter = Reporter(config, run_dir, progress)
+    reporter.row("training")
+
+    def refuse(*_):
+        raise tf.errors.UnknownError(None, None, "events can't be flushed")
+
+    monkeypatch.setattr(TrainingWriter, "write_staleness", refuse)
+    reporter.end(progress.result())
+    assert run_dir.training_result.is_file()
