@@ -313,10 +313,10 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
-    """Raise UserError for options not in `allowed`, because the run's directory already has their values."""
+    """Raise UserError for an option that is given and not in `allowed`. `because`: why not, the message's beginning."""
     for parameter in context.command.params:
         if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
-            raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
+            raise UserError(f"{because}: leave {parameter.opts[0]} out")
 
 
 def _parameter(key: str) -> str:

@@ -95,7 +95,7 @@ def run(
     if resume:
         may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")
         allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
-        refuse_others(context, *allowed, because="--resume goes on with")
+        refuse_others(context, *allowed, because="--resume goes on with the run as it was")
         for name in variables(os.environ.keys() - without_variables(os.environ)):
             print_line(f"{name} does not count here: --resume goes on with the run as it was")
         more = overrides((), options) | ({GRADIENTS: True} if tensorboard else {})

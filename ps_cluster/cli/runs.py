@@ -281,7 +281,7 @@ def show_cluster(
 
     if what and what.is_dir():
         shown = ("what", "svg", "json_file", "tf_config")
-        refuse_others(context, *shown, because=f"'{what}' is a run directory, which shows")
+        refuse_others(context, *shown, because=f"'{what}' is a run directory, which shows the run as it was")
         view = overview.of_run(what)
     else:
         view = overview.of_config(layered_config(what, assignments, options))

@@ -240,8 +240,6 @@ class _Evaluator:
 
     def _finish(self, ended: EndedMark, scored: set[int]) -> list[EvaluationRow]:
         last = ended.last_step
-        if not scored and not self._passed_over:
-            raise UserError(f"{self._folder.describe_lack()}, and training has ended")
         if last in scored:
             self._score_views(last)
             if not self._rows:

@@ -26,6 +26,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system.environment import CALLER_PID, StopRequests
+from ps_cluster.system.machine import allowance
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskSpec
 
 COMMAND = (sys.executable, "-m", "ps_cluster", "run")
@@ -142,7 +143,7 @@ class Fleet:
         self._supervisor.start(spec)
 
     def _environment(self) -> Mapping[str, str]:
-        threads = max(1, len(os.sched_getaffinity(0)) // self._at_once)  # else each run takes all processors
+        threads = max(1, allowance().threads // self._at_once)  # else each run takes all processors
         return {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
 
     def _judged(self, task_exit: TaskExit) -> EndedJob | None:

@@ -83,6 +83,12 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
     assert (config.mode.name, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
 
 
+def test_the_ideal_of_an_arm_with_workers_of_its_own_counts_those(monkeypatch):
+    arm = replace(arms.SYNC, name="sync_four", values={"mode.name": "sync", "cluster.workers": 4})
+    _, slow = arms.with_straggler([arm], "2:5x", workers=3)
+    assert slow.ideal == pytest.approx(3.2 / 4)
+
+
 def test_what_a_slowed_arm_keeps_is_told_beside_the_ideal():
     chosen = arms.with_straggler([arms.CLUSTER], "2:5x", workers=3)
     found = throughput.figures(chosen, {"cluster": [300.0, 100.0, 100.0], "cluster+straggler": [220.0, 55.0, 66.0]})

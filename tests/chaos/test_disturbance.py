@@ -7,6 +7,7 @@ import pytest
 
 from ps_cluster.config.modes import ON_DEATH, Task
 from ps_cluster.tools.chaos.chaos_run import ChaosBounds, Interrupted, Runner
+from ps_cluster.tools.chaos.disturbed_runs import HostedRun, placed
 from ps_cluster.tools.chaos.hosts import NotAllowed
 from ps_cluster.tools.chaos.kind import (
     ChaosFailed,
@@ -16,7 +17,7 @@ from ps_cluster.tools.chaos.kind import (
     new_file,
 )
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.settings import make_fault
+from ps_cluster.tools.chaos.settings import ChaosSettings, make_fault
 
 CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worker", "evaluator"))
 
@@ -111,6 +112,28 @@ def test_a_worker_has_recovered_with_the_first_update_of_its_new_process():
     assert run.killed == [(12, signal.SIGKILL)]
     assert runner.injected[0].recovery_s == pytest.approx(6, abs=0.2)
     assert runner.injected[0].victims == ("worker-0",)
+
+
+def test_a_victim_that_ends_by_itself_just_then_ends_no_experiment():
+    run = FakeRun()
+    run.reaction = lambda: [(1, run.new_worker), (6, run.first_update)]
+    looks = []
+
+    def running():
+        looks.append(1)
+        return {task: pid for task, pid in run.pids.items() if len(looks) != 2 or task != WORKER}
+
+    run.running = running
+    run.runner().disturb([fault("kill worker")])
+    assert run.killed == [(12, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize(("hosts", "reason"), [(2, "it needs workers on two hosts"), (3, None)])
+def test_a_host_vanishes_only_where_workers_are_left(hosts, reason):
+    machines, tasks = [f"host-{number}" for number in range(hosts)], ChaosSettings().topology
+    run = HostedRun.__new__(HostedRun)
+    run.places = placed(tasks, machines)
+    assert FAULTS["host vanishes"].why_not(run) == reason
 
 
 def test_training_is_back_with_an_update_beyond_what_the_new_chief_restored():

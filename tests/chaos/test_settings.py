@@ -76,6 +76,7 @@ def test_a_mode_without_parameter_servers_is_given_none():
         (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
         (["--kinds", "absent.py:Fault"], "--kinds: "),
         (["--mode", "single"], "'single': "),
+        (["--mode", "elastic"], "'elastic': "),
     ],
 )
 def test_an_unknown_cluster_or_kind_is_refused_before_anything_starts(options, words, tmp_path):

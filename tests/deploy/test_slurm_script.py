@@ -116,6 +116,13 @@ def test_a_leader_that_must_not_be_retried_ends_the_job_with_its_code(slurm, cod
     assert len(starts(process, "chief-0")) == 1 and not process.slurm.was_requeued
 
 
+def test_a_task_that_refuses_its_input_or_its_port_ends_the_job(slurm):
+    process = slurm({"chief-0": "stay 75", "ps-1": "2"})
+    code, output = finish(process)
+    assert code == 2 and "ps-1 has ended with exit code 2" in output
+    assert not process.slurm.was_requeued and len(starts(process, "chief-0")) <= 1
+
+
 def test_a_job_whose_time_is_over_stops_its_leader_first_and_goes_back_into_the_queue(slurm):
     process = slurm({"chief-0": "stay 75"})
     wait_until(lambda: len(list(process.here.glob("*.started"))) == 6)
@@ -175,6 +182,7 @@ def test_slurm_is_asked_for_the_nodes_that_hold_all_tasks_and_for_the_time_that_
     lines = job("/shared/run", "ps-cluster", tasks_per_node=4, more=("--partition=long",)).script().splitlines()
     asked = dict(line.removeprefix("#SBATCH --").partition("=")[::2] for line in lines if line.startswith("#SBATCH"))
     assert (asked["nodes"], asked["ntasks-per-node"], asked["time"]) == ("2", "4", "1:00:00")
+    assert asked["ntasks"] == "6", "not the 8 that two nodes have room for"
     assert "use-min-nodes" not in asked
     assert asked["signal"] == "B:TERM@150" and "requeue" in asked and asked["partition"] == "long"
 

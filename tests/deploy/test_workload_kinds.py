@@ -115,8 +115,8 @@ def test_no_folder_of_a_pod_can_fill_its_node(kind):
         assert len(own) >= 2 and all(one == {"sizeLimit": "3Gi"} for one in own)
 
 
-def test_a_job_set_restarts_a_worker_alone_and_all_when_a_chief_or_a_parameter_server_fails():
-    spec = rendered("jobset", deployment())[-1]["spec"]
+def test_a_job_set_restarts_a_worker_alone_if_that_is_asked_for_and_all_when_a_chief_or_a_parameter_server_fails():
+    spec = rendered("jobset", deployment(restart_job=True))[-1]["spec"]
     actions = {rule["action"]: rule.get("targetReplicatedJobs") for rule in spec["failurePolicy"]["rules"]}
     assert actions == {
         "FailJobSet": None, "RestartJob": ["worker", "evaluator"], "RestartJobSet": ["chief", "ps"]
@@ -127,7 +127,7 @@ def test_a_job_set_restarts_a_worker_alone_and_all_when_a_chief_or_a_parameter_s
 
 
 def test_a_job_set_for_controllers_without_the_feature_gate_recreates_no_single_job():
-    policy = rendered("jobset", deployment(restart_job=False))[-1]["spec"]["failurePolicy"]
+    policy = rendered("jobset", deployment())[-1]["spec"]["failurePolicy"]
     assert [rule["action"] for rule in policy["rules"]] == ["FailJobSet", "RestartJobSet"]
 
 
@@ -149,7 +149,7 @@ def test_bad_input_and_a_newer_leader_are_not_retried_and_an_eviction_is_no_fail
 
 
 def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
-    asked = deployment({"mode.name": "sync"})
+    asked = deployment({"mode.name": "sync"}, restart_job=True)
     documents = rendered("jobset", asked)
     assert [pods.role for pods in pods_of(documents)] == ["worker", "evaluator"]
     actions = {

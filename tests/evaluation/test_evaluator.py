@@ -507,7 +507,7 @@ def test_training_that_fell_silent_is_an_error(run_dir, network):
 
 def test_training_that_ended_without_a_checkpoint_is_an_error(run_dir):
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="stopped")
-    with pytest.raises(UserError, match="training has ended"):
+    with pytest.raises(RunFailed, match="the last checkpoint, of step 0, is not scored: it is not there"):
         evaluate(run_dir.root, notify=print)
 
 

@@ -69,6 +69,12 @@ def test_a_grid_has_each_combination_once_and_its_range_must_say_how_many():
     space = read_space({"a.b": "1,2,3", "c.d": "0..1:2"})
     found = [tuple(values.values()) for values in space.grid()]
     assert found == [(b, d) for b in (1, 2, 3) for d in (0, 1)] and space.size_of_grid() == 6
+    large = read_space({"a.b": "10000001..10000005:3"})
+    assert large.axes["a.b"].values == (10_000_001, 10_000_003, 10_000_005), (
+        "no digit is lost, and none leaves the range"
+    )
+    with pytest.raises(UserError, match=r"write 1000000\.\.2000000:5$"):
+        read_space({"a.b": "1000000..2000000"}).size_of_grid()
     with pytest.raises(UserError, match=r"--vary a\.b: a grid needs the number of values: write 0\.1\.\.1:log:5"):
         read_space({"a.b": "0.1..1:log"}).size_of_grid()
 

@@ -121,6 +121,15 @@ def test_halving_stops_a_trial_that_is_behind_at_a_rung_and_marks_it(sweep):
     assert [job.index for job in fleet.asked] == [1, 2] and fleet.seen[1] < 9
 
 
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_a_trial_whose_score_at_a_rung_is_missing_is_not_judged_by_a_later_one(sweep, skipped):
+    """Its later score is of a longer training: none to compare others of the rung with."""
+    rising = [0.1 * ninth for ninth in range(1, 10)]
+    late = [0.15 if skipped else None, 0.05, None, *[0.05] * 6]
+    code, book, _ = sweep([rising, late], method="halving")
+    assert code == 0 and states(book) == {0: "completed", 1: "completed"}
+
+
 def test_scores_that_come_after_a_trial_was_stopped_change_nothing(sweep):
     code, book, fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=3)
     assert code == 0 and states(book) == {0: "completed", 1: "pruned"} and book.ranked()[1].score == 0.05

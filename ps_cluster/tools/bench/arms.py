@@ -9,7 +9,6 @@ its last line.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +88,7 @@ SYNC = replace(CLUSTER, name="sync", values={"mode.name": "sync"})
 PER_VARIABLE = replace(CLUSTER, name="per_variable", arguments=(SINGLE.module, "task"), can_be_slow=False)
 DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}, torch=True)
 # As many workers as cores, each with one of its own: another setting of those that have nothing but workers.
-A_CORE_EACH = {"cluster.workers": len(os.sched_getaffinity(0)), "cluster.pin_workers": True}
+A_CORE_EACH = {"cluster.workers": allowance().threads, "cluster.pin_workers": True}
 SYNC_CORES, DDP_CORES = (
     replace(arm, name=f"{arm.name}_cores", values={**arm.values, **A_CORE_EACH}) for arm in (SYNC, DDP)
 )
@@ -130,13 +129,13 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     if not any(arm.can_be_slow for arm in chosen):
         able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
         raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
-    # The share of throughput left if no worker waits for slow ones: 2.2 / 3 if one of three is 5x slower.
-    ideal = (workers - len(slow) + sum(1 / one.factor for one in slow)) / workers
     found = []
     for arm in chosen:
         found.append(arm)
         if arm.can_be_slow:
-            values = {**arm.values, "cluster.straggler": straggler}
+            values, own = {**arm.values, "cluster.straggler": straggler}, arm.values.get("cluster.workers", workers)
+            # The share of throughput left if no worker waits for slow ones: 2.2 / 3 if one of three is 5x slower.
+            ideal = (own - len(slow) + sum(1 / one.factor for one in slow)) / own
             found.append(replace(arm, name=f"{arm.name}+straggler", values=values, slowed=arm.name, ideal=ideal))
     return found
 

@@ -7,8 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
+
 from ps_cluster.cli.command_line import FOLDER, LIST, OUTPUT_FILE, CommaList, NameOf, Whole, command, examples, option
-from ps_cluster.cli.options import config_options, overrides
+from ps_cluster.cli.options import config_options, overrides, refuse_others
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
@@ -49,7 +51,10 @@ from ps_cluster.tools.bench import arms
 @option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
 @config_options("--dataset", "--data-dir")
+@click.pass_context
 def bench(
+    context: click.Context,
+    /,
     names: list[str],
     models: list[str],
     precisions: list[str],
@@ -67,7 +72,10 @@ def bench(
 
     os.environ.update(environment.for_tensorflow(os.environ))
     if tuple(names) == (empty.NAME,):
+        used = ("names", "rounds", "assignments", "output", "data__dataset", "data__data_dir")
+        refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
         values = overrides(assignments, options)
+        empty.check(values)
         packed = resolve_data(build_config(None, values).data, notify=print_line)
         empty.print_table(empty.measure(packed, values, rounds, output, notify=print_line), make_console())
         return

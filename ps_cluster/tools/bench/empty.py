@@ -22,6 +22,7 @@ from rich.table import Table
 from ps_cluster.config import RunConfig
 from ps_cluster.config.registry import tf
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
 from ps_cluster.server.shard import InitialState
@@ -35,6 +36,13 @@ NAME = "empty"
 WEIGHTS, WORKERS, SERVERS = (1_000, 1_000_000), (3, 16), (1, 4)
 STEPS = {1_000: 8_000, 1_000_000: 1_000}  # of one measurement, so that each takes about 10 s on two cores
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Raise UserError for settings that this arm has of its own."""
+    own = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RULE)
+    if wrong := [key for key in values if key.startswith(own)]:
+        raise UserError(f"--set {wrong[0]}: the arm {NAME} has its own: leave it out")
 
 
 def measure(

@@ -24,6 +24,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import die_with_parent
+from ps_cluster.system.machine import allowance
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL
 from ps_cluster.training.step import TrainStep
 
@@ -40,7 +41,7 @@ def measure(root: Path) -> float:
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with_parent,
                 )
             )
-            for part in range(len(os.sched_getaffinity(0)))
+            for part in range(allowance().threads)
         ]  # fmt: skip
         for process in processes:
             assert process.stdout is not None
@@ -68,7 +69,7 @@ def compute_on_a_core(root: Path, part: int) -> None:
     steps = several(TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples))
     weights, statistics = tf.cast(tf.constant(start.weights), config.wire), tf.constant(start.statistics)
 
-    count = max(STEPS_PER_CALL, config.total_steps(dataset.train_examples) // len(cores))
+    count = max(STEPS_PER_CALL, config.total_steps(dataset.train_examples) // allowance().threads)
     firsts = range(part * count, (part + 1) * count - STEPS_PER_CALL + 1, STEPS_PER_CALL)
     steps(tf.constant(firsts[0], tf.int64), weights, statistics).numpy()
     sys.stdout.buffer.write(READY)

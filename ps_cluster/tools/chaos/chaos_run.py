@@ -19,10 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ps_cluster.config import load_config
+from ps_cluster.config.modes import Task
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
+from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.report.terminal import make_console, print_error, print_line
@@ -76,6 +80,8 @@ def run_chaos(
             problems = [str(failure)]
         except Interrupted:
             problems = ["stopped before the end"]
+        except (OSError, psutil.Error) as error:  # a process or a file of the run that went away meanwhile
+            problems = [f"the experiment itself failed: {type(error).__name__}: {one_line(str(error), 200)}"]
         report = make_report(experiment.evidence, problems)
         write_json(root / "chaos.json", report)
     print_report(report, make_console())
@@ -309,14 +315,19 @@ class Runner:
 
     def _inject(self, fault: Fault) -> None:
         names = " and ".join(map(str, fault.victims)) or "the run"
-        self._wait_for(
-            lambda: self._run.running().keys() >= set(fault.victims), self._bounds.recovery_s, f"{names} did not run"
-        )
+        running: Mapping[Task, int] = {}
+
+        def all_run() -> bool:
+            nonlocal running
+            running = self._run.running()
+            return running.keys() >= set(fault.victims)
+
+        self._wait_for(all_run, self._bounds.recovery_s, f"{names} did not run")
         self._new_rows()
         began = self._clock()
         self._injected(fault, began, None)
         try:
-            injection = fault.kind.inject(self._scene(fault))
+            injection = fault.kind.inject(self._scene(fault, running))
         except NotAllowed as reason:
             raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
@@ -330,8 +341,7 @@ class Runner:
             f"at update {self._last_row['applied']:,}"
         )
 
-    def _scene(self, fault: Fault) -> Scene:
-        running = self._run.running()
+    def _scene(self, fault: Fault, running: Mapping[Task, int]) -> Scene:
         return Scene(
             run=self._run,
             victims={victim: running[victim] for victim in fault.victims},

@@ -55,7 +55,7 @@ from ps_cluster.tools.chaos.settings import ChaosSettings
 )
 @option(
     "--mode",
-    type=OneOf([mode.name for mode in MODES if WORKER in mode.tasks]),
+    type=OneOf([mode.name for mode in MODES if WORKER in mode.tasks and mode.own_rule is None]),
     default="async",
     help="Mode of the training.",
 )

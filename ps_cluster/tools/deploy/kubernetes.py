@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -30,11 +30,12 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, datasets
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
 from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.report.terminal import print_note
 
 # A training that a scheduler runs: its roles, and where its tasks find configuration, data and run directory.
 
@@ -94,7 +95,7 @@ class Deployment:
     run_volume: str
     data_volume: str | None = None
     scratch: str = "10Gi"
-    restart_job: bool = True
+    restart_job: bool = False
     task_options: tuple[str, ...] = ()
 
     @property
@@ -293,7 +294,6 @@ def k8s() -> None:
 @option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of all, or one type of task; default: 20.")
 @option(
     "--restart-job/--no-restart-job",
-    default=True,
     help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
 )
 @option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
@@ -340,7 +340,16 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
 
     Raises UserError for a data set that is made up, where nothing would read the volume, and for one that no pod reaches.
     """
-    kind = DATASETS[config.data.dataset]
+    kind, own = DATASETS[config.data.dataset], datasets.parse(config.data.dataset)
+    place = own.path if own else config.data.data_dir
+    if place is not None and claim is None:
+        print_note(f"the image has to have '{place}': no volume is mounted (--data-volume)")
+    if place is not None and claim is not None and not PurePosixPath(place).is_relative_to(DATA):
+        name = f"{own.form.name}:{DATA}/{place.name}" if own else f"--data-dir {DATA}/{place.name}"
+        raise UserError(
+            f"data.{'dataset' if own else 'data_dir'}: got '{place}', and the volume is mounted at {DATA}: give a path in it, "
+            f"e.g. {name}"
+        )
     if claim is None:
         if kind.is_on_disk and config.data.data_dir is None:
             raise UserError(

@@ -124,7 +124,8 @@ class SlurmJob:
       cpus, memory_per_cpu: of every task.
       tasks_per_node: at most; None: as many as fit on a node, and so as few nodes as possible.
       restarts: of each task.
-      first_port: the next tasks have the next ports; None: by the number of the job, which others on its nodes don't have.
+      first_port: the next tasks have the next ports; None: by the number of the job. Another job on its nodes seldom has one
+        of them; a task whose port is taken ends the job with code 2.
       task_options: more words for the command `task`.
       more: other options of `sbatch`.
     """
@@ -180,7 +181,8 @@ class SlurmJob:
     def _size(self, count: int) -> dict[str, object]:
         if self.tasks_per_node is None:
             return {"ntasks": count, "nodes": f"1-{count}"}
-        return {"nodes": -(-count // self.tasks_per_node), "ntasks-per-node": min(count, self.tasks_per_node)}
+        nodes = -(-count // self.tasks_per_node)
+        return {"ntasks": count, "nodes": nodes, "ntasks-per-node": min(count, self.tasks_per_node)}
 
     def _variables(self) -> Iterator[str]:
         options = map(shlex.quote, self.task_options)

@@ -83,5 +83,5 @@ def simulate(context: click.Context, /, **settings: Any) -> None:
 
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
-        refuse_others(context, *kept, because="--check predicts")
+        refuse_others(context, *kept, because="--check predicts the run as it was")
     prediction.run_simulation(prediction.SimulationSettings(**settings), make_console())

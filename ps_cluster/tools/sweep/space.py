@@ -60,8 +60,8 @@ class Axis:
         low, high = (math.log(end) if self.log else end for end in self.values)
         between = (low + (high - low) * place / (points - 1) for place in range(1, points - 1))
         # The ends are taken as they are written, and the others have no more digits than are worth reading.
-        inner = (float(f"{math.exp(place) if self.log else place:.6g}") for place in between)
-        rounded = (round(number) if self.is_whole else number for number in inner)
+        inner = (math.exp(place) if self.log else place for place in between)
+        rounded = (round(number) if self.is_whole else float(f"{number:.6g}") for number in inner)
         return Axis(tuple(dict.fromkeys((self.values[0], *rounded, self.values[1]))))
 
 
@@ -85,7 +85,8 @@ class Space:
         """Return the number of combinations. Raises UserError where a range does not say how many values it has."""
         for key, axis in self.axes.items():
             if axis.is_range:
-                how = f"{axis.values[0]:g}..{axis.values[1]:g}{':log' * axis.log}:5"
+                low, high = (end if axis.is_whole else f"{end:g}" for end in axis.values)
+                how = f"{low}..{high}{':log' * axis.log}:5"
                 raise UserError(f"--vary {key}: a grid needs the number of values: write {how}")
         return math.prod(len(axis.values) for axis in self.axes.values())
 

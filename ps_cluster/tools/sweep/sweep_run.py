@@ -24,7 +24,7 @@ from ps_cluster.runs.run_dir import TEMPORARY, RunDir
 from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, train_at_once
-from ps_cluster.tools.sweep.space import SEARCH_METHODS, STAGES
+from ps_cluster.tools.sweep.space import REDUCTION, SEARCH_METHODS, STAGES
 from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
 from ps_cluster.tools.sweep.sweep_report import (
     TRIALS_FOLDER,
@@ -39,12 +39,16 @@ PLAN, JOURNAL, NOUN = "sweep.yaml", "trials.journal", "sweep"
 
 @dataclass
 class Running:
-    """A trial under way: its job, its scores, and the last one that was read."""
+    """A trial under way: its job, its scores, the last one that was read, and the stage of the next rung.
+
+    `rung` is None behind the last one, and where the score of one was passed over for a newer one: the trial goes on.
+    """
 
     trial: Trial
     job: Job
     scores: RowTail[EvaluationRow]
     score: float | None = None
+    rung: int | None = 1
     is_pruned: bool = False
 
 
@@ -106,10 +110,14 @@ class SweepRun:
                 return
             running.score = getattr(row, self._metric)
             done = self._plan.done(running.job.config, row.examples or 0)
-            if not self._plan.method.halves or running.score is None or done >= 1:
+            stage = round(STAGES * done)
+            if not self._plan.method.halves or running.score is None or running.rung is None or stage < running.rung:
                 continue
+            # Scores of other stages are no comparison: one of a longer training is better.
+            is_judged, following = stage == running.rung, running.rung * REDUCTION
+            running.rung = following if is_judged and following < STAGES else None
             number = running.trial.number
-            if self._book.report(number, running.score, round(STAGES * done)):
+            if is_judged and self._book.report(number, running.score, stage):
                 running.is_pruned = True
                 self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
                 self._fleet.ask_to_stop(running.job)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 
 from ps_cluster.config.modes import CHIEF, WORKER, Task
-from ps_cluster.tools.chaos.disturbed_runs import Run
+from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Scene, TrainingGoesOn
 
@@ -30,6 +30,11 @@ class HostVanishes(FaultKind):
 
     def __init__(self, seconds: float = GONE_S):
         self._seconds = seconds
+
+    def why_not(self, run: Run) -> str | None:
+        assert isinstance(run, HostedRun)
+        with_workers = {place for task, place in run.places.items() if task.type == WORKER}
+        return None if len(with_workers) > 1 else "it needs workers on two hosts"
 
     def inject(self, scene: Scene) -> Injection:
         run, began = scene.hosted, scene.now()

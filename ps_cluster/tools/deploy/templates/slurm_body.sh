@@ -76,8 +76,10 @@ keep() { # NUMBER
         wait_for "$step"
         code=$?
         step=""
-        case $code in 0 | 2 | 3) break ;; esac
+        [ "$code" != 0 ] || break
         echo "$kind-$index has ended with exit code $code"
+        if [ "$code" = 2 ]; then kill -USR1 "$$"; fi
+        case $code in 2 | 3) break ;; esac
         if ((++tries > restarts)); then break; fi
         [ -n "$stopping" ] || sleep 1
     done
@@ -85,17 +87,20 @@ keep() { # NUMBER
     exit "$code"
 }
 
-pids=() stopping=""
+pids=() stopping="" refused=""
 # Slurm says in time that it takes the nodes. The leader drains into a snapshot: for that it needs the others.
 trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
+# A task that refuses its input or its port never comes, and the others would wait for it in vain.
+trap 'refused=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' USR1
 for number in "${!tasks[@]}"; do
     keep "$number" &
     pids+=("$!")
 done
-[ -z "$stopping" ] || kill -TERM "${pids[0]}" 2>/dev/null
+[ -z "$stopping$refused" ] || kill -TERM "${pids[0]}" 2>/dev/null
 
 wait_for "${pids[0]}"
 code=$?
+[ -z "$refused" ] || code=2
 if [ "$code" = 0 ] && [ -z "$stopping" ]; then
     if [ "${tasks[-1]}" = evaluator:0 ]; then
         wait_for "${pids[-1]}"
