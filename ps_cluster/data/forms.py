@@ -38,6 +38,7 @@ from ps_cluster.data.tables import (
     BATCH_ROWS,
     TABLES,
     ArrowTable,
+    CsvTable,
     TableSettings,
     Types,
     arrow_errors,
@@ -377,7 +378,12 @@ class TableForm(_OwnForm):
         if self.path.is_dir():
             found = {split: _file(self.path, split) for split in ("train", "test")}
             files = {split: file for split, file in found.items() if file is not None}
-        return contents_of_tables(open_tables(files, settings.categorical), settings)
+        tables = open_tables(files, settings.categorical)
+        csv = {split: table for split, table in tables.items() if isinstance(table, CsvTable)}
+        with_commas = [f"'{files[split].name}'" for split, table in csv.items() if table.has_decimal_commas]
+        contents = contents_of_tables(tables, settings)
+        notes = (f"{' and '.join(with_commas)}: numbers are read with decimal commas",) if with_commas else ()
+        return replace(contents, notes=(*notes, *contents.notes))
 
 
 def _file(folder: Path, split: str) -> Path | None:

@@ -62,7 +62,9 @@ def _is_like(own: Any, wanted: Any) -> bool:
 MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
 _FIRST_LINE_BYTES = 2**22
 _DECIMALS_BYTES = 2**16  # that are looked through for numbers with a decimal comma
-_DECIMAL_COMMA = re.compile(rb'(?:^|[;\t\n"])[-+]?\d+,\d+(?=[;\t\r\n"]|$)')
+_BEFORE, _BEHIND = rb'(?:^|(?<=[;\t\n"]))[-+]?', rb'(?=[;\t\r\n"]|$)'
+_DECIMAL_COMMA, _DECIMAL_POINT = (re.compile(_BEFORE + rb"(\d+" + mark + rb"\d+)" + _BEHIND) for mark in (b",", rb"\."))
+_THOUSANDS = re.compile(rb"\d{1,3},\d{3}")
 _BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
 BATCH_ROWS = 2**16
 
@@ -79,7 +81,8 @@ class PiecewiseTable(Protocol):
 class CsvTable:
     """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of.
 
-    With semicolons or tabs, numbers may have a decimal comma.
+    Attributes:
+      has_decimal_commas: whether its numbers do, where semicolons or tabs separate them.
     """
 
     def __init__(self, path: Path, types: Mapping[str, Any]):
@@ -97,8 +100,7 @@ class CsvTable:
         if len(first) == _FIRST_LINE_BYTES:
             raise Malformed(f"the first line of '{path.name}' has more than {_FIRST_LINE_BYTES:,} bytes")
         self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
-        is_comma = self._delimiter != "," and _DECIMAL_COMMA.search(next_lines) is not None
-        self._decimal = "," if is_comma else "."
+        self.has_decimal_commas = self._delimiter != "," and _has_decimal_commas(next_lines)
         self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
         _check_columns(path, len(self._names))
         with self._open(types) as reader:
@@ -128,11 +130,17 @@ class CsvTable:
                     column_types={name: wide(kind) for name, kind in types.items()},
                     include_columns=list(columns),
                     strings_can_be_null=True,
-                    decimal_point=self._decimal,
+                    decimal_point="," if self.has_decimal_commas else ".",
                 ),
             ) as reader,
         ):
             yield reader
+
+
+def _has_decimal_commas(lines: bytes) -> bool:
+    """Return whether numbers in lines of a CSV file have a decimal comma, and none a point; 1,234 may be a thousand."""
+    found = _DECIMAL_COMMA.findall(lines)
+    return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
 
 
 class ArrowTable:
@@ -535,7 +543,9 @@ def _is_category(name: str, kind: Any) -> bool:
     if any(test(kind) for test in (types.is_boolean, types.is_string, types.is_large_string, types.is_null)):
         return True
     if types.is_binary(kind):
-        raise Malformed(f"the column '{name}' is no text in UTF-8: save the file as UTF-8")
+        raise Malformed(
+            f"the column '{name}' is no text in UTF-8: save the file as UTF-8, or name it in data.leave_out"
+        )
     if not any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)):
         raise Malformed(f"the column '{name}' is {kind}, neither numbers nor text: name it in data.leave_out")
     return False
@@ -570,16 +580,16 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, objective: str) ->
                 f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
             )
     is_integer = not is_text and pyarrow.types.is_integer(kind)
-    if is_integer and (large := max(np.abs(values).max() for values in found.values())) >= 2**53:
-        raise Malformed(
-            f"the column '{name}' has whole numbers such as {large:.0f}, which float64 does not tell apart: name it in "
-            "data.categorical if they are classes"
-        )
     if objective == "auto":
         train = found["train"]
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WHOLE_CLASSES
         objective = "classification" if is_text or few_whole else "regression"
     if objective == "classification":
+        if not is_text and (large := max(np.abs(values).max() for values in found.values())) >= 2**53:
+            raise Malformed(
+                f"the column '{name}' has whole numbers such as {large:.0f}, which float64 does not tell apart: name it in "
+                "data.categorical"
+            )
         return classes_by_name(_short(found["train"]), _short(found["test"]) if "test" in found else None)
     if objective == "multi-label":
         raise Malformed("data.objective=multi-label needs several columns to predict, and a table has one")

@@ -113,7 +113,7 @@ def _whole(targets: np.ndarray, split: str) -> np.ndarray:
         raise Malformed(f"the {split} targets have shape {list(targets.shape[1:])}: a class is one whole number")
     if targets.dtype.kind == "f" and not (wrong := np.isfinite(targets) & (targets % 1 == 0)).all():
         raise Malformed(f"a {split} target is {targets[~wrong][0]}, which is no class: give data.objective=regression")
-    if targets.dtype.kind in "uf" and (large := targets >= 2**63).any():
+    if targets.dtype.kind in "uf" and targets.dtype.itemsize > 2 and (large := targets >= 2**63).any():
         raise Malformed(
             f"a {split} target is {targets[large][0]}: number the classes from 0 to at most {MOST_CLASSES - 1:,}"
         )

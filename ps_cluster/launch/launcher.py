@@ -85,7 +85,7 @@ def run_local(
         StopRequests() as stop_requests,
         environment.temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir, clock, lambda: stop_requests.count) as server,
+        _fork_server_for(task_argv, network, run_dir, clock, lambda: watch.stops_at_once) as server,
         tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
@@ -137,7 +137,7 @@ def run_local(
 
 @contextmanager
 def _fork_server_for(
-    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock, stops: Callable[[], int]
+    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock, stops: Callable[[], bool]
 ) -> Iterator[ForkServer | None]:
     if task_argv[:2] != (sys.executable, "-m"):
         yield None
@@ -454,10 +454,16 @@ class EventLoop:
                 if self._ending is not None:
                     break
                 self._sleep(self._look_every_s)
-        except StopHeard:
-            return Ending("stopped", self._requests.exit_code, "stopped at once, while processes were being started")
+        except StopHeard:  # processes were being started, and no look would hear of the requests
+            while self._ending is None:
+                self._tell(rules.StopRequested(self._requests.exit_code))
         self._read_rows()
         return self._ending
+
+    @property
+    def stops_at_once(self) -> bool:
+        """True if the user's requests that no look has seen yet end the run at once, without a drain."""
+        return self._decisions.stops_at_once(self._requests.count - self._requests_seen)
 
     def _tell(self, event: Event) -> None:
         if self._ending is not None:

@@ -603,6 +603,10 @@ class Decisions:
             return stop, self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
         return (stop, self._ended()) if self._scored or not self._topology.evaluator else (stop,)
 
+    def stops_at_once(self, requests: int) -> bool:
+        """Return whether so many more requests to stop end the run without a drain."""
+        return requests > 1 or requests == 1 and (self._stop_requested or not self._trained)
+
     def _on_stop_request(self, exit_code: int, now_s: float) -> Actions:
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:

@@ -61,7 +61,7 @@ class ForkedProcess:
 
 
 class StopHeard(Exception):
-    """A stop was asked for while the server was waited for."""
+    """The server was waited for, and the run has to stop at once."""
 
 
 class ForkServer:
@@ -74,13 +74,13 @@ class ForkServer:
         log: Path,
         env: Mapping[str, str],
         clock: Callable[[], float],
-        stops: Callable[[], int],
+        stops: Callable[[], bool],
     ):
         """Keep the settings.
 
         Args:
           popen: starts the server; tasks run in the same network as the server.
-          stops: returns how often a stop was asked for. One more ends a wait for the server.
+          stops: returns whether the run has to stop at once, which ends a wait for the server.
         """
         self._popen = popen
         self._clock = clock
@@ -137,12 +137,12 @@ class ForkServer:
 
     def _answer(self, channel: socket.socket) -> bytes:
         """Return the server's answer. Wait in short turns: the clock counts only time in which this process ran."""
-        deadline, before = self._clock() + self._timeout_s, self._stops()
+        deadline = self._clock() + self._timeout_s
         while True:
             try:
                 return channel.recv(ANSWER_BYTES)
             except TimeoutError:
-                if self._stops() > before:
+                if self._stops():
                     raise StopHeard from None
                 if self._clock() > deadline:
                     raise
@@ -196,7 +196,7 @@ def fork_server(
     log: Path,
     env: Mapping[str, str],
     clock: Callable[[], float],
-    stops: Callable[[], int] = lambda: 0,
+    stops: Callable[[], bool] = lambda: False,
 ) -> Iterator[ForkServer]:
     """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
     prctl = ctypes.CDLL(None).prctl

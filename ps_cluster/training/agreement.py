@@ -166,8 +166,10 @@ def _without_folder(text: str) -> str:
 
     Data of a user's own have the name of their form before the path: "image_folder:/home/ada/pets".
     """
-    form, _, path = text.rpartition(":") if not os.path.isabs(text) else ("", "", text)
-    return text if not os.path.isabs(path) else f"{form}:" * bool(form) + os.path.basename(path.rstrip("/"))
+    form, separator, path = text.partition(":")
+    if not form.isidentifier() or path.startswith("//"):  # no form, as in /home/ada/mine.py:load
+        form, separator, path = "", "", text
+    return f"{form}{separator}{os.path.basename(path.rstrip('/'))}" if os.path.isabs(path) else text
 
 
 def _short(text: str) -> str:

@@ -139,7 +139,7 @@ class Chief:
                 if self._look("training"):
                     return  # updates may be missing; the proof then names the first
             self._work.ends = True
-            self._finish_steps_under_way()
+            self._finish_steps_under_way(drain)
 
     def _look(self, phase: str) -> bool:
         """Read the ledger, or wait for a look that takes long; raises their error, or that of a worker.
@@ -185,7 +185,7 @@ class Chief:
         """Schedule a dispatch of `what` (step ids, or the version to reach). It carries the time, for the ledger."""
         self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
-    def _finish_steps_under_way(self) -> None:
+    def _finish_steps_under_way(self, drain: Drain) -> None:
         clock = AwakeClock()
         applied, moved = -1, clock()
         limit_s = max(DRAIN_TIMEOUT_S, self._progress.longest_wait_seconds)
@@ -198,7 +198,7 @@ class Chief:
                 line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 if self._silent_after_s < math.inf:  # nobody else would save what is done; the others are done again
                     self._progress.leaves = True
-                    return say(f"{line}: they are left for the next leader")
+                    return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
                 raise TimeoutError(line)
             time.sleep(POLL_S)
             if self._look("draining"):

@@ -140,7 +140,8 @@ def steps_function(
       repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
         some per cent. Where pushes leave something out, all ask: TensorFlow too hands out what a dead worker had, and a
-        push that is refused would take along what earlier ones have left out.
+        push that is refused would take along what earlier ones have left out. (A step that some slices lack is pushed to
+        all of them all the same.)
     """
     computation = TimedComputation(compute, config, store)
 

@@ -83,7 +83,7 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
     assert (config.mode.name, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
 
 
-def test_the_ideal_of_an_arm_with_workers_of_its_own_counts_those(monkeypatch):
+def test_the_ideal_of_an_arm_with_workers_of_its_own_counts_those():
     arm = replace(arms.SYNC, name="sync_four", values={"mode.name": "sync", "cluster.workers": 4})
     _, slow = arms.with_straggler([arm], "2:5x", workers=3)
     assert slow.ideal == pytest.approx(3.2 / 4)

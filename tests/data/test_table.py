@@ -126,9 +126,21 @@ def test_other_signs_between_columns_are_found(table, sign):
 @pytest.mark.parametrize("sign", [";", "\t"])
 def test_a_decimal_comma_is_one_where_commas_do_not_separate(table, sign):
     text = "size,price\n1.0,10.5\n2.25,20\n-3.5,1000.25\n".replace(",", sign).replace(".", ",")
-    dataset, _ = packed(table(text, text), target="price")
+    dataset, told = packed(table(text, text), target="price")
+    assert "'train.csv' and 'test.csv': numbers are read with decimal commas" in told
     assert (dataset.spec.objective, dataset.target("train").tolist()) == ("regression", [10.5, 20.0, 1000.25])
     assert dataset.encoding().numbers[0].mean == pytest.approx((1 + 2.25 - 3.5) / 3)
+
+
+@pytest.mark.parametrize("cells", ["1,2;10.5", "1,234;10", "a,b;10.5"])
+def test_a_comma_in_a_cell_of_a_file_with_decimal_points_or_thousands_is_none(table, cells):
+    dataset, _ = packed(table("tags;price\n" + f"{cells}\n{cells}\n{cells}\nx;3.25\n", None), target="price")
+    assert dataset.spec.objective == "regression" and dataset.encoding().categories[0].name == "tags"
+
+
+def test_large_whole_numbers_may_be_predicted(table):
+    rows = "".join(f"{row},{(2 * row - 19) * 10**15}\n" for row in range(20))
+    assert packed(table("a,b\n" + rows, None), target="b", objective="regression")[0].spec.objective == "regression"
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

@@ -240,7 +240,7 @@ def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(lau
     finally:
         stop.cancel()
     assert time.monotonic() - began < 30, "it was waited for"
-    assert launch.errors == ["Error: stopped at once, while processes were being started"]
+    assert launch.errors == ["Error: stopped at once, before training began"]
     assert launch.summary["outcome"] == "stopped"
 
 

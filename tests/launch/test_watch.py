@@ -179,6 +179,18 @@ def fall_silent_for_good(machine):
     machine.unkillable.add(STUCK)
 
 
+def test_a_wait_for_a_process_is_ended_by_requests_that_stop_the_run_at_once_and_not_by_a_first_one(watch):
+    seen = []
+
+    def ask(machine):
+        requests = watch.watch._requests
+        for requests.count in (1, 2, 0):
+            seen.append(watch.watch.stops_at_once)
+
+    assert watch(at={20: ask}).outcome == "completed"
+    assert seen == [False, True, False]
+
+
 def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(watch):
     assert watch(at={20: fall_silent}).outcome == "completed"
     (stacks, kill) = watch.machine.signals

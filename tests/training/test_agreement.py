@@ -105,6 +105,9 @@ def test_the_same_data_of_a_user_in_another_folder_are_no_difference(tmp_path):
     assert agreement(here).difference(agreement(there), at="worker-1") is None
     assert text_of(names[0]) == text_of(names[1]) == "image_folder:pets"
     assert text_of("/x/mine.py:load") == "mine.py:load" and text_of("sgd") == "sgd"
+    assert (
+        text_of("table:/home/ada/2024:05/houses.csv") == "table:houses.csv" and text_of("https://h/x") == "https://h/x"
+    )
 
 
 def test_other_code_of_a_user_in_a_file_of_the_same_name_is_a_difference(toy):

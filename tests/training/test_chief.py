@@ -66,6 +66,7 @@ class Session:
 def run(look, **options):
     """Return dispatcher, session, and the loop's thread and stop; `look(dispatcher, session)` is called at each look."""
     dispatcher, drain = Dispatcher(), threading.Event()
+    drain.for_good = False
     session = Session(dispatcher, lambda: look(dispatcher, session))
     chief = Chief(CONFIG, session, dispatcher, **options)
     thread = threading.Thread(target=chief.run, args=[drain], daemon=True)

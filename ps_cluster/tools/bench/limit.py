@@ -56,7 +56,7 @@ def measure(root: Path) -> float:
 
 def compute_on_a_core(root: Path, part: int) -> None:
     """Compute one part of a run's steps on the core of this number; print READY, wait for a line, print examples/s."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores, parts = sorted(os.sched_getaffinity(0)), allowance().threads
     os.sched_setaffinity(0, [cores[part]])
     import_tensorflow()
     from ps_cluster.training.session import make_network
@@ -69,7 +69,7 @@ def compute_on_a_core(root: Path, part: int) -> None:
     steps = several(TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples))
     weights, statistics = tf.cast(tf.constant(start.weights), config.wire), tf.constant(start.statistics)
 
-    count = max(STEPS_PER_CALL, config.total_steps(dataset.train_examples) // allowance().threads)
+    count = max(STEPS_PER_CALL, config.total_steps(dataset.train_examples) // parts)
     firsts = range(part * count, (part + 1) * count - STEPS_PER_CALL + 1, STEPS_PER_CALL)
     steps(tf.constant(firsts[0], tf.int64), weights, statistics).numpy()
     sys.stdout.buffer.write(READY)
