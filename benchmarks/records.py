@@ -127,7 +127,7 @@ def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Col
     """Return the record of the command that runs now, and write it where there is an `output`."""
     here = machine.describe()
     record = Record(
-        command=_without_paths(f"python -m benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]),
+        command=_without_paths("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]),
         commit=here.pop("commit") or "unknown",
         date=time.strftime("%Y-%m-%d"),
         machine=here,
