@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from ps_cluster.config.modes import ON_DEATH, Task
+from ps_cluster.system.network import RunNetwork
 from ps_cluster.tools.chaos.chaos_run import ChaosBounds, Interrupted, Runner
 from ps_cluster.tools.chaos.disturbed_runs import HostedRun, placed
-from ps_cluster.tools.chaos.hosts import NotAllowed
+from ps_cluster.tools.chaos.hosts import Host, NotAllowed
 from ps_cluster.tools.chaos.kind import (
     ChaosFailed,
     FaultKind,
@@ -130,8 +131,8 @@ def test_a_victim_that_ends_by_itself_just_then_ends_no_experiment():
 
 @pytest.mark.parametrize(("hosts", "reason"), [(2, "it needs workers on two hosts"), (3, None)])
 def test_a_host_vanishes_only_where_workers_are_left(hosts, reason):
-    machines, tasks = [f"host-{number}" for number in range(hosts)], ChaosSettings().topology
-    run = HostedRun.__new__(HostedRun)
+    machines = [Host(f"host-{number}", "", None, number, RunNetwork(()), RunNetwork(())) for number in range(hosts)]
+    run, tasks = HostedRun.__new__(HostedRun), ChaosSettings().topology
     run.places = placed(tasks, machines)
     assert FAULTS["host vanishes"].why_not(run) == reason
 

@@ -33,7 +33,7 @@ class HostVanishes(FaultKind):
 
     def why_not(self, run: Run) -> str | None:
         assert isinstance(run, HostedRun)
-        with_workers = {place for task, place in run.places.items() if task.type == WORKER}
+        with_workers = {place.name for task, place in run.places.items() if task.type == WORKER}
         return None if len(with_workers) > 1 else "it needs workers on two hosts"
 
     def inject(self, scene: Scene) -> Injection:
