@@ -25,7 +25,7 @@ from ps_cluster.data.packed import PackedDataset, fields_of, file_name
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.writing import write_whole
+from ps_cluster.files.writing import open_to_write, write_whole
 from ps_cluster.files.yaml_files import parse_yaml
 from ps_cluster.launch import topology as memory
 from ps_cluster.launch.launcher import run_local
@@ -226,7 +226,7 @@ def _write_into_workspace(file: Path, content: bytes) -> None:
     except OSError:
         if not file.is_file():
             raise
-        with file.open("r+b") as there:
+        with os.fdopen(open_to_write(file, os.O_WRONLY), "wb", buffering=0) as there:
             there.write(content)
             there.truncate()
 

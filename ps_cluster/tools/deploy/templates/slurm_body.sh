@@ -78,29 +78,40 @@ keep() { # NUMBER
         step=""
         [ "$code" != 0 ] || break
         echo "$kind-$index has ended with exit code $code"
-        if [ "$code" = 2 ]; then kill -USR1 "$$"; fi
         case $code in 2 | 3) break ;; esac
+        [ ! -e "$refused" ] || break
         if ((++tries > restarts)); then break; fi
         [ -n "$stopping" ] || sleep 1
     done
     rm -f "$process"
+    if [ "$code" = 2 ] && [ "$1" != 0 ]; then end_leader; fi
     exit "$code"
 }
 
-pids=() stopping="" refused=""
+# End the job, because a task refuses its input or its port: it never comes, and the others would wait for it in vain.
+end_leader() {
+    : > "$refused"
+    local leader
+    for _ in {1..100}; do # the leader's step may be just starting
+        if read -r leader 2>/dev/null < "$leader_process" && kill -TERM "$leader" 2>/dev/null; then return; fi
+        sleep 0.1
+    done
+}
+
+pids=() stopping=""
+refused=$logs/refused leader_process=$logs/${tasks[0]/:/-}.pid
+rm -f "$refused" "$leader_process"
 # Slurm says in time that it takes the nodes. The leader drains into a snapshot: for that it needs the others.
 trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
-# A task that refuses its input or its port never comes, and the others would wait for it in vain.
-trap 'refused=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' USR1
 for number in "${!tasks[@]}"; do
     keep "$number" &
     pids+=("$!")
 done
-[ -z "$stopping$refused" ] || kill -TERM "${pids[0]}" 2>/dev/null
+[ -z "$stopping" ] || kill -TERM "${pids[0]}" 2>/dev/null
 
 wait_for "${pids[0]}"
 code=$?
-[ -z "$refused" ] || code=2
+[ ! -e "$refused" ] || code=2
 if [ "$code" = 0 ] && [ -z "$stopping" ]; then
     if [ "${tasks[-1]}" = evaluator:0 ]; then
         wait_for "${pids[-1]}"
