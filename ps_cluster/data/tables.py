@@ -579,9 +579,8 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, objective: str) ->
             raise Malformed(
                 f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
             )
-    is_integer = not is_text and pyarrow.types.is_integer(kind)
     if objective == "auto":
-        train = found["train"]
+        train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WHOLE_CLASSES
         objective = "classification" if is_text or few_whole else "regression"
     if objective == "classification":
