@@ -1,5 +1,8 @@
 """Runs that are disturbed: where tasks are, when they start again, and what is unsaved; without any training."""
 
+import os
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -14,10 +17,12 @@ from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.tools.chaos.disturbed_runs import Restarter, TrainingRun, placed, unsaved_seconds
+from ps_cluster.tools.chaos import disturbed_runs
+from ps_cluster.tools.chaos.disturbed_runs import OF_RUN, Restarter, TrainingRun, placed, unsaved_seconds
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.verdict import Evidence, complaints_of_hosted, make_report, print_report
+from tests.helpers.processes import wait_until
 
 WORKER, CHIEF = Task("worker", 0), Task("chief", 0)
 
@@ -209,3 +214,26 @@ def test_the_run_is_of_this_package_whatever_is_in_the_current_folder(tmp_path, 
     finally:
         run.stop()
     assert run.exit_code == 2 and "--workers" in run.last_line
+
+
+def test_a_process_of_the_run_is_left_behind_and_a_shell_that_somebody_opened_in_its_folder_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(disturbed_runs, "GONE_S", 0.0)
+    run = TrainingRun(tmp_path / "run", tmp_path / "output", ["--workers", "none"], tools=tmp_path)
+    wait_until(lambda: run.exit_code is not None)
+    (folder := run.files.root / "logs").mkdir(parents=True)
+    command = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(60)"]
+    own, others = dict(os.environ) | {OF_RUN: str(run.files.root)}, dict(os.environ) | {OF_RUN: str(tmp_path)}
+    started = [
+        subprocess.Popen([*command, str(run.files.root)], cwd=folder, env=env, stdout=subprocess.PIPE)
+        for env in (own, others, None)
+    ]
+    try:
+        for process in started:
+            process.stdout.readline()  # it has its environment
+        assert run.left_behind() == [f"pid {started[0].pid}"]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()

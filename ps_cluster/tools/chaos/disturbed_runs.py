@@ -30,13 +30,14 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import CALLER_PID, belongs, die_with_parent, state_of
+from ps_cluster.system.environment import CALLER_PID, die_with_parent, state_of
 from ps_cluster.system.supervisor import is_stopped
 from ps_cluster.tools.chaos.hosts import Host, take_mounts_of_its_own
 
 STOP_S = 20.0  # seconds from the second SIGINT to SIGKILL
 GONE_S = 10.0  # seconds from the end of a launcher to that of its last process
 FIRST_PORT = 2222
+OF_RUN = "CHAOS_RUN"  # environment variable of all processes of a disturbed run: its directory
 
 _LOOK_EVERY_S = 0.1
 
@@ -67,7 +68,8 @@ class TrainingRun:
         self.resumes = 0
         self.restarts: Counter[str] = Counter()
         self._output = output
-        self._environment = finding_this_package(without_variables(os.environ) | dict(environment or {}))
+        own = {OF_RUN: str(self.files.root), **(environment or {})}
+        self._environment = finding_this_package(without_variables(os.environ) | own)
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._start(*(("--resume",) if options is None else (*options, "--run-dir")))
 
@@ -158,8 +160,14 @@ class TrainingRun:
         return [f"pid {process.pid}" for process in left]
 
     def _processes(self) -> list[psutil.Process]:
-        every = psutil.process_iter()
-        return [process for process in every if process.pid != os.getpid() and belongs(process, self.files.root)]
+        return [process for process in psutil.process_iter() if _is_of(process, str(self.files.root))]
+
+
+def _is_of(process: psutil.Process, root: str) -> bool:
+    """Return whether a process was started by this run. A shell that somebody has opened in its folder was not."""
+    with contextlib.suppress(psutil.Error):  # it is another user's, or has ended
+        return process.environ().get(OF_RUN) == root
+    return False
 
 
 def _as_part_of_chaos() -> None:
