@@ -227,6 +227,17 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
     assert len(by_seed) > 3, "and no arm always after the same other"
 
 
+def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
+    changes = {"seeds": 1, "batches": ["same_per_worker"]}
+    own = [{"mode": "sync"}, {"mode": "sync", "set": {"optimizer.learning_rate": 0.02}}]
+    settings = SMALL | {"optimizer.rule": "adam", "optimizer.learning_rate": 0.01}
+    runs = planned_runs(read_comparison(None, changes | {"arms": own}, settings))
+    assert [(run.config.optimizer.learning_rate, run.scaled) for run in runs] == [
+        (pytest.approx(0.03), True),
+        (0.02, False),
+    ]
+
+
 def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
     settings = SMALL | {"training.steps": None, "model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}

@@ -71,9 +71,9 @@ class Comparison(BaseModel):
     """A comparison. `settings` holds the sections of a run's configuration that all runs share.
 
     `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
-    "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has no rate
-    for the mode, workers and batch, "linear" multiplies the network's own rate by examples per update / batch size
-    (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
+    "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the
+    network's recipe has a rate for the mode, workers and batch, "linear" multiplies the network's own rate by examples per
+    update / batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
     `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no training
     time.
     """
@@ -221,7 +221,8 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
     rate = config.optimizer.learning_rate
-    scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1 and rate is not None
+    is_own = "optimizer.learning_rate" in flat(arm.set) or was_found(config)
+    scaled = comparison.learning_rate == "linear" and not is_own and times != 1 and rate is not None
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
     # The batch arm is not part of it: where both give the same batch (sync), one run serves both.
