@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import click
 
 from benchmarks.records import Column, keep
-from ps_cluster.cli.command_line import OUTPUT_FILE, Whole
+from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.errors import UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
@@ -140,7 +140,7 @@ def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -
     return result, log.read_text(errors="replace")
 
 
-@click.command()
+@click.command(cls=OneLineCommand)
 @click.argument("module")
 @click.argument("tests", nargs=-1)
 @click.option("--sample", type=Whole(1, 10_000), default=30, help="Mutants out of all, by chance.")

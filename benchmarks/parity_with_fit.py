@@ -28,7 +28,7 @@ from keras import layers
 import ps_cluster
 from benchmarks.digits import all_digits
 from benchmarks.records import Column, keep, table
-from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, Whole
+from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.config import build_config, parse_assignment
 from ps_cluster.config.datasets import Contents
 from ps_cluster.errors import UserError
@@ -293,7 +293,7 @@ def run(program: Program, seed: int, settings: Mapping[str, Any]) -> float:
     return 100 * score
 
 
-@click.command()
+@click.command(cls=OneLineCommand)
 @click.option("--programs", default="", help="Only these, with commas between.")
 @click.option("--seeds", type=Whole(1, 20), default=3)
 @click.option(

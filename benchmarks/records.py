@@ -22,6 +22,7 @@ from typing import Any, Literal
 import click
 from pydantic import BaseModel, ConfigDict
 
+from ps_cluster.cli.command_line import OneLineErrors
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
@@ -73,7 +74,6 @@ class Record(BaseModel):
       commit: of the code that was measured.
       date: of the day, as 2026-01-31.
       machine: its processor, cores and libraries.
-      measures: the folders and files whose change makes this record old.
       columns: by the keys of the rows, in the order of the table.
       rows: text, a number, or a list of the numbers of all measurements, by column; "digits": of this row, if they are
         others than its columns'.
@@ -85,7 +85,6 @@ class Record(BaseModel):
     commit: str
     date: str
     machine: dict[str, Any]
-    measures: tuple[str, ...] = TRAINING
     columns: dict[str, Column]
     rows: list[dict[str, Any]]
 
@@ -102,8 +101,8 @@ class Record(BaseModel):
         ]
 
     def lines_changed_since(self) -> int | None:
-        """Return how many lines of the code that this record measures have changed since; None if git can't say."""
-        words = ("git", "diff", "--numstat", self.commit, "HEAD", "--", *self.measures)
+        """Return how many lines of the code that decides the figures have changed since; None if git can't say."""
+        words = ("git", "diff", "--numstat", self.commit, "HEAD", "--", *TRAINING)
         told = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
         if told.returncode:
             return None
@@ -175,7 +174,7 @@ def with_tables(page: str) -> str:
     return _TABLE.sub(made, page)
 
 
-@click.group()
+@click.group(cls=OneLineErrors)
 def main() -> None:
     """Make the tables of the pages from the records, and see which records are old."""
 

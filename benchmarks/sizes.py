@@ -21,6 +21,7 @@ import click
 import numpy as np
 import psutil
 
+from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.config.datasets import Contents, DataSet, ImageDataSet
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import keras
@@ -95,7 +96,7 @@ def small_cnn(examples: ExampleSpec, settings: Any) -> keras.Model:
     return keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(examples.outputs)])
 
 
-@click.command()
+@click.command(cls=OneLineCommand)
 @click.option("--steps", type=click.IntRange(1), default=60, help="Updates of each run.")
 @click.option("--folder", type=click.Path(path_type=Path), default=None, help="Where there is room; else the system's.")
 def main(steps: int, folder: Path | None) -> None:

@@ -41,28 +41,25 @@ from ps_cluster.files.yaml_files import dump_yaml
 _BY_OTHER_NAMES = ("data.dataset", "model.name")  # the arguments `data` and `model`
 
 
-def _keyword(option: str) -> str:
-    """Return "batch_size" for "--batch-size", "evaluator" for "--evaluator/--no-evaluator"."""
-    return option.partition("/")[0].removeprefix("--").replace("-", "_")
+KEYWORDS = {
+    option.partition("/")[0].removeprefix("--").replace("-", "_"): key
+    for option, key in CONFIG_OPTIONS.items()
+    if key not in _BY_OTHER_NAMES
+}
+"""Keyword → dotted key of its setting, for all options of the command `run` that are settings: "batch_size" for
+--batch-size, "evaluator" for --evaluator/--no-evaluator."""
 
 
-KEYWORDS = {_keyword(option): key for option, key in CONFIG_OPTIONS.items() if key not in _BY_OTHER_NAMES}
-"""Keyword → dotted key of its setting, for all options of the command `run` that are settings."""
-
-
-def values_of(
-    options: Mapping[str, Any], settings: Mapping[str, Any] | None, known: Iterable[str] = KEYWORDS
-) -> dict[str, Any]:
+def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return dotted key → value of keyword arguments, and under them of `settings`, as on the command line.
 
     Args:
       options: keyword → value; None counts as not given.
       settings: dotted keys or sections → values, any setting of docs/configuration.md.
-      known: the keywords that are taken.
     Raises:
       UserError: a keyword is unknown, or `settings` is no mapping.
     """
-    check_known(options, known)
+    check_known(options, KEYWORDS)
     if settings is not None and not isinstance(settings, Mapping):
         raise UserError(
             f"settings: got {one_line(repr(settings), 100)}: give a mapping, e.g. {{'optimizer.rule': 'adam'}}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from functools import partial
 from pathlib import Path
@@ -161,4 +162,4 @@ def _print_placement(root: Path) -> None:
 
         for line in placement_lines(file):
             print_line(line)
-        print_line(f"the table of the run again: {PROGRAM} runs show {root}")
+        print_line(f"the table of the run again: {PROGRAM} runs show {shlex.quote(str(root))}")

@@ -83,6 +83,11 @@ class Analysis(ABC):
         merits = ((self.merit(row), index) for index, row in enumerate(self.rows))
         return [index for _, index in sorted(one for one in merits if one[0] is not None)[:MOST_SHOWN]]
 
+    @property
+    def table_rows(self) -> list[list[str]]:
+        """The rows that the page shows, as text, each with its name first."""
+        return [[row.name, *self.cells(row)] for row in map(self.rows.__getitem__, self.shown)]
+
     @abstractmethod
     def cells(self, row: Any) -> list[str]:
         """Return a row of the table as text, without its name."""
@@ -108,9 +113,9 @@ class Analysis(ABC):
         """Return at most MISTAKES mistakes, the worst first."""
 
 
-def percent(share: float | None, digits: int = 1) -> str:
+def percent(share: float | None) -> str:
     """Return a share of 1 as text, e.g. "91.2 %"."""
-    return "–" if share is None else f"{share:.{digits}%}".replace("%", "\N{NO-BREAK SPACE}%")
+    return "–" if share is None else f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def share_of(part: float, whole: float) -> float | None:

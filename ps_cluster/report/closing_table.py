@@ -97,8 +97,8 @@ def histogram_bars(histogram: Mapping[str, int]) -> str:
     return "".join(BARS[round(n / max(sums) * (len(BARS) - 1))] if n else " " for n in sums)
 
 
-def number(value: float | None, spec: str = ",d", unit: str = "") -> str:
-    return "–" if value is None else f"{value:{spec}}{unit}"
+def number(value: float | None, spec: str = ",d") -> str:
+    return "–" if value is None else f"{value:{spec}}"
 
 
 def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
@@ -295,7 +295,9 @@ def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
         draw_results(run_dir, notify)
     except (Exception, KeyboardInterrupt) as error:
         why = one_line(str(error), 300) or type(error).__name__
-        notify(f"the results are not drawn ({why}); to try again: {PROGRAM} runs show {run_dir.root} --page")
+        notify(
+            f"the results are not drawn ({why}); to try again: {PROGRAM} runs show {shlex.quote(str(run_dir.root))} --page"
+        )
 
 
 def draw_results(run_dir: RunDir, notify: Notify) -> None:

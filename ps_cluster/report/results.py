@@ -123,7 +123,7 @@ class _ScoredRun:
         if summary.dataset_kind == "synthetic":
             yield f"Generated {unit}: no number here says anything about real data."
         if summary.outcome != "completed":
-            yield f"The run {'was stopped' if summary.outcome == 'stopped' else 'failed'}: this is what it left."
+            yield f"The run {'was stopped' if summary.outcome == 'stopped' else summary.outcome}: this is what it left."
         if self.analysis is None:
             yield "No predictions of the test set are kept, so there are only curves."
         elif self.analysis.predictions.step != summary.evaluation.step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -112,7 +113,7 @@ def listed_runs(folder: Path, notify: Callable[[str], None]) -> list[ListedRun]:
       UserError: it is no folder that can be read, or is a run itself.
     """
     if RunDir(folder).config.is_file():
-        raise UserError(f"FOLDER: got '{folder}': it is a run itself: {PROGRAM} runs show {folder}")
+        raise UserError(f"FOLDER: got '{folder}': it is a run itself: {PROGRAM} runs show {shlex.quote(str(folder))}")
     try:
         roots = [path for path in folder.iterdir() if RunDir(path).config.is_file()]
     except OSError as error:
@@ -128,9 +129,9 @@ def listed_runs(folder: Path, notify: Callable[[str], None]) -> list[ListedRun]:
     return sorted(found, key=lambda run: -run.began_at)
 
 
-def print_runs(runs: list[ListedRun], console: Console, now: float | None = None) -> None:
-    """Print a row for each run. `now`: seconds since 1970, from which ages count."""
-    now = time.time() if now is None else now
+def print_runs(runs: list[ListedRun], console: Console) -> None:
+    """Print a row for each run."""
+    now = time.time()
     unit = "images" if all(run.unit == "images" for run in runs) else "examples"
     names = dict.fromkeys(("mode", "data", "network"), {**FOLD, "ratio": 1})
     last = {"test": RIGHT, f"{unit}/s": RIGHT}

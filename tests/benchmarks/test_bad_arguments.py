@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import before_after, scaling
+from benchmarks import before_after, records, scaling, sizes
 from ps_cluster.errors import RunFailed
 from tests.helpers.data import only_named
 
@@ -28,6 +28,8 @@ from tests.helpers.data import only_named
         (scaling, "--parameters 1000", ["--parameters", "1000"]),
         (before_after, "--before . --models alexnet", ["--models", "alexnet"]),
         (before_after, "", ["--before"]),
+        (records, "age of", ["of"]),
+        (sizes, "surplus", ["surplus"]),
     ],
 )
 def test_bad_argument_is_one_line_and_exit_code_2(module, arguments, named):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from jsonschema import Draft7Validator
+from referencing import Registry
 
 from ps_cluster.config import build_config
 from ps_cluster.config.layers import known_keys
@@ -23,7 +24,9 @@ def schema_of(file) -> str:
 
 @pytest.fixture(scope="module")
 def validators():
-    return {name: Draft7Validator(json.loads(text)) for name, text in texts().items()}
+    schemas = {name: json.loads(text) for name, text in texts().items()}
+    beside = Registry().with_contents(schemas.items())  # as an editor finds one file beside the other
+    return {name: Draft7Validator(schema, registry=beside) for name, schema in schemas.items()}
 
 
 @pytest.fixture(scope="module")

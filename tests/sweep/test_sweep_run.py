@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import append_row
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
@@ -56,6 +57,7 @@ class FakeFleet:
         return None
 
     def ask_to_stop(self, job):
+        assert job in self.jobs, "a process that has ended can't be asked"
         self.asked.append(job)
 
     def end_all(self):
@@ -133,6 +135,24 @@ def test_a_trial_whose_score_at_a_rung_is_missing_is_not_judged_by_a_later_one(s
 def test_scores_that_come_after_a_trial_was_stopped_change_nothing(sweep):
     code, book, fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=3)
     assert code == 0 and states(book) == {0: "completed", 1: "pruned"} and book.ranked()[1].score == 0.05
+
+
+def test_a_trial_that_has_ended_before_its_rung_was_read_is_completed(sweep):
+    """Its last scores are read when its process is gone; none is left to be stopped."""
+    code, book, fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=10)
+    assert code == 0 and states(book) == {0: "completed", 1: "completed"} and fleet.asked == []
+
+
+def test_a_trial_that_can_not_be_started_now_has_not_failed(sweep, monkeypatch):
+    def start(fleet, job):
+        raise UserError("processes of before have not ended")
+
+    monkeypatch.setattr(FakeFleet, "start", start)
+    with pytest.raises(UserError, match="have not ended"):
+        sweep([[0.5]])
+    monkeypatch.undo()
+    code, book, _ = sweep([[0.5]])
+    assert code == 0 and states(book) == {0: "completed"}
 
 
 def test_an_interrupted_sweep_goes_on_with_the_trials_that_were_under_way(sweep):

@@ -209,21 +209,18 @@ def _output_of(arm: BenchArm, command: Sequence[str], imports: Path, folder: Pat
     """Return the stdout of `command`, which looks for modules in `imports` first. Both outputs are files in `folder`."""
     stdout, stderr = folder / "stdout", folder / "stderr"
     with stdout.open("wb") as out, stderr.open("wb") as error:
-        process = subprocess.Popen(
-            command,
-            cwd=imports,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=error,
-            preexec_fn=die_with_parent,  # else it would continue when this process is killed
-        )
-    with process:
         try:
-            code = process.wait(ARM_TIMEOUT_S)
+            code = subprocess.run(
+                command,
+                cwd=imports,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=error,
+                timeout=ARM_TIMEOUT_S,
+                preexec_fn=die_with_parent,  # else it would continue when this process is killed
+            ).returncode
         except subprocess.TimeoutExpired as late:
             raise RunFailed(f"arm {arm.name} had not ended after {ARM_TIMEOUT_S} s; its files: {folder}") from late
-        finally:
-            process.kill()
     if code:
         last = (stderr.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
         raise RunFailed(f"arm {arm.name} failed with exit code {code}: {last}; its files: {folder}")

@@ -10,6 +10,7 @@ updates, computed from the same batches. A run on hosts is judged by itself.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -80,7 +81,8 @@ def run_chaos(
             problems = [str(failure)]
         except Interrupted:
             problems = ["stopped before the end"]
-        except (OSError, psutil.Error) as error:  # a process or a file of the run that went away meanwhile
+        # A process or a file of the run that went away meanwhile, or a process that does not end.
+        except (OSError, psutil.Error, subprocess.SubprocessError) as error:
             problems = [f"the experiment itself failed: {type(error).__name__}: {one_line(str(error), 200)}"]
         report = make_report(experiment.evidence, problems)
         write_json(root / "chaos.json", report)

@@ -71,11 +71,11 @@ class Comparison(BaseModel):
     """A comparison. `settings` holds the sections of a run's configuration that all runs share.
 
     `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
-    "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the
-    network's recipe has a rate for the mode, workers and batch, "linear" multiplies the network's own rate by examples per
-    update / batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
-    `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no training
-    time.
+    "same_per_worker" gives every worker the same batch size. `learning_rate`: where neither the arm nor the network's
+    recipe has a rate for the mode, workers and batch, "linear" multiplies the network's own rate by examples per update /
+    batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint
+    every `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no
+    training time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -366,22 +366,27 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
 # compares them. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
 
 
+_OF_RUNS = "schema.json"  # beside the other, which refers to it
+
+
 def comparison_schema() -> Schema:
     """Return the schema of a comparison's file. Settings of runs stand in sections, or have dotted keys."""
     properties = schema_of(Comparison)["properties"]
     sections = sections_schema()
-    keys = [key for key, _ in leaves(sections)]
-    dotted = {key: {"$ref": f"#/properties/settings/properties/{key.replace('.', '/properties/')}"} for key in keys}
-    properties["settings"] = one_object({**sections, **dotted})
+    of_run = {
+        key: {"$ref": f"{_OF_RUNS}#/properties/{key.replace('.', '/properties/')}"}
+        for key in (*sections, *(key for key, _ in leaves(sections)))
+    }
+    properties["settings"] = one_object(of_run)
     arm = properties["arms"]["items"]["properties"]
-    arm["set"] = one_object({key: found for key, found in dotted.items() if key.count(".") == 1})
+    arm["set"] = one_object({key: found for key, found in of_run.items() if key.count(".") == 1})
     arm["mode"] = names_schema(CHOSEN["mode"], arm["mode"])
     return {"$schema": DIALECT, "title": "Comparison of ps_cluster", **one_object(properties)}
 
 
 def texts() -> dict[str, str]:
     """Return the content of each file, by its name in configs/."""
-    schemas = {"schema.json": run_schema(), "compare.schema.json": comparison_schema()}
+    schemas = {_OF_RUNS: run_schema(), "compare.schema.json": comparison_schema()}
     return {name: f"{json.dumps(schema, indent=1, ensure_ascii=False)}\n" for name, schema in schemas.items()}
 
 

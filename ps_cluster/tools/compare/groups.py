@@ -232,11 +232,8 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
     Args:
       own: dotted keys of settings that the arms of this comparison set on purpose.
     Raises:
-      UserError: something is unequal and `force` is not set, the metrics differ, there are no runs, or one run was given
-        twice.
+      UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
     """
-    if not records:
-        raise UserError("nothing to compare: give run directories of finished runs")
     roots = [record.root for record in records]
     twice = next((root for root in roots if roots.count(root) > 1), None)
     if twice is not None:

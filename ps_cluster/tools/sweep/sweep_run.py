@@ -93,18 +93,17 @@ class SweepRun:
     def _start(self, trial: Trial) -> None:
         root = self._output / TRIALS_FOLDER / f"{trial.number:04}"
         try:
-            job = Job(
-                trial.number, f"trial {trial.number}", Path(os.path.realpath(root)), self._plan.config(trial.values)
-            )
-            self._fleet.start(job)
+            config = self._plan.config(trial.values)
         except UserError as error:  # values that fit one by one, but not together
             self._fail(trial, str(error))
             return
+        job = Job(trial.number, f"trial {trial.number}", Path(os.path.realpath(root)), config)
+        self._fleet.start(job)
         self._running[trial.number] = Running(trial, job, RowTail(RunDir(job.root).evaluation, EvaluationRow))
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 
-    def _look(self, running: Running) -> None:
-        """Read the new scores of a trial, and stop one that is not among the best at a rung."""
+    def _look(self, running: Running, *, has_ended: bool = False) -> None:
+        """Read the new scores of a trial, and stop one that is not among the best at a rung, unless it has ended."""
         for row in running.scores.new_rows():
             if running.is_pruned:
                 return
@@ -117,14 +116,14 @@ class SweepRun:
             is_judged, following = stage == running.rung, running.rung * REDUCTION
             running.rung = following if is_judged and following < STAGES else None
             number = running.trial.number
-            if is_judged and self._book.report(number, running.score, stage):
+            if is_judged and self._book.report(number, running.score, stage) and not has_ended:
                 running.is_pruned = True
                 self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
                 self._fleet.ask_to_stop(running.job)
 
     def _end(self, ended: EndedJob) -> None:
         running = self._running.pop(ended.job.index)
-        self._look(running)  # scores of its last moments
+        self._look(running, has_ended=True)  # scores of its last moments
         trial, score = running.trial, running.score
         on_held_out = f"{score_text(self._plan, score)} on held-out examples"
         if running.is_pruned:

@@ -46,7 +46,8 @@ class HostVanishes(FaultKind):
         host.restore()
         run.restarter.release(lost)
         goes_on = TrainingGoesOn(began, until=scene.now())
-        return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known[task]) for task in lost)])
+        # One that has just ended, and waits to be started again, was no process.
+        return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
 class _OfTwoWorkers(FaultKind):
