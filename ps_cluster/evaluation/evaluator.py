@@ -177,9 +177,8 @@ class _Evaluator:
 
     def _sound(self) -> list[int]:
         """Return the steps of all checkpoints except those given up."""
-        folder = self._folder.checkpoints
-        present = checkpoints.steps(folder)
-        return [step for step in present if checkpoints.path_of(folder, step) not in self._passed_over]
+        present = checkpoints.by_step(self._folder.checkpoints)
+        return [step for step, path in present.items() if path not in self._passed_over]
 
     def _load(self, step: int) -> Checkpoint | None:
         """Return the checkpoint, after several attempts if need be; None if it was deleted or is given up."""
@@ -258,7 +257,7 @@ class _Evaluator:
 
     def _score_views(self, step: int) -> None:
         """Score the last checkpoint by augmented views too, if wanted. Its row is written again with both scores."""
-        is_done = any(row.step == step and row.augmented_test_accuracy for row in self._records.rows())
+        is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._wants_views(checkpoint):
             self._score(checkpoint, augmented=True)

@@ -242,7 +242,9 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
     files = [file for path in paths for file in _files(path)]
     for reader, group in groupby(files, lambda file: others.get(file.suffix.lower(), pictures)):
         some = list(group)
-        yield from (batch for batch in _bounded(reader(some, run), some) if batch.names)
+        # Other files than pictures one by one: so an error names the right one.
+        for part in [some] if reader is pictures else [[file] for file in some]:
+            yield from (batch for batch in _bounded(reader(part, run), part) if batch.names)
 
 
 def _bounded(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterator[NamedExamples]:

@@ -587,7 +587,7 @@ class EventLoop:
         try:
             snapshot = newest_for(self._cluster.slices, self._run_dir, self._notice) is not None
             if not snapshot and checkpoints.newest_first(self._run_dir.states):
-                problem = f"no state in '{self._run_dir.root}' can be read, and nothing is begun anew over them"
+                problem = f"training can't go on from any state in '{self._run_dir.root}', and nothing is begun anew over them"
         except RunFailed as error:
             problem = str(error)
         self._tell(rules.SnapshotChecked(request, snapshot, problem))

@@ -29,7 +29,7 @@ from ps_cluster.system import environment
 from ps_cluster.system.environment import die_with_launcher
 from ps_cluster.system.supervisor import how_ended
 
-WITHIN_S = 600.0  # a network that reads large files may take minutes
+WITHIN_S = 120.0  # each task builds it again, and training has to begin within `LauncherLimits.startup_s`
 WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
 
 _known: dict[tuple[str, str], NetworkFacts] = {}  # of this process: a sweep asks for each trial

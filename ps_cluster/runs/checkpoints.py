@@ -173,8 +173,7 @@ def name_of(step: int, term: int) -> str:
 
 def path_of(directory: Path, step: int) -> Path:
     """Return the checkpoint of a step: of the newest leader that has written one; that of leader 0 where there is none."""
-    present = (state.path for state in reversed(states(directory)) if state.step == step)
-    return next(present, directory / name_of(step, 0))
+    return by_step(directory).get(step, directory / name_of(step, 0))
 
 
 def states(*directories: Path) -> list[State]:
@@ -191,9 +190,14 @@ def states(*directories: Path) -> list[State]:
     return kept[::-1]
 
 
+def by_step(directory: Path) -> dict[int, Path]:
+    """Return step → the checkpoint of the newest leader that has written one, ascending; empty without such a directory."""
+    return dict(sorted((state.step, state.path) for state in states(directory)))
+
+
 def steps(directory: Path) -> list[int]:
     """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory."""
-    return sorted({state.step for state in states(directory)})
+    return list(by_step(directory))
 
 
 def _all(directory: Path) -> Iterator[State]:
@@ -212,7 +216,7 @@ def _all(directory: Path) -> Iterator[State]:
 def saved_at(directory: Path) -> float | None:
     """Return when the newest checkpoint of a directory was written, in unix seconds; None where there is none."""
     try:
-        return max((path_of(directory, step).stat().st_mtime for step in steps(directory)[-1:]), default=None)
+        return max((path.stat().st_mtime for path in list(by_step(directory).values())[-1:]), default=None)
     except (OSError, CheckpointError):  # it has just been removed
         return None
 

@@ -241,7 +241,11 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
 
 def _last_line(log: Path, start: int) -> str:
     """Return the last telling line that this process wrote to its log, cut to a readable length."""
-    with log.open("rb") as file:
+    try:
+        file = log.open("rb")
+    except OSError:  # somebody has removed it
+        return ""
+    with file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(start, size - _LOG_TAIL_BYTES))
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").split("\n")]

@@ -18,6 +18,8 @@ from PIL import Image
 from ps_cluster.cli.main import main
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
+from ps_cluster.evaluation import predict as module
+from ps_cluster.files.values import Malformed
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
 
@@ -147,6 +149,21 @@ def test_a_table_that_does_not_fit_is_refused_by_its_name(table_run, tmp_path, t
     (tmp_path / "new.csv").write_text(text)
     refused = predict(table_run, tmp_path / "new.csv")
     assert_one_line(refused.exit_code, refused.stderr, ["new.csv", says])
+
+
+def test_of_several_files_the_one_that_takes_too_much_memory_is_named(run_dir, tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", noise(1, *SHAPE))
+    np.save(tmp_path / "b.npy", noise(2, *SHAPE))
+
+    @contextlib.contextmanager
+    def of_one_picture(size_bytes):
+        if size_bytes > 1.5 * np.prod(SHAPE):
+            raise Malformed("it takes more than that")
+        yield
+
+    monkeypatch.setattr(module, "bounded_memory", of_one_picture)
+    refused = predict(run_dir, tmp_path / "a.npy", tmp_path / "b.npy")
+    assert_one_line(refused.exit_code, refused.stderr, ["b.npy", "it takes more than that"])
 
 
 def test_what_is_not_there_or_of_another_kind_is_refused_in_a_line(run_dir, table_run, tmp_path):

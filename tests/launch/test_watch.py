@@ -285,7 +285,10 @@ def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(watch):
     ending = watch(at={20: lose_the_leader})
     assert (ending.outcome, ending.exit_code) == ("failed", 1) and len(watch.machine.started_at) == 1
     run_dir = watch.machine.run_dir
-    assert f"no state in '{run_dir.root}' can be read, and nothing is begun anew over them" in ending.message
+    assert (
+        f"training can't go on from any state in '{run_dir.root}', and nothing is begun anew over them"
+        in ending.message
+    )
     assert [file.read_bytes() for file in (*run_dir.snapshots.iterdir(), run_dir.journal(0, 1))] == [
         b"damaged",
         b"rows",

@@ -121,6 +121,14 @@ def test_error_and_log_of_an_earlier_process_are_not_taken_for_those_of_this_one
     assert ended.last_line == "" and "no output" in str(ended)
 
 
+def test_the_end_of_a_task_whose_log_somebody_has_removed_is_told(spec):
+    machine = FakeMachine(ends={100: (0.0, -9)})
+    supervisor = start(machine, spec, ("worker", 0))
+    spec("worker").log.unlink()
+    (ended,) = supervisor.poll()
+    assert "ended with SIGKILL" in str(ended) and "no output" in str(ended)
+
+
 def test_bad_input_found_by_a_task_is_marked(spec):
     machine = FakeMachine(ends={100: (0.0, 2)})
     supervisor = start(machine, spec, ("chief", 0))

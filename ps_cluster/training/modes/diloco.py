@@ -187,13 +187,19 @@ class FragmentedWorker:
         self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
 
         self._feedback = [
-            ErrorFeedback(part.codec.rounded, part.length, index, of_left_out(index), name=f"{store.session}/{index}")
+            ErrorFeedback(
+                part.codec.rounded,
+                part.length,
+                training.seed ^ index,
+                of_left_out(index),
+                name=f"{store.session}/{index}",
+            )
             for index, part in enumerate(self._slices)
             if part.codec.loses
         ]
 
         def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
-            return self.own.state.scratch(f"{training.session}/{name}", shape, dtype)
+            return self.own.state.scratch(f"{store.session}/{name}", shape, dtype)
 
         self._pulled = variable("pulled", [int(self._ends[-1])])
         self._statistics = variable("statistics", [int(self._statistics_ends[-1])])

@@ -6,7 +6,6 @@ A step id is a period here: `local_steps` batches, whose numbers are step id x l
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -142,7 +141,7 @@ class LocalTraining:
         """
         self.step, self.settings, self.start, self.keep = step, config.optimizer, start, keep
         self.local_steps = config.batches_per_step
-        self.session = uuid.uuid4().hex  # another leader's training has other variables in the same worker
+        self.seed = config.training.seed
         self.kept = keep**self.local_steps  # the share of the statistics that the server keeps with each push
 
     def __call__(
