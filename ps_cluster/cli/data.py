@@ -103,8 +103,7 @@ def verify(names: tuple[str, ...]) -> None:
                 damaged.append(copy.directory.name)
                 notify(f"DAMAGED  {what}: {checked.problem}")
             else:
-                without = "" if sources.has_checksums(checked) else ": packed by an earlier version, without checksums"
-                notify(f"sound    {what}{without}")
+                notify(f"sound    {what}")
     if not found:
         print_line(f"there are no packed copies in {sources.packed_folder(cache_dir)}")
     if damaged:

@@ -216,7 +216,7 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
     return PackedDataset(
         manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes),
-        checksum=hashlib.sha256(listed.encode()).hexdigest() if listed else "",
+        checksum=hashlib.sha256(listed.encode()).hexdigest(),
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def _cells_of(copy: Copy) -> tuple[Text, Text]:
     made = Text("generated ", "yellow") if dataset.kind == "synthetic" else Text()
     origin = [Text(dataset.source)] if dataset.source else []
     examples = f"{dataset.train_examples:,} + {dataset.test_examples:,}"
-    checksum = Text(f"SHA-256 {dataset.checksum[:12]}…" if dataset.checksum else "no checksum", "dim")
+    checksum = Text(f"SHA-256 {dataset.checksum[:12]}…", "dim")
     return Text(f"{examples}\n{facts}"), Text("\n").join(
         (made + Text(form(dataset.spec), "default"), *origin, name, checksum)
     )
@@ -117,7 +117,7 @@ def _copy_as_json(copy: Copy) -> Json:
     fields = {name: {"dtype": field.dtype, "shape": list(field.shape)} for name, field in spec.inputs.items()}
     return about | {
         "damaged": None,
-        "checksum": copy.dataset.checksum or None,
+        "checksum": copy.dataset.checksum,
         "source": copy.dataset.source or None,
         "train_examples": copy.dataset.train_examples,
         "test_examples": copy.dataset.test_examples,

@@ -134,8 +134,8 @@ class Manifest(Row):
     """dataset.json of a packed folder.
 
     `weight`: how much an example counts; null if all count alike. `source`: archive or folder that it was packed from; ""
-    if there is none. `notes`: lines for a person to read. `bytes`: file name → size. `sha256`: file name → checksum; without
-    it in copies of earlier versions.
+    if there is none. `notes`: lines for a person to read. `bytes`: file name → size. `sha256`: file name → checksum, known
+    when all are written.
     """
 
     format: int

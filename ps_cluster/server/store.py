@@ -79,15 +79,16 @@ class ParameterStore:
         self.session = uuid.uuid4().hex
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
+
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
         # and leaving a critical section. So in one graph a push to a slice would wait for the push to the slice before
         # it, with its lock held. In a graph of its own for each slice they go to all at once.
-        alone = len(parts) == 1
-        self._pulls = [part.pull if alone else tf.function(part.pull, autograph=False) for part in self.slices]
-        self._pushes = [part.push if alone else tf.function(part.push, autograph=False) for part in self.slices]
-        self._exchanges = [
-            part.exchange if alone else tf.function(part.exchange, autograph=False) for part in self.slices
-        ]
+        def apart(call: Callable[..., Any]) -> Callable[..., Any]:
+            return call if len(parts) == 1 else tf.function(call, autograph=False)
+
+        self._pulls = [apart(part.pull) for part in self.slices]
+        self._pushes = [apart(part.push) for part in self.slices]
+        self._exchanges = [apart(part.exchange) for part in self.slices]
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
 
 MOST_BYTES = 2**19
-UNKNOWN = "unknown"  # of a copy without checksums
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SHOWN_CHARACTERS = 120
 _DIGEST_CHARACTERS = 16
@@ -150,7 +149,7 @@ def facts_of_data(dataset: PackedDataset) -> dict[str, str]:
         "name of the data set": _short(_without_folder(dataset.name)),
         "training examples": f"{dataset.train_examples + dataset.validation_examples:,}",
         "test examples": f"{dataset.test_examples:,}",
-        "content of the packed data (SHA-256)": dataset.checksum[:_DIGEST_CHARACTERS] or UNKNOWN,
+        "content of the packed data (SHA-256)": dataset.checksum[:_DIGEST_CHARACTERS],
     }
 
 
@@ -316,9 +315,7 @@ def _are_rows(table: np.ndarray) -> bool:
 def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
     """Raise UserError where something differs that gives step ids and slices their meaning."""
     _check_same(_work(before), _work(config))
-    data = facts_of_data(dataset)
-    was = {name: value for name, value in (found.meta.data or {}).items() if UNKNOWN not in (value, data.get(name))}
-    _check_same(was, data)
+    _check_same(found.meta.data or {}, facts_of_data(dataset))
 
 
 def _work(config: RunConfig) -> dict[str, Any]:

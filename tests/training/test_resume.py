@@ -100,10 +100,6 @@ def test_other_data_are_refused_by_their_difference(resumed, data, says):
         resumed(data=data)
 
 
-def test_data_of_which_no_checksum_is_known_are_compared_by_their_counts(resumed):
-    assert resumed(data=replace(DATA, checksum="")).step == 5
-
-
 def test_examples_that_are_held_out_of_the_same_data_are_no_other_data(resumed):
     held_out = {"evaluation.validation_examples": 100}
     meta = meta_of(build_config(None, WORK | held_out), begun=6)
