@@ -26,7 +26,7 @@ from ps_cluster.files.json_files import RowTail, read_json
 from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append, write_json, write_whole
 from ps_cluster.launch import rules, topology
-from ps_cluster.launch.rules import Action, Decisions, Ending, Event, LauncherLimits
+from ps_cluster.launch.rules import Action, Actions, Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
 from ps_cluster.report import closing_table, summary
 from ps_cluster.report.closing_table import try_to_draw_results
@@ -405,7 +405,7 @@ class LocalCluster:
 
 
 class EventLoop:
-    """The event loop. Each look polls everything once and tells it as events, in the order of `_look`.
+    """The event loop. Each look polls everything once and tells `Decisions` of it, in the order of `_look`.
 
     Attributes:
       scalings: the changes of the number of workers.
@@ -456,7 +456,7 @@ class EventLoop:
                 self._sleep(self._look_every_s)
         except StopHeard:  # processes were being started, and no look would hear of the requests
             while self._ending is None:
-                self._tell(rules.StopRequested(self._requests.exit_code))
+                self._tell(self._decisions.stop_requested, self._requests.exit_code)
         self._read_rows()
         return self._ending
 
@@ -465,10 +465,11 @@ class EventLoop:
         """True if the user's requests that no look has seen yet end the run at once, without a drain."""
         return self._decisions.stops_at_once(self._requests.count - self._requests_seen)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, decide: Callable[..., Actions], *facts: Any) -> None:
+        """Tell a method of `Decisions` what was seen, and carry out what it decides."""
         if self._ending is not None:
             return
-        for action in self._decisions.decide(event, self._clock()):
+        for action in decide(*facts, self._clock()):
             self._carry_out(action)
             if self._ending is not None:
                 return
@@ -480,46 +481,46 @@ class EventLoop:
         requests = self._requests.count
         self._read_rows()
         if exits := self._cluster.poll():
-            for event in self._ends(exits):
-                self._tell(event)
+            self._tell_ends(exits)
             self._show_tasks()
         if requests > self._requests_seen:
             self._requests_seen += 1
-            self._tell(rules.StopRequested(self._requests.exit_code))
+            self._tell(self._decisions.stop_requested, self._requests.exit_code)
         if (workers := self._scale_desk.asked()) is not None:
-            self._tell(rules.ScaleRequested(workers))
+            self._tell(self._decisions.scale_requested, workers)
         states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
-        self._tell(rules.TimePassed(self._cluster.pids, tuple(self._cluster.frozen()), states))
+        self._tell(self._decisions.time_passed, rules.Look(self._cluster.pids, tuple(self._cluster.frozen()), states))
 
     def _read_rows(self) -> None:
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._newest = row
             self._view.progress(row.model_dump())
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
-            self._tell(rules.ProgressSeen(row, workers))
+            self._tell(self._decisions.progress_seen, row, workers)
         for score in self._evaluation.new_rows():
             self._view.evaluation(score)
-            self._tell(rules.ScoreSeen())
+            self._tell(self._decisions.score_seen)
 
-    def _ends(self, exits: list[TaskExit]) -> Iterator[Event]:
+    def _tell_ends(self, exits: list[TaskExit]) -> None:
         if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:
-            yield rules.PortTaken(taken[0])
+            self._tell(self._decisions.port_taken, taken[0])
         # The leader's end first: exits of other training tasks after it need no recovery.
         for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
-            # Because of an earlier event its task may have a new process by now.
+            # Because of what was told before its task may have a new process by now.
             if self._cluster.pids.get(task_exit.task) is None:
-                yield self._end(task_exit)
+                self._tell_end(task_exit)
 
     def _is_leaders_end(self, task_exit: TaskExit) -> bool:
         return task_exit.task == self._cluster.topology.leader and task_exit.exit_code == 0
 
-    def _end(self, task_exit: TaskExit) -> Event:
-        if self._is_leaders_end(task_exit):
-            return rules.LeaderDone(training_outcome(self._run_dir))
+    def _tell_end(self, task_exit: TaskExit) -> None:
         done = task_exit.task.type == EVALUATOR and task_exit.exit_code == 0
-        if done and checkpoints.ended(self._run_dir.checkpoints):
-            return rules.EvaluatorDone()
-        return rules.TaskDied(task_exit)
+        if self._is_leaders_end(task_exit):
+            self._tell(self._decisions.leader_done, training_outcome(self._run_dir))
+        elif done and checkpoints.ended(self._run_dir.checkpoints):
+            self._tell(self._decisions.evaluator_done)
+        else:
+            self._tell(self._decisions.task_died, task_exit)
 
     # Acting.
 
@@ -574,11 +575,11 @@ class EventLoop:
             row = ScalingRow(applied=applied, train_seconds=seconds, before=before, workers=self._workers)
             self.scalings.append(row)
         self._show_tasks()
-        self._tell(rules.ClusterStarted(self._cluster.topology))
+        self._tell(self._decisions.cluster_started, self._cluster.topology)
 
     def _has_stopped(self) -> None:
         self._show_tasks()
-        self._tell(rules.Stopped())
+        self._tell(self._decisions.stopped)
 
     def _take_back(self, request: rules.RestartFromSnapshot) -> None:
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
@@ -590,7 +591,7 @@ class EventLoop:
                 problem = f"training can't go on from any state in '{self._run_dir.root}', and nothing is begun anew over them"
         except RunFailed as error:
             problem = str(error)
-        self._tell(rules.SnapshotChecked(request, snapshot, problem))
+        self._tell(self._decisions.snapshot_checked, request, snapshot, problem)
 
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())

@@ -1,4 +1,4 @@
-"""Rules of a run: what happened (events), what to do (actions), and the decisions between them. Nothing here acts or waits."""
+"""Rules of a run: from what the launcher sees to what it does (actions). Nothing here acts or waits."""
 
 from __future__ import annotations
 
@@ -113,67 +113,12 @@ STAGES: Mapping[RunStage, StageLimit] = {
 }
 
 
-# The events that the launcher sees, and the actions that it takes. `Decisions` leads from one to the other.
-
-# Events: seen by the loop (launcher.py) when it looks.
+# What the launcher sees, and the actions that it takes. `Decisions` leads from one to the other.
 
 
 @dataclass(frozen=True)
-class ProgressSeen:
-    """The leader wrote a row. `workers`: index → pid of the worker processes that run now."""
-
-    row: ProgressRow
-    workers: Mapping[int, int]
-
-
-@dataclass(frozen=True)
-class ScoreSeen:
-    """The evaluator scored a checkpoint."""
-
-
-@dataclass(frozen=True)
-class PortTaken:
-    """At least one task ended because another program has its port. Comes before the `TaskDied` of all that ended."""
-
-    first: TaskExit
-
-
-@dataclass(frozen=True)
-class LeaderDone:
-    """The leader ended with exit code 0. `outcome`: as it wrote it, "failed" if it wrote none."""
-
-    outcome: str
-
-
-@dataclass(frozen=True)
-class EvaluatorDone:
-    """The evaluator ended with exit code 0, and scored all there will be."""
-
-
-@dataclass(frozen=True)
-class TaskDied:
-    """A task ended in any other way."""
-
-    task_exit: TaskExit
-
-
-@dataclass(frozen=True)
-class StopRequested:
-    """The user asks to stop: Ctrl-C, SIGTERM or SIGHUP. `exit_code`: of a program that this signal ends at once."""
-
-    exit_code: int
-
-
-@dataclass(frozen=True)
-class ScaleRequested:
-    """The user asks for another number of workers: `ps-cluster scale`."""
-
-    workers: int
-
-
-@dataclass(frozen=True)
-class TimePassed:
-    """The end of a look.
+class Look:
+    """What the loop (launcher.py) sees of all tasks whenever it looks.
 
     Attributes:
       pids: task → pid of all that run.
@@ -185,48 +130,6 @@ class TimePassed:
     frozen: tuple[Task, ...]
     states: str
 
-
-# Events: answers to actions.
-
-
-@dataclass(frozen=True)
-class ClusterStarted:
-    """Answers `StartCluster`, `RestartTraining`, `GiveUp` and `Scale`: the tasks are now these."""
-
-    topology: ClusterTopology
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """Answers `StopTraining` and `StopAll`, which may have taken seconds."""
-
-
-@dataclass(frozen=True)
-class SnapshotChecked:
-    """Answers `RestartFromSnapshot`.
-
-    snapshot: there is a sound one to go on from. problem: why training can neither go on nor begin anew; "" for none.
-    """
-
-    request: RestartFromSnapshot
-    snapshot: bool
-    problem: str = ""
-
-
-Event = (
-    ProgressSeen
-    | ScoreSeen
-    | PortTaken
-    | LeaderDone
-    | EvaluatorDone
-    | TaskDied
-    | StopRequested
-    | ScaleRequested
-    | TimePassed
-    | ClusterStarted
-    | Stopped
-    | SnapshotChecked
-)
 
 # Actions, carried out by the loop.
 
@@ -529,35 +432,36 @@ class Decisions:
         self._evaluator_lost: str | None = None
         self._enter(RunStage.STARTING, now_s)
 
-    def decide(self, event: Event, now_s: float) -> Actions:
-        """Return the actions that follow from `event`, in their order."""
-        match event:
-            case ClusterStarted(topology):
-                self._topology = topology
-            case Stopped():
-                self._moved_at = now_s  # the time that it took counts for no stage
-            case ScoreSeen():
-                self._moved_at = now_s if self._stage is RunStage.SCORING else self._moved_at
-            case ProgressSeen():
-                return self._on_progress(event, now_s)
-            case PortTaken(first):
-                return self._on_port_taken(first)
-            case LeaderDone(outcome):
-                return self._on_leader_done(outcome, now_s)
-            case EvaluatorDone():
-                self._scored = True
-                return (self._ended(),) if self._stage is RunStage.SCORING else ()
-            case TaskDied(task_exit):
-                return self._on_death_of(task_exit, now_s)
-            case SnapshotChecked():
-                return self._on_taken_back(event, now_s)
-            case StopRequested(exit_code):
-                return self._on_stop_request(exit_code, now_s)
-            case ScaleRequested(workers):
-                return self._on_scale_request(workers)
-            case TimePassed():
-                return self._on_time(event, now_s)
+    # Answers to actions. Each method, here and below, takes the time last, and returns what follows, in its order.
+
+    def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
+        """After `StartCluster`, `RestartTraining`, `GiveUp` and `Scale` the tasks are these."""
+        self._topology = topology
         return ()
+
+    def stopped(self, now_s: float) -> Actions:
+        """`StopTraining` or `StopAll` is done, which may have taken seconds: they count for no stage."""
+        self._moved_at = now_s
+        return ()
+
+    def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
+        """`RestartFromSnapshot` has stopped all.
+
+        Args:
+          snapshot: there is a sound one to go on from.
+          problem: why training can neither go on nor begin anew; "" for none.
+        """
+        cause, delay_s = request.cause, request.delay_s
+        if problem:
+            return (Ending("failed", 1, f"{cause}; {problem}"),)
+        self._silence.forget()
+        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=snapshot)
+        self._enter(RunStage.STARTING, now_s)
+        where = "the newest snapshot" if snapshot else "the beginning"
+        tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
+        line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
+        return (Notice(CLUSTER_RESTARTED(line)),)
 
     def _enter(self, stage: RunStage, now_s: float) -> None:
         self._stage, self._moved_at = stage, now_s
@@ -572,8 +476,8 @@ class Decisions:
 
     # Training goes on, and ends.
 
-    def _on_progress(self, event: ProgressSeen, now_s: float) -> Actions:
-        row = event.row
+    def progress_seen(self, row: ProgressRow, workers: Mapping[int, int], now_s: float) -> Actions:
+        """The leader wrote a row. `workers`: index → pid of the worker processes that run now."""
         self._longest_wait_s = row.longest_wait_seconds
         actions: Actions = ()
         if self._stage is RunStage.STARTING and row.phase in BEGUN:
@@ -581,14 +485,25 @@ class Decisions:
             self._enter(RunStage.TRAINING, now_s)
             actions = self._drain(now_s) if self._draining else ()
         if self._under_way:
-            self._silence.see(row, event.workers, now_s)
+            self._silence.see(row, workers, now_s)
             if (row.applied, row.written) != self._seen or row.phase == SAVING:
                 self._seen = row.applied, row.written
                 self._most_applied = max(self._most_applied, row.applied)
                 self._moved_at = now_s
         return actions
 
-    def _on_leader_done(self, outcome: str, now_s: float) -> Actions:
+    def score_seen(self, now_s: float) -> Actions:
+        """The evaluator scored a checkpoint."""
+        self._moved_at = now_s if self._stage is RunStage.SCORING else self._moved_at
+        return ()
+
+    def evaluator_done(self, now_s: float) -> Actions:
+        """The evaluator ended with exit code 0, and scored all there will be."""
+        self._scored = True
+        return (self._ended(),) if self._stage is RunStage.SCORING else ()
+
+    def leader_done(self, outcome: str, now_s: float) -> Actions:
+        """The leader ended with exit code 0. `outcome`: as it wrote it, "failed" if it wrote none."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
@@ -607,7 +522,8 @@ class Decisions:
         """Return whether so many more requests to stop end the run without a drain."""
         return requests > 1 or requests == 1 and (self._stop_requested or not self._trained)
 
-    def _on_stop_request(self, exit_code: int, now_s: float) -> Actions:
+    def stop_requested(self, exit_code: int, now_s: float) -> Actions:
+        """The user asks to stop: Ctrl-C, SIGTERM or SIGHUP. `exit_code`: of a program that this signal ends at once."""
         again, self._stop_requested = self._stop_requested, True
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
@@ -626,7 +542,8 @@ class Decisions:
         self._enter(RunStage.DRAINING, now_s)
         return (DrainLeader(self._topology.leader),)
 
-    def _on_scale_request(self, workers: int) -> Actions:
+    def scale_requested(self, workers: int, now_s: float) -> Actions:
+        """The user asks for another number of workers: `ps-cluster scale`."""
         if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
@@ -637,7 +554,8 @@ class Decisions:
 
     # A task dies.
 
-    def _on_port_taken(self, first: TaskExit) -> Actions:
+    def port_taken(self, first: TaskExit, now_s: float) -> Actions:
+        """At least one task ended because another program has its port. Comes before `task_died` of all that ended."""
         if self._trained:
             return ()  # a death like others
         self._ports_taken += 1
@@ -652,7 +570,8 @@ class Decisions:
         """True if training tasks are meant to end: all are taken back, or training is over."""
         return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
-    def _on_death_of(self, death: TaskExit, now_s: float) -> Actions:
+    def task_died(self, death: TaskExit, now_s: float) -> Actions:
+        """A task ended in any other way than `leader_done` and `evaluator_done`."""
         task = death.task
         if task.type != EVALUATOR:
             if self._expects_ends:
@@ -669,19 +588,6 @@ class Decisions:
             return (RestartFromSnapshot(f"{death}", delay_s),)
         self._plans[task] = now_s + delay_s, RestartTask(task)
         return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
-
-    def _on_taken_back(self, event: SnapshotChecked, now_s: float) -> Actions:
-        cause, delay_s = event.request.cause, event.request.delay_s
-        if event.problem:
-            return (Ending("failed", 1, f"{cause}; {event.problem}"),)
-        self._silence.forget()
-        self._drop_plans(self._tasks(TRAINING_TYPES))
-        self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=event.snapshot)
-        self._enter(RunStage.STARTING, now_s)
-        where = "the newest snapshot" if event.snapshot else "the beginning"
-        tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
-        line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
-        return (Notice(CLUSTER_RESTARTED(line)),)
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
         if not self._on_death[task.type].dispensable:
@@ -705,13 +611,14 @@ class Decisions:
 
     # Time passes.
 
-    def _on_time(self, event: TimePassed, now_s: float) -> Actions:
+    def time_passed(self, seen: Look, now_s: float) -> Actions:
+        """All that the loop has seen was told. Do what is due."""
         due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
-        actions = [*(self._plans.pop(key)[1] for key in due), *self._end_frozen(event, now_s)]
+        actions = [*(self._plans.pop(key)[1] for key in due), *self._end_frozen(seen, now_s)]
         if self._under_way:
-            actions += self._end_silent(event, now_s)
+            actions += self._end_silent(seen, now_s)
         given_up: list[Action] = []
-        unkillable = self._unkillable(event.pids, now_s)
+        unkillable = self._unkillable(seen.pids, now_s)
         for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
             if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
                 message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
@@ -719,36 +626,36 @@ class Decisions:
         for task, pid in unkillable:
             cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
             given_up += self._give_up(task, cause, gone=False)
-        return (*actions, *(given_up or self._at_limit(event, now_s)))
+        return (*actions, *(given_up or self._at_limit(seen, now_s)))
 
-    def _end_frozen(self, event: TimePassed, now_s: float) -> Actions:
+    def _end_frozen(self, seen: Look, now_s: float) -> Actions:
         """Kill processes that were stopped (SIGSTOP) for too long, so that they can't wake up during a recovery."""
-        self._frozen_since = {task: self._frozen_since.get(task, now_s) for task in event.frozen}
+        self._frozen_since = {task: self._frozen_since.get(task, now_s) for task in seen.frozen}
         actions: list[Action] = []
         for task, since in list(self._frozen_since.items()):
             if now_s - since >= self._limits.frozen_s:
                 line = TASK_FROZEN(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it")
-                actions += (Notice(line), *self._kill(task, event, now_s))
+                actions += (Notice(line), *self._kill(task, seen, now_s))
                 del self._frozen_since[task]
         return tuple(actions)
 
-    def _end_silent(self, event: TimePassed, now_s: float) -> Actions:
+    def _end_silent(self, seen: Look, now_s: float) -> Actions:
         """Kill a worker that is silent while others go on: it is then started again, and others take its steps."""
         if (silent := self._silence.longest()) is None:
             return ()
         task = Task(WORKER, silent.worker)
-        if event.pids.get(task) != silent.pid:
+        if seen.pids.get(task) != silent.pid:
             return ()  # it ended since the last row
         self.silences.append(silent)
         line = WORKER_SILENT(
             f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
             "its stacks are in its log; ending it"
         )
-        return (WriteStacks((task,)), Notice(line), *self._kill(task, event, now_s))
+        return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
 
-    def _kill(self, task: Task, event: TimePassed, now_s: float) -> Actions:
+    def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
         """Kill a task's process, if there is one. If it outlives that, `_unkillable` returns it later."""
-        if (pid := event.pids.get(task)) is None:
+        if (pid := seen.pids.get(task)) is None:
             return ()
         self._killed_at.setdefault((task, pid), now_s)
         return (Kill(task),)
@@ -761,21 +668,21 @@ class Decisions:
             del self._killed_at[key]
         return keys
 
-    def _at_limit(self, event: TimePassed, now_s: float) -> Actions:
+    def _at_limit(self, seen: Look, now_s: float) -> Actions:
         """Return what follows when nothing moves in a stage for as long as its limit."""
         stage, leader = STAGES[self._stage], self._topology.leader
         limit_s = stage.seconds(self._limits_now)
         if now_s - self._moved_at <= limit_s:
             return ()
         what = stage.message.format(leader=leader)
-        message = f"{what} for {limit_s:.0f} s ({event.states}; logs: {self._run_dir.logs})"
+        message = f"{what} for {limit_s:.0f} s ({seen.states}; logs: {self._run_dir.logs})"
         if self._stage is RunStage.SCORING:
             return (self._unscored(message),)
         if self._stage is not RunStage.TRAINING:
             return (Ending("failed", 1, message),)
         self._moved_at = now_s  # the leader's death restarts the cluster
         notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
-        return (WriteStacks(self._topology.tasks), *self._kill(leader, event, now_s), notice)
+        return (WriteStacks(self._topology.tasks), *self._kill(leader, seen, now_s), notice)
 
     def _ended(self) -> Ending:
         """Return the end of a run of which nothing is left to do."""

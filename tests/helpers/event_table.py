@@ -1,4 +1,7 @@
-"""Tell a table of events to the launcher's rules, and note what they decide. No process, no file, no clock."""
+"""Tell a table of events to the launcher's rules, and note what they decide. No process, no file, no clock.
+
+An event is a method of `Decisions` and what it is told.
+"""
 
 from __future__ import annotations
 
@@ -58,16 +61,16 @@ class ToldRun:
         self.now = max(self.now, at_s)
         for event in events:
             if (told := event(self)) is not None:
-                self.tell(told)
+                self.tell(*told)
         self._pass_time()
 
     def _pass_time(self):
-        self.tell(ea.TimePassed(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
+        self.tell(Decisions.time_passed, ea.Look(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
 
-    def tell(self, event):
+    def tell(self, decide, *facts):
         if self.ended:
             return
-        for action in self.decisions.decide(event, self.now):
+        for action in decide(self.decisions, *facts, self.now):
             self.actions.append(action)
             self._obey(action)
             if self.ended:
@@ -91,7 +94,7 @@ class ToldRun:
             pick_port=lambda: 4000,
         )
         self.pids |= {each: next(self._pid_numbers) for each in self.topology.tasks if each.type in types}
-        self.tell(ea.ClusterStarted(self.topology))
+        self.tell(Decisions.cluster_started, self.topology)
 
     def _stop(self, types):
         self.pids = {each: pid for each, pid in self.pids.items() if each.type not in types}
@@ -114,18 +117,18 @@ class ToldRun:
                 self._absent = self.topology.absent
                 self.pids = {each: pid for each, pid in self.pids.items() if each not in stop}
                 self.pids |= {each: next(self._pid_numbers) for each in start}
-                self.tell(ea.ClusterStarted(self.topology))
+                self.tell(Decisions.cluster_started, self.topology)
             case ea.Kill(of):
                 self.frozen.discard(of)
             case ea.StopAll():
                 self._stop((*TRAINING_TYPES, "evaluator"))
-                self.tell(ea.Stopped())
+                self.tell(Decisions.stopped)
             case ea.StopTraining():
                 self._stop(TRAINING_TYPES)
-                self.tell(ea.Stopped())
+                self.tell(Decisions.stopped)
             case ea.RestartFromSnapshot():
                 self._stop(TRAINING_TYPES)
-                self.tell(ea.SnapshotChecked(action, self._snapshot))
+                self.tell(Decisions.snapshot_checked, action, self._snapshot, "")
 
 
 LOOK_EVERY_S = 0.5
@@ -158,14 +161,15 @@ def row(applied, phase="training", written=0, wait_s=0.0):
     )
 
     def event(run):
-        return ea.ProgressSeen(progress, {each.index: pid for each, pid in run.pids.items() if each.type == WORKER})
+        workers = {each.index: pid for each, pid in run.pids.items() if each.type == WORKER}
+        return Decisions.progress_seen, progress, workers
 
     return event
 
 
 def died(name, code=1, line="out of luck", **fields):
     """A task ends by itself."""
-    return lambda run: ea.TaskDied(_exit(run, name, code, line, **fields))
+    return lambda run: (Decisions.task_died, _exit(run, name, code, line, **fields))
 
 
 def freezes(name):
@@ -175,7 +179,7 @@ def freezes(name):
 
 def port_taken(name):
     """A task finds its port taken."""
-    return lambda run: ea.PortTaken(_exit(run, name, 98, "address in use"))
+    return lambda run: (Decisions.port_taken, _exit(run, name, 98, "address in use"))
 
 
 def _exit(run, name, code, line, **fields):
@@ -189,7 +193,7 @@ def leader_done(outcome="completed"):
 
     def event(run):
         run.pids.pop(run.topology.leader, None)
-        return ea.LeaderDone(outcome)
+        return Decisions.leader_done, outcome
 
     return event
 
@@ -197,24 +201,24 @@ def leader_done(outcome="completed"):
 def evaluator_done(run):
     """The evaluator ends with exit code 0."""
     run.pids.pop(task("evaluator-0"), None)
-    return ea.EvaluatorDone()
+    return (Decisions.evaluator_done,)
 
 
 def scored(_):
     """The evaluator scores a checkpoint."""
-    return ea.ScoreSeen()
+    return (Decisions.score_seen,)
 
 
 def ctrl_c(_):
     """The user presses Ctrl-C."""
-    return ea.StopRequested(130)
+    return Decisions.stop_requested, 130
 
 
 def scale_to(workers):
     """The user asks for so many workers."""
-    return lambda _: ea.ScaleRequested(workers)
+    return lambda _: (Decisions.scale_requested, workers)
 
 
 def sigterm(_):
     """Somebody sends SIGTERM to the launcher."""
-    return ea.StopRequested(143)
+    return Decisions.stop_requested, 143
