@@ -404,11 +404,6 @@ class RunConfig(Section):
         return MODES[self.mode.name]
 
     @property
-    def on_parameter_servers(self) -> bool:
-        """True if chief, parameter servers and workers are separate processes."""
-        return self.mode_kind.has_parameter_servers
-
-    @property
     def slices(self) -> int:
         """The number of slices of the parameters."""
         return self.mode_kind.slices(self)

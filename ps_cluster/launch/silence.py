@@ -76,7 +76,7 @@ class SilenceDetector:
     def __init__(self, config: RunConfig, limits: LauncherLimits, now_s: float):
         self._waits = config.mode_kind.waits
         late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
-        self._tells = config.on_parameter_servers and not late
+        self._tells = config.mode_kind.has_parameter_servers and not late
         self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far

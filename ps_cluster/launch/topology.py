@@ -311,7 +311,7 @@ def needed_bytes(config: RunConfig) -> int | None:
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
     kind = config.mode_kind
     serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.tasks)
-    if config.on_parameter_servers:
+    if config.mode_kind.has_parameter_servers:
         serving += config.slices
     else:
         worker += HOLDS_ALL_MB

@@ -176,7 +176,7 @@ def _crew(config: RunConfig) -> str:
     if WORKER not in config.mode_kind.tasks:
         return "1 process"
     workers = f"{config.cluster.workers} worker{'s' * (config.cluster.workers > 1)}"
-    return f"{workers} + {config.cluster.parameter_servers} ps" if config.on_parameter_servers else workers
+    return f"{workers} + {config.cluster.parameter_servers} ps" if config.mode_kind.has_parameter_servers else workers
 
 
 def _numbers(state: RunState) -> list[str]:

@@ -38,16 +38,12 @@ class RoundShape:
     """The number of step ids of an update, and of the gradients that it averages. All are 1 except in rounds.
 
     Attributes:
-      gradients_per_update: the fewest of an update. most_gradients: the most, where it may have more.
+      gradients_per_update: the fewest of an update. most: the most.
     """
 
     steps_per_update: int
     gradients_per_update: int
-    most_gradients: int = 0
-
-    @property
-    def most(self) -> int:
-        return max(self.gradients_per_update, self.most_gradients)
+    most: int
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def train(
     """
     start = SessionStart(config, run_dir, dataset, term=leading.term, build=build)
     start.begin(resume=resume)
-    if not config.on_parameter_servers:
+    if not config.mode_kind.has_parameter_servers:
         session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)
         Chief(config, session, LocalDispatcher()).run(drain)
         return session.end(stopped=drain.is_set())

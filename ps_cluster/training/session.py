@@ -312,14 +312,16 @@ class Session:
         ]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.on_parameter_servers:  # without them each process applies its own updates
+            if config.mode_kind.has_parameter_servers:  # without them each process applies its own updates
                 tables.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
         more = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
-        return result.model_copy(update=more | {"parameter_servers": servers if config.on_parameter_servers else []})
+        return result.model_copy(
+            update=more | {"parameter_servers": servers if config.mode_kind.has_parameter_servers else []}
+        )
 
     @property
     def _pushes(self) -> list[int]:
@@ -387,7 +389,7 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
     """
     whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
     copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
-    if config.on_parameter_servers or config.mode_kind.shares_steps:
+    if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
         copies += SERVER_COPIES  # all slices together hold the weights once
     if config.cluster.evaluator:
         copies += EVALUATOR_COPIES
@@ -432,7 +434,7 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.worker_slots for kind in _kinds(config)) else 1
     largest = -(-network.weights.length // config.slices) * 4 * rows  # snapshots are sent in float32
-    if config.on_parameter_servers and largest > MOST_SENT_BYTES:
+    if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.slices // MOST_SENT_BYTES)
         raise UserError(
             f"cluster.parameter_servers: got {config.slices}: the network has {network.weights.length:,} weights"

@@ -22,7 +22,7 @@ def run_with(tmp_path, *steps, servers=1):
     columns = dict(zip(("worker", "pid", "scheduled_time", *PHASE_COLUMNS), zip(*steps), strict=True))
     rows = rows_of(range(len(steps)), version=range(1, len(steps) + 1), **columns)
     journals = [write_journal(run_dir.journal(index, 1), rows) for index in range(servers)]
-    proof.write_updates(run_dir.updates, journals, RoundShape(1, 1), window=2**16)
+    proof.write_updates(run_dir.updates, journals, RoundShape(1, 1, 1), window=2**16)
     proof.write_applies(run_dir.applies, journals)
     return run_dir
 

@@ -9,8 +9,8 @@ from ps_cluster.runs.ledger import COUNTS, StepSet
 from ps_cluster.runs.proof import MOST_PROBLEMS, RoundShape, audit
 from tests.helpers.ledgers import rows_of, write_journal
 
-ONE, UPDATES = RoundShape(1, 1), 6
-BACKUP = RoundShape(steps_per_update=3, gradients_per_update=2)
+ONE, UPDATES = RoundShape(1, 1, 1), 6
+BACKUP = RoundShape(steps_per_update=3, gradients_per_update=2, most=2)
 
 
 class Run:
@@ -245,7 +245,7 @@ def test_a_round_that_took_a_gradient_too_many(tmp_path):
     assert "slice 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
 
 
-GRACE = RoundShape(steps_per_update=3, gradients_per_update=2, most_gradients=3)
+GRACE = RoundShape(steps_per_update=3, gradients_per_update=2, most=3)
 
 
 def graced(counts, open_ones=0):

@@ -10,7 +10,7 @@ from ps_cluster.runs.ledger import COLUMNS
 from ps_cluster.runs.proof import RoundShape
 from tests.helpers.ledgers import rows_of, write_journal
 
-ONE = RoundShape(1, 1)
+ONE = RoundShape(1, 1, 1)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_rounds_have_the_lines_of_the_gradients_that_counted(written):
     late = np.random.default_rng(0).integers(0, 3, count // 2)
     steps = np.delete(np.arange(count // 2 * 3), np.arange(count // 2) * 3 + late)
     told = []
-    rows = written(rows_of(steps), rounds=RoundShape(3, 2), on_rows=told.append)
+    rows = written(rows_of(steps), rounds=RoundShape(3, 2, 2), on_rows=told.append)
     assert (rows["step"] == steps).all()
     assert told[0] > CHUNK_ROWS - 10, "those of the first chunk were not held back"
 
@@ -144,7 +144,9 @@ def test_a_lost_step_holds_nothing_back_beyond_the_window(written, held):
 def test_a_step_that_came_too_late_for_its_round_holds_nothing_back(written, held):
     steps = [step for step in range(300) if step % 3]  # two of three gradients make an update
     rows = rows_of(steps, version=np.arange(200) // 2 + 1)
-    assert written(rows, rounds=RoundShape(steps_per_update=3, gradients_per_update=2))["step"].tolist() == steps
+    assert (
+        written(rows, rounds=RoundShape(steps_per_update=3, gradients_per_update=2, most=2))["step"].tolist() == steps
+    )
     assert max(np.cumsum(held)) <= 10, "rows in memory"
 
 

@@ -36,7 +36,7 @@ def write_run(
     run_dir = RunDir.create(root)
     write_whole(run_dir.config, config.to_yaml())
     journal = write_journal(run_dir.journal(0, 1), _rows(steps, config.examples_per_step, SIZES[dispatch]))
-    proof.write_updates(run_dir.updates, [journal], RoundShape(1, 1), window=2**16)
+    proof.write_updates(run_dir.updates, [journal], RoundShape(1, 1, 1), window=2**16)
     processes = [
         {"type": kind, "index": 0, "pid": 7, "cpu_seconds": startup_s + seconds * steps}
         for kind, seconds in CPU_OF_STEP.items()

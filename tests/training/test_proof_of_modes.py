@@ -73,7 +73,9 @@ class Trained:
         expected = ExpectedRows(
             self.config.examples_per_step, self.config.mode_kind.most_staleness(self.config), self.rates
         )
-        rounds = RoundShape(self.config.steps_per_update, self.config.gradients_per_update)
+        rounds = RoundShape(
+            self.config.steps_per_update, self.config.gradients_per_update, self.config.most_gradients_per_update
+        )
         return audit(journals, self.counts, rounds, self.scheduled, UPDATES, expected)
 
     def put(self, index, place, column, value):
@@ -155,7 +157,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path)["problems"]
     assert "has staleness 4, where 3 is the bound" in problem
-    before = ShardAudit(RoundShape(1, 1), ExpectedRows(most_staleness=3), holds_from=len(run.rows[0]))
+    before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3), holds_from=len(run.rows[0]))
     before.read(run.rows[0])
     assert not before.wrong_values, "rows of a leader with another bound"
 
@@ -175,7 +177,7 @@ def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_
     journals = [write_journal(tmp_path / "slice", run.rows[0])]
     for holds_from, holds in ((3, True), (2, False)):
         expected = ExpectedRows(rates=run.rates, holds_from=[holds_from])
-        proof = audit(journals, run.counts, RoundShape(1, 1), run.scheduled, UPDATES, expected)
+        proof = audit(journals, run.counts, RoundShape(1, 1, 1), run.scheduled, UPDATES, expected)
         assert proof["holds"] == holds, proof["problems"]
 
 
@@ -187,7 +189,7 @@ def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_othe
     one_unit = 0.1 * 2.0**-25  # of the last place of a cosine close to -1, halved as the schedule halves it
     for wrong, names in ((one_unit, []), (2e-5 * 0.1, ["learning_rate"])):
         rows["learning_rate"] = rates(steps) + wrong
-        audit_of_slice = ShardAudit(RoundShape(1, 1), ExpectedRows(rates=rates, highest_rate=0.1))
+        audit_of_slice = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(rates=rates, highest_rate=0.1))
         audit_of_slice.read(rows)
         assert list(audit_of_slice.wrong_values) == names
 
