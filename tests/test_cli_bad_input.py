@@ -126,6 +126,7 @@ CASES = [
     ("compare --config training.yaml", ["training", "None"]),
     ("chaos --minutes nan", ["--minutes", "nan"]),
     ("chaos --minutes inf", ["--minutes", "inf"]),
+    ("simulate --save-costs -", ["--save-costs", "'-'"]),
     ("simulate --link-gbps nan", ["--link-gbps", "nan"]),
     ("simulate --latency-us inf", ["--latency-us", "inf"]),
     ("compare --target-score 0", ["--target-score", "0"]),

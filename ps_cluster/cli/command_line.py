@@ -301,13 +301,16 @@ class OutputPath(click.Path):
         self._check = check
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, parameter, context)))
+        text = os.fsdecode(super().convert(value, parameter, context))
+        if text == str(STDOUT):
+            if not self.allow_dash:
+                self.fail(f"'{text}': nothing is printed here: give a path, e.g. ./{text}", parameter, context)
+            return STDOUT
         try:
-            if path != STDOUT or not self.allow_dash:
-                self._check(path)
+            self._check(Path(text))
         except Malformed as error:
-            self.fail(f"'{path}' {error}.", parameter, context)
-        return path
+            self.fail(f"'{text}' {error}.", parameter, context)
+        return Path(text)
 
 
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)

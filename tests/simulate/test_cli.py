@@ -41,6 +41,7 @@ def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
     assert pairs == [(3, 1), (3, 2), (10, 1), (10, 2)]
     assert set(found["predictions"][0]["utilisation"]) == {"worker", "ps", "ps link", "chief"}
     assert found["setting"]["latency_us"] == 50 and found["costs"]["parameters"] == 122570
+    assert json.loads(simulate("--workers", "3,10", "--ps", "1, 2", "--json", "-").stdout) == found
 
 
 def test_costs_of_another_processor_are_said_with_the_commands_that_measure_this_one(tmp_path):

@@ -6,7 +6,20 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, OneOf, Whole, command, examples, option
+from ps_cluster.cli.command_line import (
+    FOLDER,
+    OUTPUT_FILE,
+    PRINTED_FILE,
+    STDOUT,
+    CommaList,
+    Number,
+    OneOf,
+    Whole,
+    command,
+    examples,
+    option,
+    write_json_to,
+)
 from ps_cluster.cli.options import refuse_others, trusted_code
 from ps_cluster.config.modes import MODES
 from ps_cluster.report.terminal import make_console
@@ -74,7 +87,7 @@ from ps_cluster.tools.simulate.costs import known_costs
 @option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
 @option("--cores", type=Whole(1, 1024), help="Cores of the one machine; default: as many as this one has.")
 @option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
-@option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write all figures to this JSON file.")
+@option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write all figures as JSON; -: print them so.")
 @option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")
 @click.pass_context
 def simulate(context: click.Context, /, **settings: Any) -> None:
@@ -84,4 +97,8 @@ def simulate(context: click.Context, /, **settings: Any) -> None:
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check predicts the run as it was")
-    prediction.run_simulation(prediction.SimulationSettings(**settings), make_console())
+    console, file = make_console(), settings.pop("json_file")
+    console.quiet |= file == STDOUT
+    found = prediction.run_simulation(prediction.SimulationSettings(**settings), console)
+    if file:
+        write_json_to(file, found)

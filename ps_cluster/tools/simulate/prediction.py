@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -250,20 +249,17 @@ class SimulationSettings:
     one_machine: bool = False
     cores: int | None = None
     seed: int = 0
-    json_file: Path | None = None
     save_costs: Path | None = None
 
 
-def run_simulation(settings: SimulationSettings, console: Console) -> None:
-    """Simulate, print, and write the files asked for. Raises UserError for bad input."""
+def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, Any]:
+    """Simulate, print, and write the costs if asked for. Return all figures. Raises UserError for bad input."""
     costs = _costs(settings)
     if settings.save_costs:
         write_whole(settings.save_costs, dump_yaml(costs.model_dump(mode="json")))
     checked = settings.check_run
     found = _check(checked, settings.cores, costs, console) if checked else _predict(settings, costs, console)
-    result = {"costs": costs.model_dump(mode="json")} | found
-    if settings.json_file:
-        write_whole(settings.json_file, json.dumps(result, indent=1))
+    return {"costs": costs.model_dump(mode="json")} | found
 
 
 def _costs(settings: SimulationSettings) -> Costs:
