@@ -16,7 +16,7 @@ def launcher_of(root):
 def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     output = tmp_path / "out"
     slow = (*unhurried(workers=1), *SNAPSHOTS)  # a snapshot is there for some seconds, until the training ends
-    varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "grid", "--workers", 1)
+    varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "random", "--trials", 1, "--workers", 1)
     command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 75))
     sweep = start(*command)
     first = output / "trials" / "0000"
@@ -31,7 +31,7 @@ def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
         sweep.communicate()
     assert_none_left(output)
     results = json.loads((output / "results.json").read_text())
-    assert [trial["state"] for trial in results["trials"]] == ["completed", "completed"]
+    assert [trial["state"] for trial in results["trials"]] == ["completed"]
     summary = json.loads((first / "summary.json").read_text())
     assert summary["outcome"] == "completed" and summary["proof"]["holds"] and summary["updates"]["applied"] == 75
     assert summary["sessions"] >= 2
