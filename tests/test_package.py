@@ -17,6 +17,7 @@ import pytest
 from ps_cluster import __version__
 from ps_cluster.installation import to_install
 from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import FEW_EXAMPLES, small
 
 PROJECT = Path(__file__).resolve().parents[1]
 # Commands and files that a checkout alone has.
@@ -84,25 +85,20 @@ def test_the_command_tells_its_version_and_its_mistakes_from_any_folder(bin_fold
 
 
 @pytest.mark.cluster
-def test_a_training_runs_where_there_is_nothing_of_this_project(bin_folder, tmp_path):
-    options = (
-        "--dataset",
-        "synthetic",
-        "--model",
-        "mlp",
-        "--workers",
-        "1",
-        "--steps",
-        "6",
-        "--batch-size",
-        "32",
-    )
-    told = _run(bin_folder, tmp_path, "run", *options, "--no-evaluator", "--run-dir", "run")
+def test_a_training_runs_where_there_is_nothing_of_this_project_and_drops_late_gradients_of_a_backup_worker(
+    bin_folder, tmp_path
+):
+    mode = ("--mode", "sync-ps", "--backup-workers", 1, "--workers", 3, "--straggler", "2:+0.3s")
+    options = small(*mode, *FEW_EXAMPLES, "--steps", 40, "--no-evaluator", draws=True)
+    told = _run(bin_folder, tmp_path, "run", *map(str, options), "--run-dir", "run")
     assert_none_left(tmp_path)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 6
+    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 40
     assert summary["machine"]["commit"] is None, "it was the code of this checkout that ran"
     assert "ps-cluster evaluate --checkpoint-dir" in told.stdout
+    gradients = summary["gradients"]
+    assert (gradients["applied"], gradients["per_update"]) == (80, 2) and gradients["dropped"] > 0
+    assert summary["workers"][2]["updates"] < 10
 
 
 def test_an_extra_is_installed_by_the_names_of_its_packages_in_a_checkout_and_where_pip_has_installed_this(bin_folder):

@@ -1,4 +1,7 @@
-"""Modes in which workers make rounds. That their mathematics is that of one process is in tests/training."""
+"""Modes in which workers make rounds. That their mathematics is that of one process is in tests/training.
+
+The run with a backup worker, whose late gradients are dropped, is that of the installed program: tests/test_package.py.
+"""
 
 import os
 import signal
@@ -9,10 +12,8 @@ import pytest
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left, of_run
 from tests.helpers.real_cluster import (
-    FEW_EXAMPLES,
     finish,
     rows,
-    run,
     start,
     start_run,
     stop,
@@ -25,14 +26,6 @@ from tests.helpers.real_cluster import (
 )
 
 pytestmark = pytest.mark.cluster
-
-
-def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
-    slow = (*FEW_EXAMPLES, "--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
-    summary = run(tmp_path / "run", "--mode", "sync-ps", "--backup-workers", 1, *slow)
-    gradients = summary["gradients"]
-    assert (gradients["applied"], gradients["per_update"]) == (80, 2) and gradients["dropped"] > 0
-    assert summary["updates"]["applied"] == 40 and summary["workers"][2]["updates"] < 10
 
 
 def test_an_all_reduce_survives_a_frozen_machine_and_a_killed_worker_and_ctrl_c_drains(tmp_path):
