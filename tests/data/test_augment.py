@@ -220,6 +220,7 @@ def test_a_step_is_repeatable_and_differs_from_other_steps_and_seeds(seed):
 def test_a_step_is_the_same_in_another_process():
     """Its batch, and how its images are varied."""
     program = (
+        "from ps_cluster.quiet_import import import_tensorflow; import_tensorflow()\n"  # in less time than TensorFlow's own
         "from tests.data import test_augment as tests; print(*tests.drawn_ids(), tests.fingerprint(seed=3, step=5))"
     )
     command = [sys.executable, "-c", program]

@@ -225,7 +225,8 @@ def test_a_member_that_falls_silent_while_another_is_taken_in_is_cut_off_too(mem
 def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time():
     """In a process of its own, whose first connection it is."""
     code = """
-import tensorflow as tf
+from ps_cluster.quiet_import import import_tensorflow
+import_tensorflow()
 from tensorflow.python.eager import context
 from ps_cluster.training import membership as connecting
 def connect(handle, keep_s, *rest):
