@@ -4,18 +4,22 @@ Of its five parts those are left out that train as others do: a session is tests
 is started by hand in tests/end_to_end/test_cluster.py.
 """
 
+import contextlib
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import keras
 import numpy as np
 import portpicker
 import pytest
+from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from ps_cluster.cli.main import main
 from tests.helpers.digits import digits, write_as_keras
 from tests.helpers.finished_runs import ledger_rows
 from tests.helpers.real_cluster import PROJECT, pasted, summary_of
@@ -100,7 +104,14 @@ def test_three_distinct_synchronous_workers_learn_cifar10(tmp_path, data_of_kera
 
 @pytest.mark.cluster
 def test_two_tasks_with_tf_config_learn_a_part_of_mnist_each_and_leave_a_model_as_h5(tmp_path, data_of_keras):
-    told = pasted(on_free_ports(script("MNIST with TF_CONFIG", "Try it")), tmp_path, data_of_keras)
+    commands = on_free_ports(script("MNIST with TF_CONFIG", "Try it"))
+    # This process has Keras already, which `evaluate` would import again; tests/end_to_end/test_cluster.py starts one.
+    training, evaluate, export = re.split(r"^python cli\.py (?=evaluate)(.*)\n", commands, flags=re.M)
+    told = pasted(training, tmp_path, data_of_keras)
+    with contextlib.chdir(tmp_path):
+        evaluated = CliRunner().invoke(main, shlex.split(evaluate), env=data_of_keras)
+    assert evaluated.exit_code == 0, evaluated.output[-3000:]
+    pasted(export, tmp_path, data_of_keras)
     assert "60000 + 10000 examples" in told, "the digits were found where Keras keeps them"
     run_dir = tmp_path / "runs" / "digits"
     trained = json.loads((run_dir / "metrics" / "training.json").read_text())

@@ -58,7 +58,8 @@ def start_run(run_dir, *options, resume=False, env=None):
 
 def pasted(commands: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})) -> str:
     """Run commands in a folder that has cli.py; return what they print."""
-    (folder / "cli.py").symlink_to(PROJECT / "cli.py")
+    if not (folder / "cli.py").is_symlink():
+        (folder / "cli.py").symlink_to(PROJECT / "cli.py")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     process = subprocess.Popen(
         ["bash", "-ec", commands], cwd=folder, env=os.environ | {"PATH": path, **environment}, text=True,
