@@ -561,18 +561,16 @@ def test_every_column_is_in_one_of_the_tables(written):
     assert shown == {key for table in written.tables for row in table.rows for key in row}
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("rows.csv", "is not empty and holds no report"), ("comparison.yaml", "of its own")]
-)
-def test_a_report_on_finished_runs_replaces_nothing_but_another(name, told, tmp_path):
+def test_a_report_on_finished_runs_replaces_nothing_but_another(tmp_path):
     roots = write_runs(tmp_path / "runs", seeds=(0, 1), stragglers=("none",))
     folder = tmp_path / "report"
     folder.mkdir()
-    (folder / name).write_text("mine")
     words = ["compare", *map(str, roots), "--output", str(folder)]
-    ended = CliRunner().invoke(main, words)
-    assert ended.exit_code == 2 and told in ended.output and (folder / name).read_text() == "mine"
-    (folder / name).unlink()
+    for name, told in (("rows.csv", "is not empty and holds no report"), ("comparison.yaml", "of its own")):
+        (folder / name).write_text("mine")
+        ended = CliRunner().invoke(main, words)
+        assert ended.exit_code == 2 and told in ended.output and (folder / name).read_text() == "mine"
+        (folder / name).unlink()
     assert [CliRunner().invoke(main, words).exit_code for _ in range(2)] == [0, 0]
 
 
