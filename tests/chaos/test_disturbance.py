@@ -2,6 +2,7 @@
 
 import random
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,6 +136,25 @@ def test_a_host_vanishes_only_where_workers_are_left(hosts, reason):
     run, tasks = HostedRun.__new__(HostedRun), ChaosSettings().topology
     run.places = placed(tasks, machines)
     assert FAULTS["host vanishes"].why_not(run) == reason
+
+
+def test_a_host_may_vanish_while_one_of_its_workers_waits_to_be_started_again(monkeypatch):
+    """It has no process then, so whichever comes is a new one."""
+    host = Host("host-1", "", None, 1, RunNetwork(()), RunNetwork(()))
+    for name in ("vanish", "restore"):
+        monkeypatch.setattr(Host, name, lambda self: None)
+    there, waiting = WORKER, Task("worker", 2)
+    held = []
+    run = SimpleNamespace(
+        places={there: host, waiting: host},
+        running=lambda: {there: 12},
+        restarter=SimpleNamespace(hold=held.append, release=held.append),
+    )
+    scene = SimpleNamespace(
+        hosted=run, victims={there: 12}, now=lambda: 5.0, wait=lambda seconds: None, worker_back=lambda *told: told
+    )
+    injected = FAULTS["host vanishes"].inject(scene)
+    assert injected.signs[1:] == [(there, 12), (waiting, 0)] and held == [[there, waiting]] * 2
 
 
 def test_training_is_back_with_an_update_beyond_what_the_new_chief_restored():

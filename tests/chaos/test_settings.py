@@ -1,6 +1,8 @@
 """Settings of a chaos run, its options, and the plan of its faults."""
 
+import json
 import signal
+import subprocess
 from itertools import islice
 
 import pytest
@@ -10,7 +12,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.errors import UserError
-from ps_cluster.tools.chaos.chaos_run import run_chaos
+from ps_cluster.tools.chaos.chaos_run import BesideUndisturbed, run_chaos
 from ps_cluster.tools.chaos.kind import ChaosFailed
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.tasks import Signalled
@@ -166,3 +168,14 @@ def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chie
     assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
     assert all("ps" in name or "chief" in name for name in refused)
     assert FAULTS["kill worker"].whole_cluster(MODES["sync"].on_death)
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("cc", 60), FileNotFoundError("it has gone")])
+def test_there_is_a_report_where_the_experiment_itself_fails(error, tmp_path, monkeypatch):
+    def fails(experiment, faults):
+        raise error
+
+    monkeypatch.setattr(BesideUndisturbed, "carry_out", fails)
+    assert run_chaos(ChaosSettings(), tmp_path / "chaos") == 1
+    (problem,) = json.loads((tmp_path / "chaos" / "chaos.json").read_text())["problems"]
+    assert problem == f"the experiment itself failed: {type(error).__name__}: {error}"
