@@ -188,7 +188,7 @@ def write() -> None:
 
 @main.command()
 def age() -> None:
-    """Print how many lines of the code that each record measures have changed since."""
+    """Print how many lines of the code that decides the figures of each record have changed since."""
     for path in sorted(RECORDS.glob("*.json")):
         record = read(path.stem)
         lines = record.lines_changed_since()

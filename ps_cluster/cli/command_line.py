@@ -301,16 +301,16 @@ class OutputPath(click.Path):
         self._check = check
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        text = os.fsdecode(super().convert(value, parameter, context))
-        if text == str(STDOUT):
+        path = Path(os.fsdecode(super().convert(value, parameter, context)))
+        if path == STDOUT:
             if not self.allow_dash:
-                self.fail(f"'{text}': nothing is printed here: give a path, e.g. ./{text}", parameter, context)
-            return STDOUT
+                self.fail(f"'{path}': this can't be printed: give the path of a file.", parameter, context)
+            return path
         try:
-            self._check(Path(text))
+            self._check(path)
         except Malformed as error:
-            self.fail(f"'{text}' {error}.", parameter, context)
-        return Path(text)
+            self.fail(f"'{path}' {error}.", parameter, context)
+        return path
 
 
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)

@@ -10,8 +10,9 @@ import click
 
 from ps_cluster.cli.command_line import (
     FOLDER,
-    OUTPUT_FILE,
     OUTPUT_FOLDER,
+    PRINTED_FILE,
+    STDOUT,
     CommaList,
     NameOf,
     Number,
@@ -80,7 +81,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @trusted_code
 @option("--top", type=Whole(1, 2**16), default=3, help="How many classes are told of each example.")
 @option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
-@option("--output", type=OUTPUT_FILE, metavar="FILE", help="The file to write; default: standard output.")
+@option("--output", type=PRINTED_FILE, metavar="FILE", help="The file to write; default, or -: standard output.")
 @option("--skip-bad", is_flag=True, help="Go on without pictures that can't be read, and name them.")
 @option("--prompt", metavar="TEXT", help="A text to go on from, of a network for text.")
 @option("--length", type=Whole(1, 100_000), help="Most bytes that a text goes on for; default: 200.")
@@ -111,6 +112,7 @@ def predict(
     """
     if not examples and prompt is None:
         raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
+    output = None if output == STDOUT else output
     os.environ.update(for_tensorflow(os.environ))
     from ps_cluster.evaluation import predict as predicting
     from ps_cluster.evaluation.predict import WRITERS, TrainedRun

@@ -208,6 +208,8 @@ def load_pointed(file: Path) -> PackedDataset:
 def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     if manifest.format != FORMAT:
         raise Malformed(f"format {manifest.format} instead of {FORMAT}")
+    if not manifest.sha256:
+        raise Malformed("it has no checksums")
     for name in (TARGET, WEIGHT):
         if name in manifest.inputs:
             raise Malformed(f"an input is called '{name}'")

@@ -105,14 +105,17 @@ def resume_run(
             if ended and ended.outcome == "diverged":
                 raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-        if updates == updates_before and _is_complete(run_dir, config, dataset, view.notice):
+        # Fewer updates than were done are refused.
+        newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
+        if _is_complete(run_dir, config, dataset, view.notice):
             view.notice(
                 f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
                 "--resume give it more"
             )
             return 0
-        # Check before config.yaml is overwritten and before anything is started. Fewer updates than were done are refused.
-        check_journals(newest_checkpoint(config, run_dir, dataset, view.notice), run_dir, config.slices)
+        # Check before config.yaml is overwritten and before anything is started.
+        newest = newest or newest_checkpoint(config, run_dir, dataset, view.notice)
+        check_journals(newest, run_dir, config.slices)
         if updates != updates_before:
             view.notice(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "

@@ -207,7 +207,7 @@ def state_of(pid: int, root: Path, life: str | None = None) -> str:
     """
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if _lives(process, life) if life else _belongs(process, root):
+        if _lives(process, life) if life else belongs(process, root):
             return "stopped" if process.status() == psutil.STATUS_STOPPED else "running"
     return "gone"
 
@@ -233,7 +233,7 @@ def listens(pid: int, port: int) -> bool:
     return any(row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port for row in rows)
 
 
-def _belongs(process: psutil.Process, root: Path) -> bool:
+def belongs(process: psutil.Process, root: Path) -> bool:
     """Return whether a process names this run directory (resolved) or works in it."""
     with contextlib.suppress(psutil.Error):
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -224,15 +224,17 @@ def test_a_process_of_the_run_is_left_behind_and_a_shell_that_somebody_opened_in
     wait_until(lambda: run.exit_code is not None)
     (folder := run.files.root / "logs").mkdir(parents=True)
     command = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(60)"]
+    titled = f"import setproctitle; setproctitle.setproctitle('a task of --run-dir {run.files.root}'); {command[-1]}"
     own, others = dict(os.environ) | {OF_RUN: str(run.files.root)}, dict(os.environ) | {OF_RUN: str(tmp_path)}
     started = [
         subprocess.Popen([*command, str(run.files.root)], cwd=folder, env=env, stdout=subprocess.PIPE)
         for env in (own, others, None)
     ]
+    started.append(subprocess.Popen([sys.executable, "-c", titled], cwd=folder, env=own, stdout=subprocess.PIPE))
     try:
         for process in started:
             process.stdout.readline()  # it has its environment
-        assert run.left_behind() == [f"pid {started[0].pid}"]
+        assert sorted(run.left_behind()) == sorted(f"pid {started[index].pid}" for index in (0, 3))
     finally:
         for process in started:
             process.kill()

@@ -241,14 +241,16 @@ def test_a_rate_that_an_arm_sets_for_itself_is_not_scaled():
 def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
     settings = SMALL | {"training.steps": None, "model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}
+    own = {"mode": "bounded", "set": {"optimizer.learning_rate": 0.5, "mode.max_staleness": 2}}  # of no other arm
     comparison = read_comparison(
-        None, {"seeds": 1, "arms": arms("async", "sync"), "batches": ["same_per_worker"]}, settings
+        None, {"seeds": 1, "arms": [own, *arms("async", "sync")], "batches": ["same_per_worker"]}, settings
     )
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
     planned = comparison_plan._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
     methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
-    assert methods == {"async": "gap_aware", "sync": "none"}, "as of a run"
+    assert methods == {"bounded": "none", "async": "gap_aware", "sync": "none"}, "as of a run"
     found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}
     assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
-    assert (found["async"].learning_rate, found["sync"].learning_rate) == (0.1, pytest.approx(0.3))
+    rates = {mode: one.learning_rate for mode, one in found.items()}
+    assert rates == {"bounded": 0.5, "async": 0.1, "sync": pytest.approx(0.3)}

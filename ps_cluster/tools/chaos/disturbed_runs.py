@@ -30,7 +30,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import CALLER_PID, die_with_parent, state_of
+from ps_cluster.system.environment import CALLER_PID, belongs, die_with_parent, state_of
 from ps_cluster.system.supervisor import is_stopped
 from ps_cluster.tools.chaos.hosts import Host, take_mounts_of_its_own
 
@@ -160,13 +160,17 @@ class TrainingRun:
         return [f"pid {process.pid}" for process in left]
 
     def _processes(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if _is_of(process, str(self.files.root))]
+        return [process for process in psutil.process_iter() if _is_of(process, self.files.root)]
 
 
-def _is_of(process: psutil.Process, root: str) -> bool:
+def _is_of(process: psutil.Process, root: Path) -> bool:
     """Return whether a process was started by this run. A shell that somebody has opened in its folder was not."""
     with contextlib.suppress(psutil.Error):  # it is another user's, or has ended
-        return process.environ().get(OF_RUN) == root
+        environment = process.environ()
+        if OF_RUN in environment:
+            return environment[OF_RUN] == str(root)
+        # Tasks and their fork server write their title over their environment: nothing that others have is left there.
+        return "PATH" not in environment and belongs(process, root)
     return False
 
 

@@ -221,7 +221,7 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
     rate = config.optimizer.learning_rate
-    is_own = "optimizer.learning_rate" in flat(arm.set) or was_found(config)
+    is_own = flat(arm.set).get("optimizer.learning_rate") is not None or was_found(config)
     scaled = comparison.learning_rate == "linear" and not is_own and times != 1 and rate is not None
     if scaled:
         config = config.with_values({"optimizer.learning_rate": rate * times})
@@ -315,12 +315,19 @@ def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], da
     """
     if {run.config.optimizer.rule for run in runs} != {COMPILED}:
         return comparison
+    # What an arm has set for itself is no setting of the others.
+    arms = [arm.model_copy(update={"set": _without_optimizer(arm.set)}) for arm in comparison.arms]
+    runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
     stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
     complete = complete_config((stale or runs)[0].config, dataset)
     found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
     if stale:
         found["staleness.method"] = complete.staleness.method
     return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
+
+
+def _without_optimizer(own: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in own.items() if not key.startswith(("optimizer.", "staleness."))}
 
 
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:

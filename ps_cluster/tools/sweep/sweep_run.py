@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.errors import UserError
+from ps_cluster.errors import FAILED, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import RowTail
 from ps_cluster.files.yaml_files import dump_yaml
@@ -66,15 +66,17 @@ class SweepRun:
         self._sleep = sleep
         self._waiting: list[Trial] = []  # begun by an earlier command
         self._running: dict[int, Running] = {}
+        self._code = 0
         self._metric = f"validation_{OBJECTIVES[plan.dataset.spec.objective].field}"
 
     def run(self, requests: StopRequests) -> int:
         """Train until all trials are over, or until a stop is requested. Return the exit code."""
         self._waiting = self._book.begun
-        return train_at_once(
+        code = train_at_once(
             self._fleet, requests, print_line,
             start_next=self._start_next, ended=self._end, look=self._look_at_all, sleep=self._sleep,
         )  # fmt: skip
+        return code or self._code
 
     def _look_at_all(self) -> None:
         for running in self._running.values():
@@ -98,7 +100,12 @@ class SweepRun:
             self._fail(trial, str(error))
             return
         job = Job(trial.number, f"trial {trial.number}", Path(os.path.realpath(root)), config)
-        self._fleet.start(job)
+        try:
+            self._fleet.start(job)
+        except UserError as error:  # processes of before are still there, or its folder can't be read now
+            self._code = FAILED
+            print_line(f"trial {trial.number} can't be started; the same command tries it again: {error}")
+            return
         self._running[trial.number] = Running(trial, job, RowTail(RunDir(job.root).evaluation, EvaluationRow))
         print_line(f"trial {trial.number} begins: {listed(trial.values)}")
 

@@ -35,6 +35,7 @@ from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import AsynchronousSteps, SlowDown, steps_function, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
+_APART = 1_000_003  # between the seeds of two slices
 HEARD_OF = 4  # a worker that pushed within so many pushes for each worker counts for the highest speed
 
 
@@ -190,7 +191,7 @@ class FragmentedWorker:
             ErrorFeedback(
                 part.codec.rounded,
                 part.length,
-                training.seed ^ index,
+                (training.seed + _APART * index) % 2**31,
                 of_left_out(index),
                 name=f"{store.session}/{index}",
             )
