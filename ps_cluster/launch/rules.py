@@ -118,7 +118,7 @@ STAGES: Mapping[RunStage, StageLimit] = {
 
 @dataclass(frozen=True)
 class Look:
-    """What the loop (launcher.py) sees of all tasks whenever it looks.
+    """All tasks, as the launcher sees them in one look.
 
     Attributes:
       pids: task → pid of all that run.

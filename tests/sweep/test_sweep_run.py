@@ -148,7 +148,7 @@ def test_a_trial_that_can_not_be_started_now_has_not_failed(sweep, monkeypatch):
 
     def start_others(fleet, job):
         if job.index == 0:
-            raise UserError("processes of before have not ended")
+            raise UserError("an earlier process still runs")
         start(fleet, job)
 
     monkeypatch.setattr(FakeFleet, "start", start_others)

@@ -102,7 +102,7 @@ class SweepRun:
         job = Job(trial.number, f"trial {trial.number}", Path(os.path.realpath(root)), config)
         try:
             self._fleet.start(job)
-        except UserError as error:  # processes of before are still there, or its folder can't be read now
+        except UserError as error:  # an earlier process of it still runs, or its folder can't be read
             self._code = FAILED
             print_line(f"trial {trial.number} can't be started; the same command tries it again: {error}")
             return
