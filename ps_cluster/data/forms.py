@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,17 @@ from ps_cluster.config.datasets import (
 )
 from ps_cluster.data import targets, texts
 from ps_cluster.data.array_files import NAMES, form_of, is_image, open_folder, open_npz
-from ps_cluster.data.pictures import ENDINGS, Picture, PictureSettings, contents_of_pictures
+from ps_cluster.data.folders import (
+    SplitNames,
+    endings_of,
+    files_below,
+    files_in,
+    folders_in,
+    is_split,
+    not_read,
+    splits_in,
+)
+from ps_cluster.data.pictures import ENDINGS, Picture, PictureSettings, contents_of_pictures, is_picture
 from ps_cluster.data.sets import PackedImages
 from ps_cluster.data.tables import (
     BATCH_ROWS,
@@ -45,7 +55,7 @@ from ps_cluster.data.tables import (
     contents_of_tables,
     open_tables,
 )
-from ps_cluster.data.targets import TESTS, TRAIN
+from ps_cluster.data.targets import TRAIN
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.untrusted import open_regular
@@ -311,53 +321,104 @@ def _open(pictures: Any, place: int) -> BinaryIO:
 
 class ImageFolder(_PictureForm):
     name = "image_folder"
+    version = 2
     looks_for = f"a folder with {TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
 
     def recognises(self, path: Path) -> bool:
         if not os.path.isdir(path):
             return False
-        inner = path / TRAIN if os.path.isdir(path / TRAIN) else path
-        return any(next(_pictures(inner / name), None) for name in _classes(inner))
+        inner = path / _splits(path).train
+        classes = [inner / name for name in folders_in(inner)]
+        if any(is_picture(name) for folder in classes for name in files_in(folder)):
+            return True
+        # Pictures that lie deeper may be those of pages of text.
+        below = (file for folder in classes for file in files_below(folder))
+        return not _has_texts_alone(path) and any(is_picture(file.name) for file in below)
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, PictureSettings)
-        folders, note = _splits(self.path)
-        classes = _classes(folders["train"])
-        if strange := [name for name in _classes(folders.get("test", folders["train"])) if name not in classes]:
-            raise Malformed(f"the class '{strange[0]}' is in '{folders['test'].name}' and not in '{TRAIN}'")
-        splits = {split: _pictures_of(folder, classes, self.path) for split, folder in folders.items()}
-        contents = contents_of_pictures(splits, classes, settings)
-        return replace(contents, notes=(*contents.notes, *note))
+        splits = _splits(self.path)
+        train = _ClassFolders(self.path, self.path / splits.train)
+        folders = {"train": train}
+        if splits.test:
+            folders["test"] = _ClassFolders(self.path, self.path / splits.test)
+            if strange := [name for name in folders["test"].classes if name not in train.classes]:
+                raise Malformed(f"the class '{strange[0]}' is in '{splits.test}' and not in '{splits.train}'")
+        train.check_classes()
+        pictures = {split: folder.pictures(train.classes) for split, folder in folders.items()}
+        contents = contents_of_pictures(pictures, train.classes, settings)
+        notes = [note for folder in folders.values() for note in folder.notes]
+        return replace(contents, notes=(*contents.notes, *splits.notes, *notes))
 
 
-def _splits(path: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """Return split → folder, and a note about a folder that is not used."""
-    if not os.path.isdir(path / TRAIN):
-        return {"train": path}, ()
-    tests = [name for name in TESTS if os.path.isdir(path / name)]
-    folders = {"train": path / TRAIN} | {"test": path / name for name in tests[:1]}
-    unused = [f"'{name}' is not used: '{tests[0]}' has the pictures to test on" for name in tests[1:]]
-    return folders, tuple(unused)
+def _splits(path: Path) -> SplitNames:
+    """Return the names of the folders of a split, which hold those of the classes; "" if the classes are here.
+
+    A class may be called like a split: `bus`, `car` and `train`.
+    """
+    there = folders_in(path)
+    holding = [name for name in there if not any(map(is_picture, files_in(path / name)))]
+    exact = [TRAIN] if TRAIN in there and folders_in(path / TRAIN) else []
+    found = splits_in([*exact, *(name for name in holding if name not in exact)])
+    if found is None:
+        return SplitNames("")
+    return found._replace(others=tuple(name for name in there if name not in (found.train, found.test, *found.unused)))
 
 
-def _classes(folder: Path) -> list[str]:
-    """Return the sorted names of the classes."""
-    found = (entry.name for entry in os.scandir(folder) if entry.is_dir())
-    return sorted(name for name in found if not name.startswith((".", "__")))
+class _ClassFolders:
+    """The folders of a split, one for each class. A picture in a sub-folder is of the class that the sub-folder is in.
 
+    Keras's `image_dataset_from_directory` reads sub-folders so too.
+    """
 
-def _pictures(folder: Path) -> Iterator[str]:
-    return (entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(ENDINGS) and entry.is_file())
+    def __init__(self, root: Path, folder: Path):
+        """Look at all names. `root`: the folder of the data set."""
+        self._root, self._folder = root, folder
+        self.classes = folders_in(folder)
+        self._files = {name: list(files_below(folder / name)) for name in self.classes}
 
+    def check_classes(self) -> None:
+        """Raise Malformed for folders that are no classes, or have no picture."""
+        if self.classes and all(is_split(name) for name in self.classes):
+            raise Malformed(
+                f"its folders are {', '.join(self.classes)}, and none is called {TRAIN}: call the one to train on so"
+            )
+        for name, files in self._files.items():
+            inner = {file.relative_to(self._folder / name).parts[0] for file in files if is_picture(file.name)}
+            if not inner and files:
+                raise Malformed(
+                    f"the class '{name}' has no picture that can be read, but {endings_of(files)}: convert its pictures to "
+                    ".png or .jpg, or remove the class"
+                )
+            if len(self.classes) == 1 and len(inner) > 1 and not any(is_picture(one) for one in inner):
+                raise Malformed(
+                    f"there is only one class, '{name}'; if the folders in it are the classes "
+                    f"({one_line(', '.join(sorted(inner)), 200)}), give '{self._folder / name}'"
+                )
 
-def _pictures_of(folder: Path, classes: list[str], root: Path) -> list[Picture]:
-    """Return the pictures of a split with their labels, in the order of classes and names."""
-    found = []
-    for label, name in enumerate(classes):
-        place = folder / name
-        for file in sorted(_pictures(place)) if os.path.isdir(place) else ():
-            found.append(Picture(str((place / file).relative_to(root)), partial(open_regular, place / file), label))
-    return found
+    def pictures(self, classes: Sequence[str]) -> list[Picture]:
+        """Return the pictures with their labels, in the order of classes and names."""
+        return [
+            Picture(str(file.relative_to(self._root)), partial(open_regular, file), label)
+            for label, name in enumerate(classes)
+            for file in self._files.get(name, ())
+            if is_picture(file.name)
+        ]
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """Yield lines about pictures in sub-folders, and about files that are not read."""
+        files = [file for files in self._files.values() for file in files]
+        deeper = [file for file in files if is_picture(file.name) and len(file.relative_to(self._folder).parts) > 2]
+        if deeper:
+            first = deeper[0].relative_to(self._folder)
+            yield (
+                f"{len(deeper):,} of the pictures are in sub-folders; e.g. those in '{first.parent}' are of the class "
+                f"'{first.parts[0]}'"
+            )
+        yield from not_read([file for file in files if not is_picture(file.name)], self._root, "no pictures")
+        beside = [self._folder / name for name in files_in(self._folder) if is_picture(name)]
+        yield from not_read(beside, self._root, "in no folder of a class")
 
 
 # The form `table`: CSV or Parquet, in one file or in two.
@@ -405,19 +466,26 @@ class TextForm(_OwnForm):
 
         A README beside pictures makes no text of them. Any other folder is named `text:FOLDER`.
         """
-        if os.path.isdir(path):
-            files = [one.name.lower() for one in os.scandir(path) if one.is_file() and not one.name.startswith(".")]
-            return bool(files) and all(name.endswith(texts.TEXTS) for name in files)
-        return super().recognises(path)
+        return _has_texts_alone(path) if os.path.isdir(path) else super().recognises(path)
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, texts.OwnTextSettings)
         if not os.path.isdir(self.path):
             return texts.contents_of_texts(texts.read_texts(self.path.parent, [self.path]), settings)
-        paths = list(texts.files_below(self.path, settings.files))
+        below = list(files_below(self.path))
+        paths = [path for path in below if texts.fits(path, settings.files)]
         if not paths:
             raise Malformed(f"no file in it is called {' or '.join(settings.files)}: name others by data.files")
-        return texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
+        contents = texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
+        others = [path for path in below if path not in set(paths)]
+        left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; data.files names others")
+        return replace(contents, notes=(*contents.notes, *left))
+
+
+def _has_texts_alone(folder: Path) -> bool:
+    """Return whether the files at the top of a folder are texts, and there are some."""
+    names = files_in(folder)
+    return bool(names) and all(name.lower().endswith(texts.TEXTS) for name in names)
 
 
 # The form `tfds`: pictures with labels in a folder that TensorFlow Datasets has prepared.

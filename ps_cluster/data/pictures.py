@@ -21,12 +21,17 @@ from ps_cluster.files.values import Malformed, one_line
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # of names of files
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # of names of files
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 _TURNED = (5, 6, 7, 8)  # values of EXIF's orientation that exchange height and width
 _ORIENTATION = 0x0112
 _AT_ONCE = 1024  # pictures that are decoded into memory together
+
+
+def is_picture(name: str) -> bool:
+    """Return whether a file's name is that of a picture."""
+    return name.lower().endswith(ENDINGS)
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,8 @@ def _opened(file: BinaryIO) -> Image:
     most = Image.MAX_IMAGE_PIXELS or 0
     if image.width * image.height > most:
         raise Malformed(f"it has {image.width * image.height:,} pixels, more than {most:,}")
+    if image.mode == "F":  # from 0 to 1, to 255, or to anything else
+        raise Malformed("its pixels are fractions: save it with pixels from 0 to 255")
     return image
 
 

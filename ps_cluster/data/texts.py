@@ -6,9 +6,8 @@ The form of a user's own text is in forms.py, and the data set `python_source` i
 from __future__ import annotations
 
 import hashlib
-import os
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from pydantic import Field
 from ps_cluster.config.datasets import Contents, DataSettings
 from ps_cluster.config.objectives import BYTES, TARGET, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.data.folders import files_below
 from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed
 
@@ -54,14 +54,9 @@ class TextFile(NamedTuple):
     content: bytes
 
 
-def files_below(folder: Path, patterns: Sequence[str], left_out: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield the files below a folder whose names fit a pattern, sorted. Hidden ones and links to folders are left out."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
-        for name in sorted(names):
-            path = Path(place, name)
-            if any(fnmatchcase(name, pattern) for pattern in patterns) and path.is_file():
-                yield path
+def fits(path: Path, patterns: Sequence[str]) -> bool:
+    """Return whether a file's name fits one of the patterns."""
+    return path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in patterns)
 
 
 def read_texts(folder: Path, paths: Sequence[Path]) -> list[TextFile]:
@@ -141,4 +136,4 @@ def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
 def library() -> tuple[Path, list[Path]]:
     """Return the folder of Python's standard library, and its files of source."""
     folder = Path(sysconfig.get_path("stdlib"))
-    return folder, list(files_below(folder, ("*.py",), _LEFT_OUT))
+    return folder, [path for path in files_below(folder, _LEFT_OUT) if fits(path, ("*.py",))]

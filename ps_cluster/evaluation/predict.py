@@ -19,8 +19,9 @@ from rich.text import Text
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.array_files import open_npy, open_npz
+from ps_cluster.data.folders import files_below, not_read
 from ps_cluster.data.packed import PackedDataset, load_form
-from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, look_at_all
+from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, is_picture, look_at_all
 from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
@@ -239,7 +240,7 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
     """
     pictures = partial(_read_pictures, skip_bad, notify)
     others: dict[str, Reader] = {".npy": _read_arrays, ".npz": _read_arrays, **dict.fromkeys(TABLES, _read_tables)}
-    files = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in _files(path, notify)]
     for reader, group in groupby(files, lambda file: others.get(file.suffix.lower(), pictures)):
         some = list(group)
         # Other files than pictures one by one: so an error names the right one.
@@ -258,14 +259,17 @@ def _bounded(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterato
         yield batch
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, notify: Notify) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise UserError(f"there is no '{path}': give pictures, folders of pictures, .npy, .npz, .csv or .parquet files")
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    below = list(files_below(path))
+    found = sorted(file for file in below if is_picture(file.name))
     if not found:
         raise UserError(f"the folder '{path}' has no picture ({', '.join(ENDINGS)}): give one that has some")
+    for note in not_read([file for file in below if not is_picture(file.name)], path, "no pictures"):
+        notify(note)
     return found
 
 

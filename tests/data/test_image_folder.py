@@ -55,7 +55,7 @@ def test_a_folder_to_validate_on_is_tested_on(pets, name):
 
 def test_a_second_folder_to_test_on_is_told(pets):
     draw(pets / "val" / "cat" / "1.png")
-    assert "'val' is not used: 'test' has the pictures to test on" in packed(pets)[1]
+    assert "'val' is not used: 'test' has the examples to test on" in packed(pets)[1]
 
 
 def test_without_a_folder_to_test_on_a_share_of_each_class_is_held_out(pets):
@@ -170,3 +170,99 @@ def test_a_size_that_is_none_is_refused(size):
 
 def test_a_size_may_be_a_number():
     assert PictureSettings(dataset="auto", image_size=12).sides == (12, 12)
+
+
+def test_pictures_in_sub_folders_are_of_the_class_that_they_are_in(pets):
+    draw(pets / "train" / "cat" / "more" / "2023" / "1.png", colour=RED)
+    draw(pets / "train" / "cat" / ".thumbnails" / "1.png", colour=BLUE)
+    dataset, told = packed(pets)
+    means = dataset.inputs("train")["image"].mean((1, 2))
+    np.testing.assert_allclose(means, [(RED, BLUE)[label] for label in dataset.target("train")], atol=4)
+    assert dataset.train_examples == 7
+    assert "1 of the pictures are in sub-folders; e.g. those in 'cat/more/2023' are of the class 'cat'" in told
+
+
+def test_classes_whose_pictures_are_all_in_sub_folders_are_recognised(tmp_path):
+    for name in ("cat", "dog"):
+        for number in range(2):
+            draw(tmp_path / "deep" / name / "2023" / f"{number}.png")
+    assert packed(tmp_path / "deep")[0].spec.classes == ("cat", "dog")
+
+
+def test_files_that_are_no_pictures_and_pictures_of_no_class_are_told(pets):
+    for name in (
+        "train/cat/1.heic",
+        "train/dog/sub/2.heic",
+        "train/cat/notes.txt",
+        "train/dog/3",
+        "test/cat/boxes.xml",
+    ):
+        (pets / name).parent.mkdir(exist_ok=True)
+        (pets / name).touch()
+    draw(pets / "train" / "stray.png")
+    (pets / "train" / "cat" / ".DS_Store").touch()
+    (pets / "extra").mkdir()
+    told = packed(pets)[1]
+    assert "not read (no pictures): 2 .heic, 1 .txt, 1 without an ending, such as 'train/cat/1.heic'" in told
+    assert "not read (no pictures): 1 .xml, such as 'test/cat/boxes.xml'" in told
+    assert "not read (in no folder of a class): 1 .png, such as 'train/stray.png'" in told
+    assert "'extra' is not used: it is neither 'train' nor a name of a part to test on" in told
+
+
+@pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("TRAINING", "Testing"), ("training", "Val")])
+def test_folders_of_splits_are_known_in_capitals_and_by_other_names(pets, train, test):
+    (pets / "train").rename(pets / train)
+    (pets / "test").rename(pets / test)
+    dataset, _ = packed(pets)
+    assert (dataset.spec.classes, dataset.train_examples, dataset.test_examples) == (("cat", "dog"), 6, 2)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for name in ("Bus", "Train", "train"):
+        for number in range(2):
+            draw(tmp_path / "vehicles" / name / f"{number}.png")
+    assert packed(tmp_path / "vehicles")[0].spec.classes == ("Bus", "Train", "train")
+
+
+@pytest.mark.parametrize("ending", ["tif", "TIFF"])
+def test_pictures_in_tiff_are_read(pets, ending):
+    draw(pets / "train" / "cat" / f"9.{ending}", colour=RED)
+    assert packed(pets)[0].train_examples == 7
+
+
+def only_in_one_folder(pets):
+    for name in ("train", "test"):
+        (pets / name).rename(pets.parent / name)
+    (pets / "images").mkdir()
+    for name in ("cat", "dog"):
+        (pets.parent / "train" / name).rename(pets / "images" / name)
+
+
+def without_train(pets):
+    (pets / "train").rename(pets / "dev")
+
+
+def of_another_kind(pets):
+    for file in (pets / "train" / "cat").iterdir():
+        file.rename(file.with_suffix(".heic"))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (only_in_one_folder,
+         "there is only one class, 'images'; if the folders in it are the classes (cat, dog), give '{}/images'"),
+        (without_train, "its folders are dev, test, and none is called train: call the one to train on so"),
+        (of_another_kind, "the class 'cat' has no picture that can be read, but 3 .heic: convert its pictures to"),
+    ],
+)  # fmt: skip
+def test_folders_that_only_need_one_change_are_told_which(pets, change, told):
+    change(pets)
+    assert told.format(pets) in refused(pets)
+
+
+def test_a_picture_of_fractions_is_refused_not_painted_black(pets):
+    Image.fromarray(np.full((8, 6), 0.5, np.float32)).save(pets / "train" / "cat" / "9.tif")
+    assert "'train/cat/9.tif' can't be read (its pixels are fractions: save it with pixels from 0 to 255)" in refused(
+        pets
+    )

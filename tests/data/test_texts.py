@@ -11,7 +11,7 @@ from ps_cluster.cli.main import main
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import sets, sources, texts
 from ps_cluster.data.texts import TextFile, TextSettings, contents_of_texts, digest
-from tests.helpers.own_data import packed, refused
+from tests.helpers.own_data import draw, packed, refused
 
 
 def settings(**given):
@@ -88,6 +88,16 @@ def test_a_folder_is_read_by_patterns_and_hidden_files_are_not(tmp_path):
     assert b"ne.txt" in train and b"two.md" in train and b"ee.txt" not in train and b"our.py" not in train
     python, _ = packed(tmp_path / "texts", window=8, files=["*.py"])
     assert b"our.py" in python.inputs("train")["text"][:].tobytes()
+
+
+def test_files_of_a_folder_that_are_not_read_are_told(tmp_path):
+    told = packed(folder_of_texts(tmp_path / "texts"), window=8)[1]
+    assert "not read (not called *.txt or *.md; data.files names others): 1 .py, such as 'deep/four.py'" in told
+
+
+def test_pages_of_text_with_pictures_in_deeper_folders_are_text(tmp_path):
+    draw(folder_of_texts(tmp_path / "pages") / "deep" / "images" / "1.png")
+    assert packed(tmp_path / "pages", window=8)[0].spec.is_text
 
 
 def test_a_text_beside_other_files_makes_no_text_of_them(tmp_path):

@@ -75,6 +75,13 @@ def odd(pixels, name, folder, **save):
     Image.fromarray(pixels).save(folder / name, **save)
 
 
+def test_files_of_a_folder_that_are_no_pictures_are_told(run_dir, tmp_path):
+    odd(noise(24, 20), "1.png", tmp_path)
+    (tmp_path / "2.heic").touch()
+    rows, notices = told(run_dir, tmp_path)
+    assert len(rows) == 1 and "not read (no pictures): 1 .heic, such as '2.heic'" in notices
+
+
 def test_pictures_of_any_size_and_colour_are_read_in_the_order_of_their_names(run_dir, tmp_path):
     (tmp_path / "deeper").mkdir()
     grey = noise(24, 20)
@@ -85,8 +92,9 @@ def test_pictures_of_any_size_and_colour_are_read_in_the_order_of_their_names(ru
     Image.fromarray(np.stack([grey // 128 * 255] * 3, -1)).quantize(2).save(tmp_path / "5-palette.png")
     odd(grey // 128 * 255, "6-same-without-palette.png", tmp_path)
     odd(noise(333, 35, 3), "deeper/7.JPG", tmp_path, format="JPEG")
-    rows, _ = told(run_dir, tmp_path)
+    rows, notices = told(run_dir, tmp_path)
     assert [row["example"] for row in rows] == [str(file) for file in sorted(tmp_path.rglob("*.*"))]
+    assert "not read" not in notices
     found = [shares(row) for row in rows]
     assert found[0] == found[1] == found[2] == found[3] and found[4] == found[5] and found[0] != found[4]
     with Image.open(tmp_path / "1-grey.png") as picture:

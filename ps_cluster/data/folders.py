@@ -1,0 +1,111 @@
+"""Find the files of a data set in a folder, tell the folders or files of a split by their names, and say what is not read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ps_cluster.data.targets import TESTS, TRAIN
+from ps_cluster.files.values import one_line
+
+# How people call the part to train on, and the parts to test on; best first. Capitals do not matter.
+_TRAIN_NAMES = (TRAIN, "training")
+_TEST_NAMES = (TESTS[0], "testing", *TESTS[1:], "dev", "eval")
+_LEFT_BY_PROGRAMS = frozenset({"__MACOSX", "__pycache__"})
+_MOST_ENDINGS = 5  # that a note names
+
+
+def is_split(name: str) -> bool:
+    """Return whether a name is that of a part to train or to test on."""
+    return name.lower() in (*_TRAIN_NAMES, *_TEST_NAMES)
+
+
+class SplitNames(NamedTuple):
+    """The names of the parts of a data set.
+
+    Attributes:
+      test: None for none.
+      unused: further parts to test on.
+      others: what else is there.
+    """
+
+    train: str
+    test: str | None = None
+    unused: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines about what is not used."""
+        tests = (f"'{name}' is not used: '{self.test}' has the examples to test on" for name in self.unused)
+        others = (
+            f"'{name}' is not used: it is neither '{self.train}' nor a name of a part to test on"
+            for name in self.others
+        )
+        return (*tests, *others)
+
+
+def splits_in(names: Iterable[str]) -> SplitNames | None:
+    """Return which names are those of the parts of a data set; None where there is no part to train on."""
+    there = sorted(names, key=lambda name: (name != name.lower(), name))  # train before Train
+    train = _first_of(_TRAIN_NAMES, there)
+    if train is None:
+        return None
+    tests = [name for called in _TEST_NAMES for name in there if name.lower() == called]
+    return SplitNames(train, tests[0] if tests else None, tuple(tests[1:]))
+
+
+def _first_of(called: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((name for one in called for name in names if name.lower() == one), None)
+
+
+def folders_in(folder: Path) -> list[str]:
+    """Return the sorted names of the folders in a folder, without hidden ones, and those that begin as __MACOSX does."""
+    return sorted(
+        entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith((".", "__"))
+    )
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the sorted names of the files in a folder, without hidden ones."""
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
+
+
+def files_below(folder: Path, left_out: frozenset[str] = _LEFT_BY_PROGRAMS) -> Iterator[Path]:
+    """Yield the files below a folder, sorted by folder and name; hidden files and folders are left out.
+
+    A link to a folder is yielded like a file and not followed, because it may lead to a folder above.
+
+    Args:
+      left_out: names of further folders that are left out.
+    """
+    for place, folders, names in os.walk(folder):
+        inner = [name for name in folders if name not in left_out and not name.startswith(".")]
+        links = [name for name in inner if os.path.islink(os.path.join(place, name))]
+        folders[:] = sorted(set(inner).difference(links))
+        for name in sorted([*names, *links]):
+            path = Path(place, name)
+            if not name.startswith(".") and path.exists():
+                yield path
+
+
+def not_read(paths: Sequence[Path], root: Path, why: str) -> tuple[str, ...]:
+    """Return a line about files that are not read, if there are any.
+
+    Args:
+      root: the folder of the data set.
+      why: the reason in a few words, e.g. "no pictures".
+    """
+    if not paths:
+        return ()
+    return (f"not read ({why}): {endings_of(paths)}, such as '{one_line(str(paths[0].relative_to(root)), 200)}'",)
+
+
+def endings_of(paths: Sequence[Path]) -> str:
+    """Return the endings of names, the most frequent first: "3 .heic, 1 without an ending"."""
+    counts = Counter(path.suffix.lower() or "without an ending" for path in paths)
+    parts = [f"{count:,} {one_line(ending, 20)}" for ending, count in counts.most_common(_MOST_ENDINGS)]
+    return ", ".join(parts) + ", …" * (len(counts) > _MOST_ENDINGS)
