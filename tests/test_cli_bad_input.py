@@ -84,7 +84,7 @@ CASES = [
     ("run --dataset table:used --set data.objective=guess", ["data.objective", "guess"]),
     ("run --dataset table:none.csv --target price", ["dataset", "there is no '", "/none.csv'"]),
     ("run --dataset arrays:file", ["dataset", "/file'", "y_train is missing"]),
-    ("data fetch table:file", ["dataset", "the name 'file' ends in none of .csv, .parquet"]),
+    ("data fetch table:file", ["dataset", "the name 'file' ends in none of .csv, .tsv"]),
     ("run --model alexnet", ["--model", "alexnet"]),
     ("run --precision float16", ["--precision", "float16"]),
     ("run --steps 0", ["--steps", "0"]),

@@ -107,7 +107,7 @@ def predict(
 ) -> None:
     """Predict with the best model of a run.
 
-    EXAMPLES are pictures of any size, folders of pictures, arrays (.npy, .npz), or tables (.csv, .parquet) with the
+    EXAMPLES are pictures of any size, folders of pictures, arrays (.npy, .npz), or tables (.csv, .tsv, .parquet) with the
     columns of the training. A network for text goes on from the end of each file, and from --prompt.
     """
     if not examples and prompt is None:

@@ -207,7 +207,11 @@ class Form:
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file or folder has this form. Looks at names, and at the beginning of a file at most."""
-        return path.suffix.lower() in self.endings and os.path.isfile(path)
+        return path.name.lower().endswith(self.endings) and os.path.isfile(path)
+
+    def one_change(self, path: Path) -> str:
+        """Return what would give a path this form, where a single change would; "" for none. Looks as `recognises` does."""
+        return ""
 
     def dataset(self, path: Path) -> DataSet:
         """Return the data set at a path, which need not exist. `read` refuses what is damaged."""
@@ -247,8 +251,8 @@ def named_by_user(text: str, folder: Path) -> str:
 def _is_path(text: str, folder: Path) -> bool:
     if "/" in text or os.path.exists(folder / text):
         return True
-    ending = Path(text).suffix.lower()  # without one, installed forms need not be loaded
-    return bool(ending) and any(ending in form.endings for form in _all_forms())
+    name = Path(text).name.lower()  # without an ending, installed forms need not be loaded
+    return "." in name and any(name.endswith(form.endings) for form in _all_forms())
 
 
 def _all_forms() -> Iterator[Form]:
@@ -263,9 +267,11 @@ def _recognised(path: Path) -> FormPath:
     for form in _all_forms():
         if form.recognises(path):
             return FormPath(form, path)
+    shown = "docs/extending.md#your-own-data shows each"
+    if changes := [change for form in _all_forms() if (change := form.one_change(path))]:
+        raise UserError(f"dataset: '{path}' {changes[0]}; {shown.removesuffix('each')}all forms of data")
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
-    shown = "docs/extending.md#your-own-data shows each"
     raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. {shown}")
 
 

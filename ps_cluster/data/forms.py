@@ -7,6 +7,7 @@ import io
 import json
 import mmap
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,17 +45,16 @@ from ps_cluster.data.folders import (
 )
 from ps_cluster.data.pictures import ENDINGS, Picture, PictureSettings, contents_of_pictures, is_picture
 from ps_cluster.data.sets import PackedImages
-from ps_cluster.data.tables import (
+from ps_cluster.data.table_files import (
     BATCH_ROWS,
     TABLES,
     ArrowTable,
-    CsvTable,
-    TableSettings,
     Types,
     arrow_errors,
-    contents_of_tables,
+    ending_of,
     open_tables,
 )
+from ps_cluster.data.tables import TableSettings, contents_of_tables
 from ps_cluster.data.targets import TRAIN
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
@@ -319,6 +319,9 @@ def _open(pictures: Any, place: int) -> BinaryIO:
 # The form `image_folder`: a folder for each class, with its pictures.
 
 
+_OTHER_PICTURES = {".avif", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".ppm", ".pgm", ".raw", ".svg"}
+
+
 class ImageFolder(_PictureForm):
     name = "image_folder"
     version = 2
@@ -334,6 +337,23 @@ class ImageFolder(_PictureForm):
         # Pictures that lie deeper may be those of pages of text.
         below = (file for folder in classes for file in files_below(folder))
         return not _has_texts_alone(path) and any(is_picture(file.name) for file in below)
+
+    def one_change(self, path: Path) -> str:
+        lay = "put the pictures of each class into a folder of its own, such as"
+        if os.path.isfile(path):
+            return f"is one picture: {lay} pets/cat/1.png and pets/dog/2.png, and give the folder pets" * is_picture(
+                path.name
+            )
+        if not os.path.isdir(path):
+            return ""
+        inner = path / _splits(path).train
+        if any(map(is_picture, files_in(inner))):
+            return f"has pictures in no folder of a class: {lay} '{inner / 'cat'}'"
+        found = [file for name in folders_in(inner) for file in files_in(inner / name)]
+        unknown = sorted({Path(name).suffix.lower() for name in found} & _OTHER_PICTURES)
+        return (
+            f"has pictures in {', '.join(unknown)}, which are not read: convert them to .png or .jpg" if unknown else ""
+        )
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, PictureSettings)
@@ -380,6 +400,11 @@ class _ClassFolders:
     def check_classes(self) -> None:
         """Raise Malformed for folders that are no classes, or have no picture."""
         if self.classes and all(is_split(name) for name in self.classes):
+            if TRAIN in self.classes:
+                raise Malformed(
+                    f"its folders {', '.join(self.classes)} have pictures in no folder of a class: put those of each class "
+                    f"into a folder, such as {TRAIN}/cat"
+                )
             raise Malformed(
                 f"its folders are {', '.join(self.classes)}, and none is called {TRAIN}: call the one to train on so"
             )
@@ -426,29 +451,88 @@ class _ClassFolders:
 
 class TableForm(_OwnForm):
     name = "table"
-    looks_for = "a .csv or .parquet file whose first line names the columns, or a folder with train.csv and test.csv"
+    looks_for = (
+        "a .csv, .tsv or .parquet file whose first line names the columns (.csv.gz too), a folder with train.csv and test.csv, "
+        "or a folder of the parts of one table"
+    )
     endings = tuple(TABLES)
     Settings = TableSettings
 
     def recognises(self, path: Path) -> bool:
-        return super().recognises(path) or _file(path, "train") is not None
+        return super().recognises(path) or os.path.isdir(path) and bool(_table_files(path))
+
+    def one_change(self, path: Path) -> str:
+        if os.path.isfile(path):
+            ending = next((one for one in _OTHER_TABLES if path.name.lower().endswith(one)), "")
+            return f"is a {ending} file: {_OTHER_TABLES[ending]}" if ending else ""
+        inner = [name for name in folders_in(path) if _table_files(path / name)] if os.path.isdir(path) else []
+        return f"has tables in its folder '{inner[0]}': give that folder" if inner else ""
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, TableSettings)
-        files = {"train": self.path}
+        notes: tuple[str, ...] = ()
+        files = {"train": [self.path]}
         if self.path.is_dir():
-            found = {split: _file(self.path, split) for split in ("train", "test")}
-            files = {split: file for split, file in found.items() if file is not None}
+            files, notes = _files_of_splits(self.path)
         tables = open_tables(files, settings.categorical)
-        csv = {split: table for split, table in tables.items() if isinstance(table, CsvTable)}
-        with_commas = [f"'{files[split].name}'" for split, table in csv.items() if table.has_decimal_commas]
+        with_commas = [table.what for table in tables.values() if table.has_decimal_commas]
         contents = contents_of_tables(tables, settings)
-        notes = (f"{' and '.join(with_commas)}: numbers are read with decimal commas",) if with_commas else ()
-        return replace(contents, notes=(*notes, *contents.notes))
+        commas = (f"{' and '.join(with_commas)}: numbers are read with decimal commas",) if with_commas else ()
+        return replace(contents, notes=(*commas, *contents.notes, *notes))
 
 
-def _file(folder: Path, split: str) -> Path | None:
-    return next((file for ending in TABLES if os.path.isfile(file := folder / f"{split}{ending}")), None)
+_AS_TABLE = "save the table as .csv or .parquet"
+_OTHER_TABLES = {
+    **dict.fromkeys(
+        (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".orc", ".avro"), _AS_TABLE
+    ),
+    **dict.fromkeys(
+        (".db", ".sqlite", ".h5", ".hdf5", ".pkl", ".pickle", ".mat"), f"{_AS_TABLE}, or its arrays as .npz"
+    ),
+    **dict.fromkeys(
+        (".csv.bz2", ".csv.xz", ".csv.zip", ".csv.zst"), "compress the table by gzip, as .csv.gz, or unpack it"
+    ),
+    **dict.fromkeys((".zip", ".tar", ".tar.gz", ".tgz", ".7z"), "unpack it, and give the folder"),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst"), "unpack it"),
+}
+"""Ending of the name of a file that is no table here → what to do."""
+
+# A part as programs name it: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
+_PART = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
+
+
+def _table_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the tables in a folder, and in its folders that are called like a split: by the name of what they belong to.
+
+    Names that begin with "_" are those of files about others, which some programs leave.
+    """
+    found: dict[str, list[Path]] = {}
+    for name in files_in(folder):
+        if not name.startswith("_") and (ending := ending_of(folder / name)):
+            part = _PART.fullmatch(name[: -len(ending)])
+            found.setdefault(part[1] if part and is_split(part[1]) else name, []).append(folder / name)
+    for name in filter(is_split, folders_in(folder)):
+        parts = [one for inner in _table_files(folder / name).values() for one in inner]
+        found.setdefault(name, []).extend(sorted(parts))
+    return {name: files for name, files in found.items() if files}
+
+
+def _files_of_splits(folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Return split → files, and lines about those that are not used.
+
+    Raises:
+      Malformed: there is something to test on, and nothing to train on.
+    """
+    found = _table_files(folder)
+    if splits := splits_in(found):
+        files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
+        others = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
+        return files, splits._replace(others=others).notes
+    if tests := [name for name in found if is_split(name)]:
+        raise Malformed(f"it has '{tests[0]}' and no '{TRAIN}': call the table to train on {TRAIN}.csv")
+    parts = sorted(file for files in found.values() for file in files)
+    note = (f"{len(parts):,} files are the parts of one table: {parts[0].name} to {parts[-1].name}",)
+    return {"train": parts}, note if len(parts) > 1 else ()
 
 
 # The form `text`: a file, or a folder of files.

@@ -1,16 +1,11 @@
-"""Read tables in pieces, encode their columns as inputs, and make data sets of them."""
+"""Encode the columns of tables as inputs, and make data sets of them."""
 
 from __future__ import annotations
 
-import codecs
-import csv
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -18,245 +13,10 @@ from pydantic import Field
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.packed import Moments
+from ps_cluster.data.table_files import PiecewiseTable, told_of_value
 from ps_cluster.data.targets import Targets, classes_by_name, contents_of, split_of, targets_of
 from ps_cluster.errors import did_you_mean
-from ps_cluster.files.untrusted import open_regular
-from ps_cluster.files.values import Malformed, one_line
-
-Types = Mapping[str, Any]
-"""Name of a column → type of pyarrow."""
-
-
-def wide(kind: Any) -> Any:
-    """Return the type that also holds what other rows of such a column may have: whole numbers may get a fraction."""
-    import pyarrow
-
-    return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type of the values: text is one type, and so is a column in which all are missing."""
-    import pyarrow
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    texts = (types.is_null, types.is_large_string, types.is_string_view)
-    return pyarrow.string() if any(test(kind) for test in texts) else kind
-
-
-def _is_like(own: Any, wanted: Any) -> bool:
-    """Return whether values mean the same as another type: numbers in one table may not be dates in the other."""
-    from pyarrow import types
-
-    if _plain(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any code is a name
-        return True
-    return any(
-        any(test(own) for test in alike) and any(test(wanted) for test in alike)
-        for alike in ((types.is_integer, types.is_floating, types.is_decimal), (types.is_temporal,))
-    )
-
-
-# Read the columns of CSV and Parquet files in pieces.
-
-MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
-_FIRST_LINE_BYTES = 2**22
-_DECIMALS_BYTES = 2**16  # that are looked through for numbers with a decimal comma
-_BEFORE, _BEHIND = rb'(?:^|(?<=[;\t\n"]))[-+]?', rb'(?=[;\t\r\n"]|$)'
-_DECIMAL_COMMA, _DECIMAL_POINT = (re.compile(_BEFORE + rb"(\d+" + mark + rb"\d+)" + _BEHIND) for mark in (b",", rb"\."))
-_THOUSANDS = re.compile(rb"\d{1,3},\d{3}")
-_BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
-BATCH_ROWS = 2**16
-
-
-class PiecewiseTable(Protocol):
-    """A table that is read in pieces. `columns`: name → type of pyarrow."""
-
-    columns: dict[str, Any]
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
-
-
-class CsvTable:
-    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of.
-
-    Attributes:
-      has_decimal_commas: whether its numbers do, where semicolons or tabs separate them.
-    """
-
-    def __init__(self, path: Path, types: Mapping[str, Any]):
-        """Look at the beginning of a file. `types`: those of columns that are known."""
-        import pyarrow
-
-        self._path = path
-        with open_regular(path) as file:
-            first = file.readline(_FIRST_LINE_BYTES)
-            next_lines = file.read(_DECIMALS_BYTES)
-        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise Malformed(f"'{path.name}' is text in UTF-16: save it as UTF-8")
-        if not first.strip():
-            raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
-        if len(first) == _FIRST_LINE_BYTES:
-            raise Malformed(f"the first line of '{path.name}' has more than {_FIRST_LINE_BYTES:,} bytes")
-        self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
-        self.has_decimal_commas = self._delimiter != "," and _has_decimal_commas(next_lines)
-        self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
-        _check_columns(path, len(self._names))
-        with self._open(types) as reader:
-            found = reader.schema
-        if len(set(found.names)) < len(found.names):
-            raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
-        # A later row may have what the first ones don't: a fraction, or a text.
-        plain = {pyarrow.null(): pyarrow.string()}
-        self.columns = {field.name: plain.get(field.type, field.type) for field in found}
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        with self._open({name: self.columns[name] for name in columns}, columns) as reader:
-            yield from reader
-
-    @contextmanager
-    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
-        from pyarrow import csv as arrow
-
-        with (
-            arrow_errors(f"'{self._path.name}'", self._names),
-            _arrow_file(self._path) as file,
-            arrow.open_csv(
-                file,
-                arrow.ReadOptions(block_size=_BLOCK_BYTES),
-                arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-                arrow.ConvertOptions(
-                    column_types={name: wide(kind) for name, kind in types.items()},
-                    include_columns=list(columns),
-                    strings_can_be_null=True,
-                    decimal_point="," if self.has_decimal_commas else ".",
-                ),
-            ) as reader,
-        ):
-            yield reader
-
-
-def _has_decimal_commas(lines: bytes) -> bool:
-    """Return whether numbers in lines of a CSV file have a decimal comma, and none a point; 1,234 may be a thousand."""
-    found = _DECIMAL_COMMA.findall(lines)
-    return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
-
-
-class ArrowTable:
-    """A table whose source knows the types of its columns."""
-
-    def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
-        """Choose the types: as `wanted`, where it names a column.
-
-        Args:
-          what: the table, for messages.
-          read: returns record batches of some columns in their own types.
-        Raises:
-          Malformed: a column can't get the type that is wanted.
-        """
-        self._what, self._read = what, read
-        self.columns = {name: wanted.get(name, _plain(kind)) for name, kind in own.items()}
-        for name, kind in own.items():
-            if not _is_like(kind, found := self.columns[name]):
-                raise Malformed(
-                    f"the column '{name}' of {what} is {kind}, and the table before has {found}: save both as one type"
-                )
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows. Raises Malformed for a value that the type of its column does not have."""
-        import pyarrow
-
-        for batch in self._read(list(columns)):
-            yield pyarrow.RecordBatch.from_arrays([self._typed(batch, name) for name in columns], list(columns))
-
-    def _typed(self, batch: Any, name: str) -> Any:
-        import pyarrow
-
-        column, kind = batch.column(name), self.columns[name]
-        try:
-            return column if column.type == kind else column.cast(wide(kind))
-        except pyarrow.ArrowException as error:
-            told = one_line(str(error), 200)
-            raise Malformed(f"the column '{name}' of {self._what} can't be read as {kind}: {told}") from error
-
-
-def _parquet_table(path: Path, types: Types) -> ArrowTable:
-    """Open a Parquet file. `types`: those of columns that are known."""
-    from pyarrow.parquet import ParquetFile
-
-    what = f"'{path.name}'"
-
-    def read(columns: list[str]) -> Iterator[Any]:
-        with arrow_errors(what), _arrow_file(path) as file:
-            yield from ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
-
-    with arrow_errors(what), _arrow_file(path) as file:
-        parquet = ParquetFile(file)
-        _check_columns(path, parquet.metadata.num_columns)
-        own = {field.name: field.type for field in parquet.schema_arrow}
-    return ArrowTable(own, types, what, read)
-
-
-@contextmanager
-def _arrow_file(path: Path) -> Iterator[Any]:
-    """Open a file as Arrow's own.
-
-    Arrow's threads may still read when Python ends. One of Python's would abort the process then, or never let it end
-    (apache/arrow#34314, #50482).
-    """
-    from pyarrow import OSFile
-
-    with open_regular(path) as file, OSFile(f"/proc/self/fd/{file.fileno()}") as own:
-        yield own
-
-
-TABLES: dict[str, Callable[[Path, Mapping[str, Any]], PiecewiseTable]] = {".csv": CsvTable, ".parquet": _parquet_table}
-"""Ending of a file's name → how it is read."""
-
-
-def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Return split → table. All have the types of the first.
-
-    Args:
-      text: columns of names, even if they look like numbers.
-    """
-    import pyarrow
-
-    types: dict[str, Any] = {name: pyarrow.string() for name in text}
-    tables = {}
-    for split, file in files.items():
-        if (ending := file.suffix.lower()) not in TABLES:
-            raise Malformed(f"the name '{file.name}' ends in none of {', '.join(TABLES)}")
-        tables[split] = TABLES[ending](file, types)
-        types = tables[split].columns
-    return tables
-
-
-def _check_columns(path: Path, columns: int) -> None:
-    if columns > MOST_COLUMNS:
-        raise Malformed(
-            f"'{path.name}' has {columns:,} columns, of at most {MOST_COLUMNS:,}: save them as an .npy array"
-        )
-
-
-@contextmanager
-def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
-    """Raise Malformed for what pyarrow can't read. `names`: of the columns, which pyarrow numbers."""
-    import pyarrow
-
-    try:
-        yield
-    except MemoryError:  # pyarrow's too is one of its own errors
-        raise
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        by_number = {f"#{number}": f"'{name}'" for number, name in enumerate(names)}
-        text = re.sub(
-            r"(?<=CSV column )#\d+", lambda found: by_number.get(found[0], found[0]), one_line(str(error), 300)
-        )
-        hint = "; a column of names is one that data.categorical lists" if "conversion error" in text else ""
-        raise Malformed(f"{what} can't be read: {text}{hint}") from error
-
+from ps_cluster.files.values import Malformed, is_decimal, one_line
 
 # Encode columns of a table as inputs: numbers are standardised, categories become codes, both by the training rows.
 
@@ -449,6 +209,7 @@ class Streamed:
 # Data sets of tables: a column to predict, and columns to predict it from.
 
 MOST_WHOLE_CLASSES = 100  # different whole numbers that are taken for classes
+_NUMBERS_FOR_EACH_TEXT = 10  # of the different values of a column: with so many, it is one of numbers
 _MOST_TEXTS = 100  # different texts that are categories, even if hardly one comes twice
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has a list
@@ -482,10 +243,12 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     """
     roles = _roles(tables["train"].columns, settings)
     _check_same(tables, roles)
-    targets = _targets(tables, roles.target, settings.objective)
+    targets = _targets(tables, roles.target, settings)
     split, examples = split_of(targets, settings.held_out), len(targets.train)
     kept = None if split is None else np.isin(np.arange(examples), split.train)
     encoding = learned(tables["train"], kept, roles)
+    for name, texts in zip(encoding.categories, encoding.values):
+        _check_not_numbers(tables["train"], name, texts, settings)
     _check_free_text(encoding, examples if split is None else len(split.train), settings)
     rows: list[dict[str, Any]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
@@ -497,6 +260,16 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
     return replace(contents, spec=replace(contents.spec, inputs=inputs), encoding=encoding.content)
+
+
+def _check_not_numbers(table: PiecewiseTable, name: str, texts: Iterable[str], settings: TableSettings) -> None:
+    """Raise Malformed for a column of text that holds numbers but for a few values, such as "?" where one is missing."""
+    if name in settings.categorical:
+        return
+    others = [text for text in texts if text and not is_decimal(text.strip())]
+    numbers = sum(1 for text in texts if text) - len(others)
+    if others and numbers >= _NUMBERS_FOR_EACH_TEXT * len(others):
+        raise Malformed(told_of_value(name, "holds numbers", others[0], table.place(name, others[0])))
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
@@ -564,7 +337,7 @@ def _column(table: PiecewiseTable, name: str) -> np.ndarray:
     return np.concatenate([*parts, np.empty(0)])
 
 
-def _targets(tables: Mapping[str, PiecewiseTable], name: str, objective: str) -> Targets:
+def _targets(tables: Mapping[str, PiecewiseTable], name: str, settings: TableSettings) -> Targets:
     """Return the targets: text, and few different whole numbers, are classes; other numbers are to be predicted."""
     import pyarrow
 
@@ -579,6 +352,9 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, objective: str) ->
             raise Malformed(
                 f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
             )
+    if is_text:
+        _check_not_numbers(tables["train"], name, np.unique(found["train"]).tolist(), settings)
+    objective = settings.objective
     if objective == "auto":
         train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WHOLE_CLASSES

@@ -22,7 +22,8 @@ from ps_cluster.data.array_files import open_npy, open_npz
 from ps_cluster.data.folders import files_below, not_read
 from ps_cluster.data.packed import PackedDataset, load_form
 from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, is_picture, look_at_all
-from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
+from ps_cluster.data.table_files import TABLES, arrow_errors, ending_of, open_tables
+from ps_cluster.data.tables import Encoding
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.files.untrusted import Notify, bounded_memory, open_regular
@@ -224,7 +225,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
     for file in files:
         first = 0
         with reading(file), arrow_errors("it"):
-            for inputs in encoding.encoded(open_tables({"": file}, text)[""]):
+            for inputs in encoding.encoded(open_tables({"": [file]}, text)[""]):
                 yield from _in_batches(file, inputs, run.spec, first)
                 first += len(next(iter(inputs.values())))
 
@@ -239,9 +240,13 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
       UserError: there is no such file, or it can't be read.
     """
     pictures = partial(_read_pictures, skip_bad, notify)
-    others: dict[str, Reader] = {".npy": _read_arrays, ".npz": _read_arrays, **dict.fromkeys(TABLES, _read_tables)}
+
+    def reader_of(file: Path) -> Reader:
+        arrays = _read_arrays if file.suffix.lower() in (".npy", ".npz") else pictures
+        return _read_tables if ending_of(file) else arrays
+
     files = [file for path in paths for file in _files(path, notify)]
-    for reader, group in groupby(files, lambda file: others.get(file.suffix.lower(), pictures)):
+    for reader, group in groupby(files, reader_of):
         some = list(group)
         # Other files than pictures one by one: so an error names the right one.
         for part in [some] if reader is pictures else [[file] for file in some]:
@@ -263,7 +268,9 @@ def _files(path: Path, notify: Notify) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UserError(f"there is no '{path}': give pictures, folders of pictures, .npy, .npz, .csv or .parquet files")
+        raise UserError(
+            f"there is no '{path}': give pictures, folders of pictures, arrays (.npy, .npz) or tables ({', '.join(TABLES)})"
+        )
     below = list(files_below(path))
     found = sorted(file for file in below if is_picture(file.name))
     if not found:

@@ -104,6 +104,35 @@ def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told
     assert "there is no" in line or all(form.looks_for in line for form in FORMS)
 
 
+@pytest.mark.parametrize(
+    ("files", "path", "told"),
+    [
+        (["a.xlsx"], "a.xlsx", "is a .xlsx file: save the table as .csv or .parquet"),
+        (["a.csv.zip"], "a.csv.zip", "is a .csv.zip file: compress the table by gzip, as .csv.gz, or unpack it"),
+        (["a.tar.gz"], "a.tar.gz", "is a .tar.gz file: unpack it, and give the folder"),
+        (["a.jpg"], "a.jpg", "is one picture: put the pictures of each class into a folder of its own"),
+        (
+            ["p/1.jpg", "p/2.jpg"],
+            "p",
+            "has pictures in no folder of a class: put the pictures of each class into a folder",
+        ),
+        (
+            ["p/cat/1.HEIC", "p/dog/2.avif"],
+            "p",
+            "has pictures in .avif, .heic, which are not read: convert them to .png or .jpg",
+        ),
+        (["p/year=2023/a.parquet"], "p", "has tables in its folder 'year=2023': give that folder"),
+    ],
+)
+def test_a_path_that_needs_only_one_change_is_told_which_and_not_all_forms(tmp_path, files, path, told):
+    touched(*(tmp_path / file for file in files))
+    with pytest.raises(UserError) as error:
+        DATASETS.named_by_user(str(tmp_path / path), tmp_path)
+    line = str(error.value)
+    assert line.startswith(f"dataset: '{tmp_path / path}' {told[:3]}") and told in line and "hugging_face" not in line
+    assert line.endswith("docs/extending.md#your-own-data shows all forms of data") and len(line) < 400
+
+
 def test_a_copy_is_made_anew_when_a_file_or_a_setting_changes_and_not_otherwise(tmp_path):
     draw(tmp_path / "a" / "cat" / "1.png")
     for name in ("cat/2", "dog/1", "dog/2"):

@@ -242,6 +242,14 @@ def without_train(pets):
     (pets / "train").rename(pets / "dev")
 
 
+def without_classes(pets):
+    for file in [*pets.rglob("*.*")]:
+        file.rename(file.parent.parent / f"{file.parent.name}-{file.name}")
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (pets / split / name).rmdir()
+
+
 def of_another_kind(pets):
     for file in (pets / "train" / "cat").iterdir():
         file.rename(file.with_suffix(".heic"))
@@ -253,6 +261,7 @@ def of_another_kind(pets):
         (only_in_one_folder,
          "there is only one class, 'images'; if the folders in it are the classes (cat, dog), give '{}/images'"),
         (without_train, "its folders are dev, test, and none is called train: call the one to train on so"),
+        (without_classes, "its folders test, train have pictures in no folder of a class: put those of each class"),
         (of_another_kind, "the class 'cat' has no picture that can be read, but 3 .heic: convert its pictures to"),
     ],
 )  # fmt: skip

@@ -1,11 +1,14 @@
 """Tables: the roles of columns, and their encoding by the training rows alone."""
 
+import gzip
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ps_cluster.data import tables
+from ps_cluster.data import table_files
+from ps_cluster.data.tables import Encoding
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
@@ -73,7 +76,7 @@ def test_a_table_is_the_same_in_pieces(table, monkeypatch):
     lines = [f"{row},{'xyz'[row % 3]},{row % 7}.5" for row in range(5000)]
     path = table("a,b,c\n" + "\n".join(lines), None)
     whole, _ = packed(path, target="c")
-    monkeypatch.setattr(tables, "_BLOCK_BYTES", 3000)
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 3000)
     pieces, _ = packed(path, target="c", held_out=0.1000001)  # another copy
     for name, rows in whole.inputs("train").items():
         np.testing.assert_allclose(pieces.inputs("train")[name], rows, atol=1e-6)
@@ -188,7 +191,7 @@ def test_classes_that_float64_does_not_tell_apart_are_refused_unless_they_are_na
             TRAIN,
             TEST.replace("101", "x"),
             {"target": "price"},
-            "'test.csv' can't be read: In CSV column 'size': CSV conv",
+            "the column 'size' holds numbers, but 'x' in line 2 of 'test.csv': leave the cell empty where a value is missing",
         ),
     ],
 )
@@ -198,10 +201,11 @@ def test_a_table_that_can_not_be_learned_from_is_told(table, train, test, settin
 
 
 def test_a_text_in_a_later_row_of_numbers_is_told_with_a_way_out(table, monkeypatch):
-    monkeypatch.setattr(tables, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 1000)
     text = "a,b\n" + "1,2.5\n" * 1000 + "x,3.5\n"
     line = refused(table(text, None), target="b")
-    assert "conversion error" in line and "data.categorical" in line
+    assert "the column 'a' holds numbers, but 'x' in line 1,002 of 'train.csv': leave the cell empty" in line
+    assert "name the column in data.categorical" in line
 
 
 def test_a_column_with_too_many_names_is_told(table, monkeypatch):
@@ -245,13 +249,15 @@ def test_a_later_table_is_read_in_the_types_of_the_first(tmp_path):
 def test_new_rows_may_have_times_in_any_unit_but_no_numbers_in_their_place(tmp_path):
     path = tmp_path / "train.parquet"
     pq.write_table(pa.table({"when": days("s"), "y": np.arange(8) / 2}), path)
-    encoding = tables.Encoding(packed(path, target="y")[0].encoding().model_dump())
+    encoding = Encoding(packed(path, target="y")[0].encoding().model_dump())
 
     def encoded(content):
         file = tmp_path / ("new.csv" if isinstance(content, str) else "new.parquet")
         file.write_text(content) if isinstance(content, str) else pq.write_table(pa.table({"when": content}), file)
         return [
-            row for rows in encoding.encoded(tables.open_tables({"": file}, [])[""]) for row in rows["numbers"][:, 0]
+            row
+            for rows in encoding.encoded(table_files.open_tables({"": [file]}, [])[""])
+            for row in rows["numbers"][:, 0]
         ]
 
     (expected, *_) = encoded(days("s")[5:])
@@ -297,3 +303,100 @@ def test_free_text_is_refused_until_it_is_left_out_or_called_a_category(table):
 def test_many_names_that_come_several_times_are_categories(table):
     path = table("name,y\n" + "".join(f"n{row % 120},{row}.5\n" for row in range(600)), None)
     assert packed(path, target="y")[0].spec.inputs["categories"].codes == (121,)
+
+
+HORSES = "power,name,price\n" + "".join(f"{90 + row},{'ab'[row % 2]},{row}.5\n" for row in range(30))
+
+
+@pytest.mark.parametrize("target", ["price", "power"])
+@pytest.mark.parametrize(("value", "line"), [("?", 32), (" n/a?", 32)])
+def test_a_text_among_numbers_is_named_with_its_line(table, target, value, line):
+    path = table(HORSES + f"{value},b,3.5\n" + "7,a,9.5\n", None)
+    told = (
+        f"the column 'power' holds numbers, but '{value.strip()}' in line {line} of 'train.csv': leave the cell empty"
+    )
+    assert told in refused(path, target=target)
+
+
+def test_a_text_among_numbers_is_found_after_cells_with_line_breaks_and_in_a_later_part(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "a.csv").write_text(HORSES)
+    (tmp_path / "parts" / "b.csv").write_text('name,power,price\n"x\ny",7,1.5\nb,?,2.5\n')
+    assert "'?' in line 4 of 'b.csv'" in refused(tmp_path / "parts", target="price")
+
+
+def test_numbers_with_a_few_texts_may_be_names(table):
+    path = table(HORSES + "?,b,3.5\n", None)
+    assert "power" in {one.name for one in packed(path, target="price", categorical=["power"])[0].encoding().categories}
+    grades = "grade,y\n" + "".join(f"{'123X'[row % 4]},{row}.5\n" for row in range(20))
+    assert packed(table(grades, None), target="y")[0].encoding().categories[0].values == ["1", "2", "3", "X"]
+
+
+def write(folder, name, text):
+    """Write a table, in the form that the ending of its name says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [line.split(",") for line in text.splitlines()]
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({column[0]: list(map(float, column[1:])) for column in zip(*rows)}), folder / name)
+        return
+    content = text.replace(",", "\t") if ".tsv" in name else text
+    (folder / name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+
+
+def numbers(first, last):
+    return "a,y\n" + "".join(f"{row},{2 * row}.5\n" for row in range(first, last))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz", "A.TSV.GZ", "a.csv", "a.parquet"])
+def test_tables_of_each_kind_have_the_same_rows(tmp_path, name):
+    write(tmp_path, name, numbers(0, 40)) if name.islower() else write(tmp_path, "a.tsv.gz", numbers(0, 40))
+    if not name.islower():
+        (tmp_path / "a.tsv.gz").rename(tmp_path / name)
+    dataset, _ = packed(tmp_path / name, target="y", held_out=0.25)
+    assert sorted([*dataset.target("train"), *dataset.target("test")]) == [2 * row + 0.5 for row in range(40)]
+
+
+def test_a_tab_separates_in_tsv_even_if_names_have_more_commas(tmp_path):
+    (tmp_path / "a.tsv").write_text("a, in, m\ty\n" + "".join(f"{row}\t{row}.5\n" for row in range(20)))
+    assert packed(tmp_path / "a.tsv", target="y")[0].encoding().numbers[0].name == "a, in, m"
+
+
+@pytest.mark.parametrize(
+    ("files", "train", "test"),
+    [
+        ({"part-0.parquet": (0, 20), "part-1.parquet": (20, 40), "_SUCCESS": None, ".part.crc": None}, 36, 4),
+        ({"2023.csv.gz": (0, 20), "2024.csv.gz": (20, 40)}, 36, 4),
+        ({"train-00000-of-00002.parquet": (0, 15), "train-00001-of-00002.parquet": (15, 30),
+          "test-00000-of-00001.parquet": (30, 40)}, 30, 10),
+        ({"train/a.csv": (0, 15), "train/b.csv": (15, 30), "validation/c.csv": (30, 40)}, 30, 10),
+        ({"Train.csv": (0, 30), "Test.csv": (30, 40)}, 30, 10),
+        ({"train.csv": (0, 30), "test.csv": (30, 40), "sample_submission.csv": (0, 3)}, 30, 10),
+        ({"houses.csv": (0, 40), "README.md": None}, 36, 4),
+    ],
+)  # fmt: skip
+def test_the_tables_of_a_folder_are_the_parts_of_one(tmp_path, files, train, test):
+    for name, rows in files.items():
+        file = tmp_path / "t" / name
+        write(file.parent, file.name, numbers(*rows) if rows else "nothing")
+    dataset, told = packed(tmp_path / "t", target="y")
+    assert (dataset.train_examples, dataset.test_examples) == (train, test)
+    assert sorted([*dataset.target("train"), *dataset.target("test")]) == [2 * row + 0.5 for row in range(40)]
+    assert any("sample_submission.csv' is not used" in line for line in told) == ("sample_submission.csv" in files)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"customers.csv": "id,y\n1,2\n", "orders.csv": "day,y\n1,2\n"},
+         "'customers.csv' and 'orders.csv' are no parts of one table: only one of them has the column 'day'"),
+        ({"test.csv": "id,y\n1,2\n", "data.csv": "id,y\n1,2\n"}, "it has 'test' and no 'train': call the table to train on"),
+        ({"a.csv.gz": b"a,y\n1,2\n"}, "'a.csv.gz' is no gzip file, or damaged"),
+        ({"a.csv.gz": gzip.compress(numbers(0, 40000).encode())[:-40000]},
+         "'a.csv.gz' can't be read: Truncated compressed stream"),
+    ],
+)  # fmt: skip
+def test_a_folder_of_tables_that_can_not_be_read_is_told(tmp_path, files, told):
+    (tmp_path / "t").mkdir()
+    for name, content in files.items():
+        (tmp_path / "t" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert told in refused(tmp_path / "t", target="y")

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import gzip
 import io
 import json
 import os
@@ -205,6 +206,9 @@ def test_the_data_set_need_not_be_there_any_more(tmp_path):
     odd(noise(*SHAPE), "one.png", tmp_path)
     rows = shutil.copy(next((tmp_path / "table").rglob("*.csv")), tmp_path / "rows.csv")
     before = told(image, tmp_path / "one.png"), told(table, rows)
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress((tmp_path / "rows.csv").read_bytes()))
+    compressed, _ = told(table, tmp_path / "rows.csv.gz")
+    assert [row["values"] for row in compressed] == [row["values"] for row in before[1][0]]
     for run in (image, table):
         shutil.rmtree(load_pointed(run.dataset).directory)
         run.dataset.unlink()

@@ -1,0 +1,356 @@
+"""Read the columns of tables in pieces: CSV and Parquet files, one or many, and tables of other libraries."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.values import Malformed, one_line
+
+Types = Mapping[str, Any]
+"""Name of a column → type of pyarrow."""
+
+
+def wide(kind: Any) -> Any:
+    """Return the type that also holds what other rows of such a column may have: whole numbers may get a fraction."""
+    import pyarrow
+
+    return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of the values: text is one type, and so is a column in which all are missing."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    texts = (types.is_null, types.is_large_string, types.is_string_view)
+    return pyarrow.string() if any(test(kind) for test in texts) else kind
+
+
+def _is_like(own: Any, wanted: Any) -> bool:
+    """Return whether values mean the same as another type: numbers in one table may not be dates in the other."""
+    from pyarrow import types
+
+    if _plain(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any code is a name
+        return True
+    return any(
+        any(test(own) for test in alike) and any(test(wanted) for test in alike)
+        for alike in ((types.is_integer, types.is_floating, types.is_decimal), (types.is_temporal,))
+    )
+
+
+MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
+_FIRST_LINE_BYTES = 2**22
+_DECIMALS_BYTES = 2**16  # that are looked through for numbers with a decimal comma
+_BEFORE, _BEHIND = rb'(?:^|(?<=[;\t\n"]))[-+]?', rb'(?=[;\t\r\n"]|$)'
+_DECIMAL_COMMA, _DECIMAL_POINT = (re.compile(_BEFORE + rb"(\d+" + mark + rb"\d+)" + _BEHIND) for mark in (b",", rb"\."))
+_THOUSANDS = re.compile(rb"\d{1,3},\d{3}")
+_BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
+BATCH_ROWS = 2**16
+
+
+class PiecewiseTable(Protocol):
+    """A table that is read in pieces.
+
+    Attributes:
+      what: its name, for messages.
+      columns: name → type of pyarrow.
+      has_decimal_commas: whether its numbers do, in a text whose columns are separated by semicolons or tabs.
+    """
+
+    what: str
+    columns: dict[str, Any]
+    has_decimal_commas: bool
+
+    def place(self, column: str, value: str) -> str:
+        """Return where a column first has this text, for messages: "line 34 of 'cars.csv'"."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
+
+
+class CsvTable:
+    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of.
+
+    A file whose name ends in .gz is compressed. One that ends in .tsv is separated by tabs.
+    """
+
+    def __init__(self, path: Path, types: Mapping[str, Any]):
+        """Look at the beginning of a file. `types`: those of columns that are known."""
+        import pyarrow
+
+        self._path, self.what = path, f"'{path.name}'"
+        with self._lines() as file:
+            first = file.readline(_FIRST_LINE_BYTES)
+            next_lines = file.read(_DECIMALS_BYTES)
+        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise Malformed(f"'{path.name}' is text in UTF-16: save it as UTF-8")
+        if not first.strip():
+            raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
+        if len(first) == _FIRST_LINE_BYTES:
+            raise Malformed(f"the first line of '{path.name}' has more than {_FIRST_LINE_BYTES:,} bytes")
+        signs = "\t" if ending_of(path).startswith(".tsv") else ",;\t"
+        self._delimiter = max(signs, key=lambda sign: first.count(sign.encode()))
+        self.has_decimal_commas = self._delimiter != "," and _has_decimal_commas(next_lines)
+        self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
+        _check_columns(path, len(self._names))
+        with self._open(types) as reader:
+            found = reader.schema
+        if len(set(found.names)) < len(found.names):
+            raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
+        # A later row may have what the first ones don't: a fraction, or a text.
+        plain = {pyarrow.null(): pyarrow.string()}
+        self.columns = {field.name: plain.get(field.type, field.type) for field in found}
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        with self._open({name: self.columns[name] for name in columns}, columns) as reader:
+            yield from reader
+
+    def place(self, column: str, value: str) -> str:
+        at = self._names.index(column)
+        with self._lines() as file, io.TextIOWrapper(file, "utf-8-sig", "replace", newline="") as text:
+            rows = csv.reader(text, delimiter=self._delimiter)
+            with contextlib.suppress(csv.Error):  # a cell that is too long
+                for row in rows:
+                    if len(row) > at and row[at] == value:
+                        return f"line {rows.line_num:,} of {self.what}"
+        return self.what
+
+    @contextmanager
+    def _lines(self) -> Iterator[BinaryIO | io.BufferedReader | gzip.GzipFile]:
+        """Open the text of the file. Raises Malformed for damaged compression."""
+        try:
+            with open_regular(self._path) as file:
+                if not _is_compressed(self._path):
+                    yield file
+                    return
+                with gzip.open(file) as unpacked:
+                    yield unpacked
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise Malformed(f"{self.what} is no gzip file, or damaged ({one_line(str(error), 200)})") from error
+
+    @contextmanager
+    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
+        from pyarrow import csv as arrow
+
+        with (
+            arrow_errors(self.what, self._of_another_type),
+            _arrow_file(self._path) as file,
+            arrow.open_csv(
+                file,
+                arrow.ReadOptions(block_size=_BLOCK_BYTES),
+                arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                arrow.ConvertOptions(
+                    column_types={name: wide(kind) for name, kind in types.items()},
+                    include_columns=list(columns),
+                    strings_can_be_null=True,
+                    decimal_point="," if self.has_decimal_commas else ".",
+                ),
+            ) as reader,
+        ):
+            yield reader
+
+    def _of_another_type(self, text: str) -> str | None:
+        """Return what a message of pyarrow says of a value, with its column and line; None if it is about something else."""
+        if not (found := _NO_VALUE.fullmatch(text)):
+            return None
+        name, value = self._names[int(found["column"])], found["value"]
+        kind = "holds numbers" if found["kind"] in ("double", "int64") else f"is read as {found['kind']}"
+        return told_of_value(name, kind, value, self.place(name, value))
+
+
+_NO_VALUE = re.compile(
+    r"In CSV column #(?P<column>\d+): CSV conversion error to (?P<kind>.*): invalid value '(?P<value>.*)'"
+)
+
+
+def told_of_value(column: str, kind: str, value: str, place: str) -> str:
+    """Return the message about a value that is not of the kind of its column."""
+    return (
+        f"the column '{column}' {kind}, but '{one_line(value, 80)}' in {place}: leave the cell empty where a value is missing, "
+        "or name the column in data.categorical if its values are names"
+    )
+
+
+def _has_decimal_commas(lines: bytes) -> bool:
+    """Return whether numbers in lines of a CSV file have a decimal comma, and none a point; 1,234 may be a thousand."""
+    found = _DECIMAL_COMMA.findall(lines)
+    return not all(map(_THOUSANDS.fullmatch, found)) and not _DECIMAL_POINT.search(lines)
+
+
+class ArrowTable:
+    """A table whose source knows the types of its columns."""
+
+    has_decimal_commas = False
+
+    def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
+        """Choose the types: as `wanted`, where it names a column.
+
+        Args:
+          what: the table, for messages.
+          read: returns record batches of some columns in their own types.
+        Raises:
+          Malformed: a column can't get the type that is wanted.
+        """
+        self.what, self._read = what, read
+        self.columns = {name: wanted.get(name, _plain(kind)) for name, kind in own.items()}
+        for name, kind in own.items():
+            if not _is_like(kind, found := self.columns[name]):
+                raise Malformed(
+                    f"the column '{name}' of {what} is {kind}, and the table before has {found}: save both as one type"
+                )
+
+    def place(self, column: str, value: str) -> str:
+        row = 0
+        for batch in self._read([column]):
+            values = batch.column(0).to_pylist()
+            if value in values:
+                return f"row {row + values.index(value) + 1:,} of {self.what}"
+            row += len(values)
+        return self.what
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the rows. Raises Malformed for a value that the type of its column does not have."""
+        import pyarrow
+
+        for batch in self._read(list(columns)):
+            yield pyarrow.RecordBatch.from_arrays([self._typed(batch, name) for name in columns], list(columns))
+
+    def _typed(self, batch: Any, name: str) -> Any:
+        import pyarrow
+
+        column, kind = batch.column(name), self.columns[name]
+        try:
+            return column if column.type == kind else column.cast(wide(kind))
+        except pyarrow.ArrowException as error:
+            told = one_line(str(error), 200)
+            raise Malformed(f"the column '{name}' of {self.what} can't be read as {kind}: {told}") from error
+
+
+class Parts:
+    """A table in several files: the rows of one come after those of the other."""
+
+    def __init__(self, what: str, parts: Sequence[PiecewiseTable]):
+        """Join tables. `what`: the name of all, for messages. Raises Malformed if they have other columns."""
+        self.what, self._parts = what, parts
+        self.columns = parts[0].columns
+        self.has_decimal_commas = any(part.has_decimal_commas for part in parts)
+        for part in parts[1:]:
+            if different := sorted(set(part.columns) ^ set(self.columns)):
+                raise Malformed(
+                    f"{parts[0].what} and {part.what} are no parts of one table: only one of them has the column "
+                    f"'{one_line(different[0], 100)}'; give the one file to train on, or call it train and the other test"
+                )
+
+    def place(self, column: str, value: str) -> str:
+        places = ((part, part.place(column, value)) for part in self._parts)
+        return next((place for part, place in places if place != part.what), self.what)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        for part in self._parts:
+            yield from part.batches(columns)
+
+
+def _parquet_table(path: Path, types: Types) -> ArrowTable:
+    """Open a Parquet file. `types`: those of columns that are known."""
+    from pyarrow.parquet import ParquetFile
+
+    what = f"'{path.name}'"
+
+    def read(columns: list[str]) -> Iterator[Any]:
+        with arrow_errors(what), _arrow_file(path) as file:
+            yield from ParquetFile(file).iter_batches(BATCH_ROWS, columns=columns)
+
+    with arrow_errors(what), _arrow_file(path) as file:
+        parquet = ParquetFile(file)
+        _check_columns(path, parquet.metadata.num_columns)
+        own = {field.name: field.type for field in parquet.schema_arrow}
+    return ArrowTable(own, types, what, read)
+
+
+@contextmanager
+def _arrow_file(path: Path) -> Iterator[Any]:
+    """Open a file as Arrow's own.
+
+    Arrow's threads may still read when Python ends. One of Python's would abort the process then, or never let it end
+    (apache/arrow#34314, #50482).
+    """
+    from pyarrow import CompressedInputStream, OSFile
+
+    with open_regular(path) as file, OSFile(f"/proc/self/fd/{file.fileno()}") as own:
+        yield CompressedInputStream(own, "gzip") if _is_compressed(path) else own
+
+
+def _is_compressed(path: Path) -> bool:
+    return path.name.lower().endswith(".gz")
+
+
+TABLES: Mapping[str, Callable[[Path, Types], PiecewiseTable]] = {
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), CsvTable),
+    ".parquet": _parquet_table,
+}
+"""Ending of a file's name → how it is read."""
+
+
+def ending_of(path: Path) -> str:
+    """Return the ending of a table's name; "" for a file of another kind."""
+    return next((ending for ending in TABLES if path.name.lower().endswith(ending)), "")
+
+
+def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
+    """Return split → table. All have the types of the first.
+
+    Args:
+      files: split → its parts, at least one.
+      text: columns of names, even if they look like numbers.
+    """
+    import pyarrow
+
+    types: dict[str, Any] = {name: pyarrow.string() for name in text}
+    tables: dict[str, PiecewiseTable] = {}
+    for split, parts in files.items():
+        opened: list[PiecewiseTable] = []
+        for file in parts:
+            if not (ending := ending_of(file)):
+                raise Malformed(f"the name '{file.name}' ends in none of {', '.join(TABLES)}")
+            opened.append(TABLES[ending](file, types))
+            types = opened[0].columns
+        what = f"{opened[0].what} and {len(opened) - 1:,} more"
+        tables[split] = opened[0] if len(opened) == 1 else Parts(what, opened)
+        types = tables[split].columns
+    return tables
+
+
+def _check_columns(path: Path, columns: int) -> None:
+    if columns > MOST_COLUMNS:
+        raise Malformed(
+            f"'{path.name}' has {columns:,} columns, of at most {MOST_COLUMNS:,}: save them as an .npy array"
+        )
+
+
+@contextmanager
+def arrow_errors(what: str, told: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
+    """Raise Malformed for what pyarrow can't read. `told`: returns another message for one of pyarrow's, or None."""
+    import pyarrow
+
+    try:
+        yield
+    except MemoryError:  # pyarrow's too is one of its own errors
+        raise
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # the system's
+            raise
+        text = str(error)
+        raise Malformed(told(text) or f"{what} can't be read: {one_line(text, 300)}") from error
