@@ -82,9 +82,6 @@ class ModeSettings(Section):
     )
 
 
-_NOT_TWICE = "what it left out would go with another one, and what it sent would be lost: take float32 or bfloat16"
-
-
 class Mode:
     """A way to turn the workers' gradients into updates. Subclass it, and override the parts in which yours differs.
 
@@ -189,10 +186,6 @@ class Mode:
             )
         if config.loses_of_pushes and not self.has_parameter_servers:
             raise ValueError(f"cluster.wire: got '{config.cluster.wire}': mode {self.name} sends no pushes")
-        if config.loses_of_pushes and (self.late_workers(config) or self.waits is Waits.FOR_A_BOUND):
-            setting = " with mode.backup_workers" if self.late_workers(config) else ""
-            drops = f"mode {self.name}{setting} may drop a push"
-            raise ValueError(f"cluster.wire: got '{config.cluster.wire}': {drops}: {_NOT_TWICE}")
         if self.own_rule is not None and config.optimizer.rule != self.own_rule:
             raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {self.own_rule}")
 
@@ -349,9 +342,6 @@ class StalenessMethod:
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
-        if self.drops and config.loses_of_pushes:
-            drops = f"staleness.method {self.name} drops pushes"
-            raise ValueError(f"cluster.wire: got '{config.cluster.wire}': {drops}: {_NOT_TWICE}")
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
         """Return the optimizer settings that the parameter servers use."""

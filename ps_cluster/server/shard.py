@@ -6,7 +6,7 @@
     push(step, version, …)    ──►    in the ledger already? refuse : apply, count the version, write the ledger's row
                               ◄──    REFUSED, APPLIED or DROPPED
     exchange(step, …, next)   ──►    push, then pull for the step that follows
-                              ◄──    weights, statistics, version
+                              ◄──    weights, statistics, version, and the outcome of the push
 
 So the staleness of an update is exact, and a step that arrives a second time is refused. A critical section takes only
 inputs that have already arrived on the parameter server, so a worker that dies can't leave one half done: TensorFlow
@@ -105,7 +105,7 @@ class ParameterShard:
       length, statistics_length: n and m of this slice. wire: the dtype of its messages' weights.
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
       limits_batches: whether a pull says how many batches the worker may take.
-      drops: whether an exchange says that the push was dropped. stops: as of `Correction`.
+      drops, stops: as of `Correction`.
       worker_vectors, worker_slots: as of `Correction`.
     """
 
@@ -141,7 +141,7 @@ class ParameterShard:
         self.drops, self.stops = self._method.drops, self._method.stops
         self.codec = codec_of(config, self.length)
         is_sent = device.startswith("/job:ps")  # else it is in this process
-        numbers = (tf.int64, 2 + self.limits_batches + self.drops)
+        numbers = (tf.int64, 3 + self.limits_batches)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
         self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
@@ -181,12 +181,16 @@ class ParameterShard:
             return message
 
     def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return what an answer holds: [weights in wire dtype, statistics, int64 [2] or more].
+        """Return what an answer holds: [weights in wire dtype, statistics, int64 [3] or more].
 
         The last are the version; 1 if the ledger has the step already that was asked for, else 0; with `limits_batches` how
-        many batches the worker may take; and with `drops` 1 if the push of the exchange was dropped, else 0.
+        many batches the worker may take; and the outcome of the push, if the answer is to an exchange.
         """
         return self._pull_message.unpack(message)
+
+    def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
+        return self._pull_message.last(message)[-1]
 
     def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
         """Return the answer to a pull, which follows a push with this outcome. Call it in the critical section."""
@@ -195,8 +199,13 @@ class ParameterShard:
             weights = tf.cast(tf.identity(weights), self.wire)  # a cast to the same dtype is no operation
         numbers = [version, tf.cast(self._has(step), tf.int64)]
         numbers += [self._batches_for(worker)] if self.limits_batches else []
-        numbers += [tf.cast(tf.equal(outcome, DROPPED), tf.int64)] if self.drops else []
+        numbers += [tf.cast(outcome, tf.int64)]
         return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, tf.stack(numbers)])
+
+    def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
+        """Return the answer to a push that no pull follows."""
+        nothing = tf.zeros([1 + self.limits_batches + 1], tf.int64)
+        return self._pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
         """Return whether a push computed from `version` (int64 []) would be accepted now, bool []; asks without the lock."""
@@ -231,15 +240,17 @@ class ParameterShard:
     ) -> list[tf.Tensor]:
         """Push, and return the answer to a pull for step `following` (int64 []), with nothing between the two.
 
-        If `following` is NO_STEP, the tensors of the answer are empty.
+        If `following` is NO_STEP, the answer has nothing but the outcome (see `outcome`).
         """
         push, following = self._send_push([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
             outcome = self._receive(push)
             with tf.control_dependencies([outcome]):
-                ends, empty = tf.equal(following, NO_STEP), self._pull_message.empty
-                message: list[tf.Tensor] = tf.cond(ends, empty, lambda: self._answer(push.worker, following, outcome))
+                ends = tf.equal(following, NO_STEP)
+                message: list[tf.Tensor] = tf.cond(
+                    ends, lambda: self._outcome_alone(outcome), lambda: self._answer(push.worker, following, outcome)
+                )
                 return message
 
         with tf.device(self._device):

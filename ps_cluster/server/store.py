@@ -48,7 +48,6 @@ class Pulled:
     versions: tf.Tensor  # int64 [ps]
     is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
     batches: tf.Tensor | None = None  # int64 [], how many the step may take; None: all
-    is_dropped: tf.Tensor | None = None  # bool [], a slice dropped the push of the exchange; None: none ever does
 
 
 class ParameterStore:
@@ -119,8 +118,11 @@ class ParameterStore:
             is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
             # Slices may measure a little differently: the first one's word counts.
             batches=more[0][0] if self.slices[0].limits_batches else None,
-            is_dropped=tf.reduce_any(more[-1] > 0) if self.drops else None,
         )
+
+    def outcomes(self, messages: Messages) -> tf.Tensor:
+        """Return what became of an exchange's push at each slice, int64 [ps]: REFUSED, APPLIED or DROPPED."""
+        return tf.stack([part.outcome(message) for part, message in zip(self.slices, messages, strict=True)])
 
     @property
     def drops(self) -> bool:
@@ -157,7 +159,10 @@ class ParameterStore:
         row: tf.Tensor,
         following: tf.Tensor,
     ) -> Messages:
-        """Push, and return every slice's answer to a pull for step `following`. See `ParameterShard.exchange`."""
+        """Push, and return every slice's answer to a pull for step `following`. See `ParameterShard.exchange`.
+
+        What became of the push is in the answers too: see `outcomes`.
+        """
         parts = zip(self._exchanges, *self._cut(versions, gradient, fresh))
         return [exchange(step, *part, row, following) for exchange, *part in parts]
 

@@ -164,10 +164,19 @@ class MessageLayout:
             for (_, length), is_large in zip(self.fields, self._large)
         ]
 
-    def empty(self) -> list[tf.Tensor]:
-        """Return as many tensors as a message has, of the same dtypes, without elements."""
+    def short(self, last: tf.Tensor) -> list[tf.Tensor]:
+        """Return a message that has only its last vector: as many tensors as a whole one, the others without elements."""
         whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
-        return [tf.zeros([0], dtype) for dtype in [*whole, *([tf.uint8] if self.is_sent else [])]]
+        others = [tf.zeros([0], dtype) for dtype in (whole if self.is_sent else whole[:-1])]
+        return [*others, tf.reshape(tf.bitcast(last, tf.uint8), [-1]) if self.is_sent else last]
+
+    def last(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Return the last vector of a message, whole or short."""
+        dtype, length = self.fields[-1]
+        packed = tensors[-1]
+        if not self.is_sent:
+            return tf.ensure_shape(packed, [length])
+        return tf.bitcast(tf.reshape(packed[-dtype.size * length :], [length, dtype.size]), dtype)
 
     def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
         small = [field for field, is_large in zip(self.fields, self._large) if not is_large]

@@ -230,7 +230,7 @@ def all_reduce_function(
             weights, statistics, numbers = replica.read_message(replica.pull(identity.worker))
         pulled = Pulled(weights, statistics, numbers[:1])
         step_id = pulled.versions[0] * workers + identity.worker
-        result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)
+        result, row, _ = computation(step_id, pulled, identity, NOBODY, asked, asked)
         with tf.control_dependencies([row]):
             means = mean_result(result)
         entered = now_after(*means)

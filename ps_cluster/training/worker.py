@@ -31,10 +31,10 @@ from ps_cluster.config.schema import (
 )
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import of_left_out
-from ps_cluster.server.shard import NO_STEP, after, now_after
+from ps_cluster.server.shard import DROPPED, NO_STEP, after, now_after
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
 from ps_cluster.training.step import StepResult, WorkerIdentity
-from ps_cluster.training.worker_state import ErrorFeedback
+from ps_cluster.training.worker_state import ErrorFeedback, KeepsState, Settle
 
 if TYPE_CHECKING:  # imports what the launcher does not need
     from ps_cluster.training.run_progress import RunProgress
@@ -73,15 +73,17 @@ class TimedComputation:
         scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
-    ) -> tuple[StepResult, tf.Tensor]:
-        """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row.
+    ) -> tuple[StepResult, tf.Tensor, Settle]:
+        """Return the result, its row, float64 [len(WORKER_COLUMNS)], and what settles the worker's state after the push.
 
-        A replay is not computed: its result is 0, and every slice will refuse it.
+        The times given are copied into the row. A replay is not computed: its result is 0, and every slice will refuse it.
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
+        settle_feedback: Settle | None = None
         if self._feedback is not None:
-            result = replace(result, gradient=self._to_send(step_id, pulled, result.gradient))
+            sent, settle_feedback = self._feedback(step_id, result.gradient)
+            result = replace(result, gradient=sent)
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         batches = self._batches if pulled.batches is None else pulled.batches
@@ -90,17 +92,13 @@ class TimedComputation:
             scheduled_time=scheduled, asked_time=asked, admitted_time=admitted, pulled_time=pulled_time,
             computed_time=computed_time, pushed_time=now_after(computed_time, *waited),
         )  # fmt: skip
-        return result, row
 
-    def _to_send(self, step_id: tf.Tensor, pulled: Pulled, gradient: tf.Tensor) -> tf.Tensor:
-        assert self._feedback is not None
-        send = partial(self._feedback, step_id, gradient)
-        # A replay is refused, so nothing that was left out may go with it.
-        return (
-            send()
-            if pulled.is_replay is None
-            else tf.cond(pulled.is_replay, lambda: tf.cast(gradient, tf.float32), send)
-        )
+        def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
+            settled = [] if settle_feedback is None else settle_feedback(outcomes)
+            compute = self._compute
+            return [*settled, compute.settle(step_id, outcomes)] if isinstance(compute, KeepsState) else settled
+
+        return result, row, settle
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
@@ -127,8 +125,8 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
         return None
     # Written after each push: where they are seldom.
     files = of_left_out(0) if config.mode_kind.takes_local_steps else ()
-    length = sum(part.length for part in store.slices)
-    return ErrorFeedback(store.rounded, length, config.training.seed, files, name=store.session)
+    lengths = [part.length for part in store.slices]
+    return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=store.session)
 
 
 def steps_function(
@@ -139,9 +137,7 @@ def steps_function(
     Args:
       repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
-        some per cent. Where pushes leave something out, all ask: TensorFlow too hands out what a dead worker had, and a
-        push that is refused would take along what earlier ones have left out. (A step that some slices lack is pushed to
-        all of them all the same.)
+        some per cent. (A step that some slices lack is pushed to all of them all the same.)
     """
     computation = TimedComputation(compute, config, store)
 
@@ -151,21 +147,24 @@ def steps_function(
         # A step that is dropped is the next one again: an answer follows the last step too, and says of no step whether
         # the slices have it.
         following = tf.concat([step_ids[1:], step_ids[-1:] if store.drops else [NO_STEP]], 0)
-        asks = (repeats or config.loses_of_pushes) and not store.drops
+        asks = repeats and not store.drops
 
         def body(position: tf.Tensor, asked: tf.Tensor, messages: Messages) -> tuple[tf.Tensor, tf.Tensor, Messages]:
             pulled, step_id = store.pulled(messages, asks_for_step=asks), step_ids[position]
-            result, row = computation(step_id, pulled, identity, scheduled, asked, asked)
+            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
             answer = store.exchange(step_id, pulled.versions, result.gradient, result.fresh, row, following[position])
-            dropped = store.pulled(answer, asks_for_step=False).is_dropped if store.drops else None
-            position = position + 1 if dropped is None else tf.where(dropped, position, position + 1)
+            outcomes = store.outcomes(answer)
+            if settled := settle(outcomes):  # before the next step reads what the worker keeps
+                answer = tf.nest.map_structure(partial(after, settled), answer)
+            dropped = tf.reduce_any(tf.equal(outcomes, DROPPED)) if store.drops else tf.constant(False)
+            position = tf.where(dropped, position, position + 1)
             return position, now_after(*tf.nest.flatten(answer)), answer
 
         asked = now_after(step_ids)
         answer = store.messages(identity.worker, [asked], step_ids[0])
         # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
         start = (0, asked, tf.nest.map_structure(tf.identity, answer))
-        # The last answer is empty, so lengths are free. With two iterations at a time, the next batch is prepared while an
+        # The last answer is short, so lengths are free. With two iterations at a time, the next batch is prepared while an
         # answer is under way.
         shapes = (
             tf.TensorShape([]),

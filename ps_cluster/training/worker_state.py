@@ -1,6 +1,9 @@
 """Keep a worker's own state from one push to the next.
 
-With local steps that is its optimizer's state; where pushes are compressed, what they left out.
+With local steps that is its optimizer's state; where pushes are compressed, what they left out. A push may be refused (the
+slice has its step already) or dropped (it came too late). So the state changes only after the outcome is known:
+
+    compute ──► push ──► outcome of each slice ──► settle: applied? keep the new state, and write it : keep the old one
 
 worker's process   variables "local/NAME/…"; made when first used, gone with the process
 its workspace      two files of a state, written after every other push; a worker that is started again reads the newer
@@ -8,13 +11,28 @@ its workspace      two files of a state, written after every other push; a worke
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import after
+from ps_cluster.server.shard import APPLIED, after
+
+Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
+"""Settles the worker's own state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, none if it keeps nothing."""
+
+
+class KeepsState(ABC):
+    """A computation of a worker's step that keeps a state in the worker's process."""
+
+    @abstractmethod
+    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
+        """Keep the state that the computation of `step` (int64 []) has left if a slice applied its push.
+
+        Else put the state before it back. Returns a tensor to depend on. `outcomes`: as for `Settle`.
+        """
 
 
 class WorkerState:
@@ -52,19 +70,22 @@ class WorkerState:
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: is done before.
         """
-        self._saves = self.variable("saves", np.zeros([], np.int64), changes=True)
         with tf.control_dependencies(needed):
             is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
-        # TensorFlow reads a file of a constant name when it optimises the graph, and keeps what was in it then.
-        nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
-        return tf.cond(is_there, lambda: tf.constant(0, tf.int64), lambda: self._fill(nothing))
+        return tf.cond(is_there, lambda: tf.constant(0, tf.int64), lambda: self._fill(step))
 
-    def _fill(self, nothing: tf.Tensor) -> tf.Tensor:
+    @property
+    def _saves(self) -> tf.Variable:
+        """The number of saves, which is the last variable that is kept. Call `variable` for all others before."""
+        if "saves" not in self._kept:
+            self.variable("saves", np.zeros([], np.int64), changes=True)
+        return self._kept["saves"]
+
+    def _fill(self, step: tf.Tensor) -> tf.Tensor:
         if not self._files:
             zeros = [variable.assign(tf.zeros(variable.shape, variable.dtype)) for variable in self._kept.values()]
             return after(zeros, tf.constant(0, tf.int64))
-        states = [self._read(tf.strings.join([name, nothing])) for name in self._files]
-        counts = [self._number_of_saves(state) for state in states]
+        states, counts = self._written(step)
         newest = tf.where(counts[0] > counts[1], *states)
         number = tf.maximum(*counts)
         told = tf.cond(
@@ -73,12 +94,23 @@ class WorkerState:
             lambda: _tell(f"{self._says} begins anew: this worker has no earlier state"),
         )
         with tf.control_dependencies([told]):
-            parts = tf.split(newest, [_bytes_of(variable) for variable in self._kept.values()])
+            return self._assign(newest)
+
+    def _written(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Return the bytes of the state in each file, uint8 [k], and its number of saves, int64 []."""
+        # TensorFlow reads a file of a constant name when it optimises the graph, and keeps what was in it then.
+        nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
+        states = [self._read(tf.strings.join([name, nothing])) for name in self._files]
+        return states, [self._number_of_saves(state) for state in states]
+
+    def _assign(self, state: tf.Tensor) -> tf.Tensor:
+        """Give all variables the values that the bytes of a state hold; return its number of saves, int64 []."""
+        parts = tf.split(state, [_bytes_of(variable) for variable in self._kept.values()])
         assigned = [
             variable.assign(tf.reshape(_whole(part, variable.dtype), variable.shape), read_value=False)
             for variable, part in zip(self._kept.values(), parts, strict=True)
         ]
-        return after(assigned, number)
+        return after(assigned, self._number_of_saves(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
         """Return the bytes of a file's state, uint8 [k]; zeros if it is missing or not whole."""
@@ -97,6 +129,27 @@ class WorkerState:
 
     def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
         return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last that is kept
+
+    def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:
+        """Write the variables to the older of the files where a push was applied; else read what was written last.
+
+        Where the disk took nothing there is nothing to read, and the variables stay as they are. Returns a tensor to depend
+        on. `step`: the step id, int64 []. `is_applied`: bool [].
+        """
+        saves = self._saves
+
+        def save() -> tf.Tensor:
+            return after([self.save([])], tf.constant(0, tf.int64))
+
+        def take_back() -> tf.Tensor:
+            states, counts = self._written(step)
+            last = saves.read_value()
+            first, second = (tf.equal(count, last) for count in counts)
+            state, is_there = tf.where(first, *states), tf.logical_or(first, second)
+            return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
+
+        settled: tf.Tensor = tf.cond(is_applied, save, take_back)
+        return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:
         """Write the variables to the older of the files, if there are any, after `needed`."""
@@ -129,13 +182,16 @@ class ErrorFeedback:
     """Adds to a push what the pushes of this worker before have left out (Seide et al. 2014; Karimireddy et al. 2019,
     arXiv:1901.09847, algorithm 2).
 
-    A worker that died between the write of its file and its push has lost what it would have sent.
+    What a push leaves out is kept for each slice that applied it. For a slice that did not, the sum that waits for the next
+    push stays as it was. So the gradients that a slice took in are what it applied plus what is left out.
+
+    A worker that dies between a push and the write of its file brings along once more what this push has sent.
     """
 
     def __init__(
         self,
         rounded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-        length: int,
+        lengths: Sequence[int],
         seed: int,
         files: Sequence[str] = (),
         *,
@@ -144,21 +200,33 @@ class ErrorFeedback:
         """Prepare.
 
         Args:
-          rounded: (vector float32 [n], seed int32 [2]) → what is sent of it. length: n.
+          rounded: (vector float32 [n], seed int32 [2]) → what is sent of it.
+          lengths: of the part of each slice that the pushes go to; n together.
           files: of a state.
           name: of the training and the slice. All graphs of one training share a vector; another leader's training has
             another one in the same worker.
         """
-        self._rounded, self._length, self._seed, self._files = rounded, length, seed, files
+        self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
         self._name = f"left-out/{name}"
 
-    def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-        """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and keep the rest."""
+    def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, Settle]:
+        """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and what keeps the rest then."""
         state = WorkerState(self._name, "what pushes left out", self._files)
-        left_out = state.variable("vector", np.zeros(self._length, np.float32), changes=True)
+        left_out = state.variable("vector", np.zeros(sum(self._lengths), np.float32), changes=True)
         with tf.control_dependencies([state.load(step, [gradient])]):
-            wanted = tf.cast(gradient, tf.float32) + left_out.read_value()
+            before = left_out.read_value()
+        wanted = tf.cast(gradient, tf.float32) + before
         sent = self._rounded(wanted, tf.stack([np.int32(self._seed), tf.cast(step, tf.int32)]))
-        kept = left_out.assign(wanted - sent, read_value=False)
-        with tf.control_dependencies([state.save([kept])]):
-            return tf.identity(sent)
+        rest = wanted - sent
+
+        def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
+            applied = tf.unstack(tf.equal(outcomes, APPLIED), len(self._lengths))
+            parts = zip(applied, tf.split(rest, self._lengths), tf.split(before, self._lengths), strict=True)
+            kept = tf.concat([tf.where(*part) for part in parts], 0)
+
+            def keep() -> tf.Tensor:
+                return after([state.save([left_out.assign(kept, read_value=False)])], 0)
+
+            return [tf.cond(tf.reduce_any(applied), keep, lambda: tf.constant(0))]
+
+        return sent, settle

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import NO_STEP, ParameterShard
-from ps_cluster.server.wire import MessageLayout
+from ps_cluster.server.shard import APPLIED, NO_STEP, REFUSED, ParameterShard
+from ps_cluster.server.wire import LARGE_BYTES, MessageLayout
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
@@ -44,7 +44,9 @@ def exchanged(store):
         moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
         fresh = tf.ones_like(pulled.statistics)
         messages = store.exchange(identity(step), pulled.versions, moved, fresh, row(), identity(following))
-    assert {tensor.shape[0] for tensor in tf.nest.flatten(messages)} == {0}, "nothing follows"
+    assert store.outcomes(messages).numpy().tolist() == [APPLIED] * len(store.slices)
+    *vectors, numbers = tf.nest.flatten(messages[0])
+    assert {vector.shape[0] for vector in vectors} == {0} and numbers.shape[0] == 3, "nothing follows"
     return seen
 
 
@@ -103,12 +105,14 @@ def test_the_answer_to_a_replay_is_not_applied_and_says_what_the_ledger_has():
     def exchange(step, following):
         pulled = pull(store)
         arguments = tf.ones([7]), tf.zeros([3]), row(), identity(following)
-        return store.pulled(store.exchange(identity(step), pulled.versions, *arguments), asks_for_step=True)
+        answer = store.exchange(identity(step), pulled.versions, *arguments)
+        return store.pulled(answer, asks_for_step=True), store.outcomes(answer).numpy().tolist()
 
-    assert not exchange(0, 1).is_replay and not exchange(1, 2).is_replay
+    assert [exchange(0, 1)[1], exchange(1, 2)[1]] == [[APPLIED] * 2] * 2
     weights = pull(store).weights.numpy()
-    assert exchange(0, 1).is_replay, "step 1 was accepted"
-    again = exchange(1, 2)
+    after_first, outcomes = exchange(0, 1)
+    assert after_first.is_replay and outcomes == [REFUSED] * 2, "step 1 was accepted"
+    again, _ = exchange(1, 2)
     assert not again.is_replay and (again.weights.numpy() == weights).all()
     assert [counts["refused"] for counts in ledger_of(store)[1]] == [2, 2]
 
@@ -140,11 +144,13 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
     assert states[0].tobytes() == states[1].tobytes()
 
 
-def test_an_empty_answer_has_the_tensors_of_a_message(monkeypatch):
-    fields = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2))
-    vectors = [tf.zeros([length], dtype) for dtype, length in fields]
-    for is_sent in (True, False):
-        layout = MessageLayout(fields, is_sent)
-        told = [(tensor.dtype, len(tensor.shape)) for tensor in layout.pack(vectors)]
-        assert [(tensor.dtype, len(tensor.shape)) for tensor in layout.empty()] == told
-        assert [tensor.shape[0] for tensor in layout.empty()] == [0] * len(told)
+@pytest.mark.parametrize("length", [5, LARGE_BYTES])
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_short_answer_has_the_tensors_of_a_message_and_its_last_vector_alone(is_sent, length):
+    fields = ((tf.bfloat16, length), (tf.float32, 0), (tf.int64, 2))
+    vectors, last = [tf.zeros([length], dtype) for dtype, length in fields[:-1]], tf.constant([7, -2], tf.int64)
+    layout = MessageLayout(fields, is_sent)
+    whole, short = layout.pack([*vectors, last]), layout.short(last)
+    assert [(tensor.dtype, len(tensor.shape)) for tensor in short] == [(one.dtype, len(one.shape)) for one in whole]
+    assert layout.last(whole).numpy().tolist() == layout.last(short).numpy().tolist() == [7, -2]
+    assert sum(tensor.shape[0] * tensor.dtype.size for tensor in short) == 16

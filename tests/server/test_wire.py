@@ -1,6 +1,8 @@
 """Pushes in fewer bytes: int8 with a scale for each block, or the largest values; the rest goes with the next push."""
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +10,17 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.private_names import variable_of_process
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard
 from ps_cluster.server.wire import BLOCK, Int8, TopK
-from ps_cluster.training.worker import TimedComputation
+from ps_cluster.training.modes.diloco import AsynchronousOuterShard, diloco_function
+from ps_cluster.training.modes.local_steps import LocalTraining
+from ps_cluster.training.modes.waiting import BoundedShard, RoundShard, bounded_function, rounds_function
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import steps_function
 from ps_cluster.training.worker_state import ErrorFeedback
-from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 RANDOM = np.random.default_rng(1)
@@ -64,10 +73,21 @@ def test_top_k_sends_the_values_that_are_farthest_from_0():
     assert TopK(10, 0.001).fields[0] == (tf.float32, 1), "at least one"
 
 
+def applied(feedback):
+    """Return a function of a step and its gradient: what is pushed, which a single slice applies."""
+
+    @tf.function(autograph=False)
+    def push(step, gradient):
+        sent, settle = feedback(step, gradient)
+        with tf.control_dependencies(settle(tf.constant([APPLIED]))):
+            return tf.identity(sent)
+
+    return push
+
+
 @pytest.mark.parametrize("codec", [Int8(600), TopK(600, 0.01)])
 def test_what_a_push_leaves_out_goes_with_the_next_ones(codec):
-    feedback = ErrorFeedback(codec.rounded, 600, seed=3, name=type(codec).__name__)
-    push = tf.function(feedback, autograph=False)
+    push = applied(ErrorFeedback(codec.rounded, [600], seed=3, name=type(codec).__name__))
     total = np.zeros(600)
     for step in range(300):
         total += push(identity(step), VECTOR).numpy()
@@ -82,9 +102,7 @@ def test_what_a_push_leaves_out_goes_with_the_next_ones(codec):
 
 def test_all_graphs_of_a_training_know_what_its_pushes_left_out():
     codec = TopK(4, 0.25)
-    first, repeats = (
-        tf.function(ErrorFeedback(codec.rounded, 4, 3, name="one training"), autograph=False) for _ in range(2)
-    )
+    first, repeats = (applied(ErrorFeedback(codec.rounded, [4], 3, name="one training")) for _ in range(2))
     vector = tf.constant([4.0, 3.0, 2.0, 1.0])
     assert first(identity(0), vector).numpy().tolist() == [4, 0, 0, 0]
     assert repeats(identity(1), vector).numpy().tolist() == [0, 6, 0, 0]
@@ -97,7 +115,7 @@ def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, 
     vector = np.arange(1.0, LENGTH + 1)
     for number, expected in enumerate([LENGTH, 2 * (LENGTH - 1)] if has_files else [LENGTH] * 2):
         with tf.Graph().as_default() as graph:
-            run = tf.function(ErrorFeedback(codec.rounded, LENGTH, 3, files, name=f"{number}"), autograph=False)
+            run = applied(ErrorFeedback(codec.rounded, [LENGTH], 3, files, name=f"{number}"))
             pushed = run(identity(number), tf.constant(vector, tf.float32))
         # Its variables are its own, as of a process.
         assert tf.compat.v1.Session(graph=graph).run(pushed).max() == expected
@@ -125,32 +143,100 @@ def test_a_message_is_as_small_as_promised():
     assert long[0].slices[0].pull_bytes == pytest.approx(200_000, rel=0.01)
 
 
-def test_a_replay_takes_nothing_along_of_what_was_left_out():
-    gradient = tf.constant(RANDOM.normal(size=LENGTH), tf.float32)
+SGD = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0, "cluster.workers": 1, "training.steps": 400}
+FRAGMENTS = {
+    "mode.name": "diloco", "mode.local_steps": 2, "mode.fragments": True, "cluster.parameter_servers": 2,
+    "mode.outer_rate": 1.0, "mode.outer_momentum": 0.0,
+}  # fmt: skip
+BACKUP = {"mode.name": "sync-ps", "mode.backup_workers": 1, "cluster.workers": 2}
+TOO_STALE = {"staleness.method": "drop", "staleness.max_delay": 1}
 
-    def worker():
-        store = make_store(wire="int8", rule="sgd")
-        pulled = pull(store)
-        computation = TimedComputation(None, build_config(overrides={"cluster.wire": "int8"}), store)
 
-        @tf.function(autograph=False)
-        def to_send(step, is_replay):
-            return computation._to_send(step, replace(pulled, is_replay=is_replay), gradient)
+@dataclass(frozen=True)
+class Lost:
+    """Pushes of a worker that are not applied, since another worker's come first, with gradients of 0.
 
-        return lambda step, is_replay=False: to_send(identity(step), tf.constant(is_replay)).numpy()
+    `before`: (slice, step) of those that come before all. `meanwhile`: (step, version) of those that come while the worker
+    computes its step 2 for the first time.
+    """
 
-    one, other = worker(), worker()
-    assert (one(0) == other(0)).all()
-    one(1, is_replay=True)
-    assert (one(2) == other(2)).all() and (one(3) != gradient.numpy()).any()
+    graph: Callable[..., Any] = steps_function
+    slices: int = 1
+    kind: type[ParameterShard] = ParameterShard
+    wire: str = "top_k"
+    values: dict[str, Any] = field(default_factory=dict)
+    before: Sequence[tuple[int, int]] = ()
+    meanwhile: Sequence[tuple[int, int]] = ()
+
+
+LOST = {
+    "all servers have the step": Lost(slices=2, before=[(0, 3), (1, 3)]),
+    "one of two servers has the step": Lost(slices=2, wire="int8", before=[(0, 3), (0, 5), (1, 6)]),
+    "too stale": Lost(values=TOO_STALE, meanwhile=[(100, 2), (101, 3)]),
+    "bounded": Lost(
+        bounded_function, kind=BoundedShard, values={"mode.name": "bounded", "cluster.workers": 2}, before=[(0, 3)]
+    ),
+    "late for a round": Lost(rounds_function, kind=RoundShard, values=BACKUP, meanwhile=[(5, 2)]),
+    "fragments": Lost(diloco_function, 2, AsynchronousOuterShard, "int8", FRAGMENTS, before=[(0, 3), (1, 1)]),
+}
+STEPS = 8
+# Numbers that bfloat16 holds too.
+GRADIENTS = np.random.default_rng(5).integers(-127, 127, [2 * STEPS, LENGTH]).astype(np.float32) / 64
+
+
+def arrive(store, part, step, version=0):
+    """Let a push of worker 1 arrive at one slice."""
+    own = store.slices[part]
+    arguments = tf.zeros([own.length]), tf.zeros([own.statistics_length]), row(1.0, worker=1)
+    return own.push(identity(step), identity(version), *arguments)
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.array([0, 1], np.int64).tofile(IDENTITY)
+    values = SGD | {"cluster.wire": lost.wire, "cluster.top_k_share": 0.3} | lost.values
+    store = make_store(lost.slices, kind=lost.kind, values=values, rule="sgd", statistics=0)
+    config, pending = build_config(overrides=values), list(lost.meanwhile)
+    for part, step in lost.before:
+        arrive(store, part, step)
+
+    def meanwhile(step):
+        while pending and step == lost.meanwhile[0][1] * config.steps_per_update:
+            arrive(store, 0, *pending.pop(0))
+        return step
+
+    def compute(step, weights, statistics):
+        number = tf.ensure_shape(tf.py_function(meanwhile, [step], tf.int64), []) if pending else step
+        gradient = tf.cast(tf.gather(GRADIENTS, number), weights.dtype)
+        return StepResult(gradient, tf.zeros_like(statistics), *(tf.constant(1.0),) * 3)
+
+    in_periods = lost.graph is diloco_function
+    nothing = np.zeros(0, np.float32)
+    start = InitialState(*(np.ones(LENGTH, np.float32),) * 2, nothing, nothing)
+    run = lost.graph(store, LocalTraining(compute, config, start, nothing) if in_periods else compute, config)
+    before, steps = state_of(store)["weights"], range(STEPS)
+    run(tf.constant(STEPS if lost.graph is rounds_function else steps, tf.int64), tf.constant(0.0, tf.float64))
+    rows, counts = ledger_of(store)
+    assert all(own["refused"] + own["dropped"] for own in counts) and not pending, "something was lost"
+    ends = np.cumsum([part.length for part in store.slices])
+    applied = np.split(before - state_of(store)["weights"], ends[:-1])
+    for index, (own, part) in enumerate(zip(rows, store.slices)):
+        counted = own["step"][own["worker"] == 0].astype(int)
+        assert 0 < len(counted) <= STEPS
+        gradients = GRADIENTS[counted]
+        if (
+            in_periods
+        ):  # a slice's exchange brings the steps since the one before: slice 1 has it in the middle of a period
+            first = 2 * counted - index
+            gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
+        wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]
+        name, first = (f"{store.session}/{index}", 0) if in_periods else (store.session, ends[index] - part.length)
+        left_out = variable_of_process(f"local/left-out/{name}/vector", [], tf.float32).read_value().numpy()
+        assert np.linalg.norm(left_out) > 0.001
+        assert applied[index] + left_out[first : first + part.length] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_mode_without_pushes_refuses_it():
     with pytest.raises(UserError, match="cluster.wire: got 'int8': mode sync sends no pushes"):
         build_config(overrides={"mode.name": "sync", "cluster.wire": "int8"})
-
-
-@pytest.mark.parametrize("values", [{"mode.name": "bounded"}, {"mode.name": "sync-ps", "mode.backup_workers": 1}])
-def test_wires_that_lose_are_refused_where_a_mode_drops_pushes(values):
-    with pytest.raises(UserError, match=f"cluster.wire: got 'top_k': mode {values['mode.name']}.* may drop a push"):
-        build_config(overrides=values | {"cluster.wire": "top_k"})

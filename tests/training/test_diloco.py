@@ -11,7 +11,7 @@ from ps_cluster.config.modes import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY, OF_OPTIMIZER
-from ps_cluster.server.shard import APPLIED, DROPPED, InitialState
+from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, InitialState
 from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
@@ -49,12 +49,21 @@ def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None)
     with tf.Graph().as_default() as graph:
         limit = [] if batches is None else [identity(batches)]
         number, weights = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.float32, [LENGTH])
-        run = tf.function(
-            lambda *given: vars(local(*given, tf.constant(STATISTICS[: len(keep)]), *limit)), autograph=False
-        )
-        results = dict(run(number, weights))
+        outcome = tf.compat.v1.placeholder_with_default([APPLIED], [1])
+
+        @tf.function(autograph=False)
+        def run(number, weights, outcome):
+            result = vars(local(number, weights, tf.constant(STATISTICS[: len(keep)]), *limit))
+            with tf.control_dependencies(list(result.values())):
+                settled = local.settle(number, outcome)
+            with tf.control_dependencies([settled]):
+                return {name: tf.identity(value) for name, value in result.items()}
+
+        results = dict(run(number, weights, outcome))
     session = tf.compat.v1.Session(graph=graph)  # its variables are its own: as of a process
-    return lambda *given: session.run(results, dict(zip((number, weights), given, strict=True)))
+    return lambda *given, becomes=APPLIED: session.run(
+        results, dict(zip((number, weights, outcome), (*given, [becomes]), strict=True))
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +101,20 @@ def test_a_worker_keeps_its_optimizer_from_period_to_period_and_over_its_death(r
     assert result["gradient"] == pytest.approx(expected[3], rel=1e-4, abs=1e-5)
     batches = range(3 * PERIOD, 4 * PERIOD)
     assert (result["loss"], result["metric"]) == (np.mean(batches), sum(batches) + PERIOD)
+
+
+@pytest.mark.parametrize("lost", [REFUSED, DROPPED])
+def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(lost):
+    config = config_of(**WITH_MOMENTUM | {"optimizer.rule": "adam"})
+    expected = by_hand("adam", (0, 2, 3), START)
+    worker = periods(config)
+    worker(7, START, becomes=lost)  # before anything was written
+    seen = [worker(0, START)["gradient"]]
+    worker(1, START, becomes=lost)
+    seen.append(worker(2, START)["gradient"])
+    worker(5, START, becomes=lost)
+    seen.append(periods(config)(3, START)["gradient"])
+    assert np.stack(seen) == pytest.approx(np.stack(expected), rel=1e-4, abs=1e-5)
 
 
 def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):

@@ -190,7 +190,7 @@ class FragmentedWorker:
         self._feedback = [
             ErrorFeedback(
                 part.codec.rounded,
-                part.length,
+                [part.length],
                 (training.seed + _APART * index) % 2**31,
                 of_left_out(index),
                 name=f"{store.session}/{index}",
@@ -229,8 +229,11 @@ class FragmentedWorker:
         with tf.control_dependencies([self._statistics.assign(ended.statistics, read_value=False)]):
             return ended._replace(state=tf.identity(ended.state))
 
-    def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tf.Tensor:
-        """Push how far slice `index` came since its last exchange, and go on from the answer. Returns a tensor as above."""
+    def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Push how far slice `index` came since its last exchange, and go on from the answer.
+
+        Returns a tensor as above, and the outcome of the push, int64 [].
+        """
         part = self._slices[index]
         of, of_statistics = (
             slice(int(ends[index]) - length, int(ends[index]))
@@ -241,14 +244,18 @@ class FragmentedWorker:
             before, now = (one.read_value()[of_statistics] for one in (self._statistics_pulled, self._statistics))
             version = self._versions.read_value()[index]
         fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
-        sent = self._feedback[index](step, moved) if self._feedback else tf.cast(moved, part.wire)
+        if self._feedback:
+            sent, settle = self._feedback[index](step, moved)
+        else:
+            sent, settle = tf.cast(moved, part.wire), lambda outcomes: []
         answer = part.exchange(step, version, sent, fresh, row, step)
         weights, statistics, numbers = part.read_message(answer)
+        outcome = part.outcome(answer)
         weights = tf.cast(weights, tf.float32)
         kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]
         kept += [one[of_statistics].assign(statistics) for one in (self._statistics, self._statistics_pulled)]
-        with tf.control_dependencies(kept):
-            return after([self._versions[index].assign(numbers[0])], 0)
+        with tf.control_dependencies([*kept, *settle(outcome[None])]):
+            return after([self._versions[index].assign(numbers[0])], 0), outcome
 
 
 def diloco_function(
@@ -269,7 +276,7 @@ def diloco_function(
         def body(position: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             step = step_ids[position]
             asked = began = now_after(before)
-            progress = Progress.begin(before, tf.zeros([0]))
+            progress, outcomes = Progress.begin(before, tf.zeros([0])), []
             for place, index in enumerate(reversed(range(slices))):
                 first, end = (steps * k // slices for k in (place, place + 1))
                 progress = worker.take(step, first, end, progress)
@@ -280,9 +287,12 @@ def diloco_function(
                     scheduled_time=scheduled, asked_time=asked, admitted_time=asked, pulled_time=asked,
                     computed_time=computed, pushed_time=now_after(computed, *waited),
                 )  # fmt: skip
-                exchanged = worker.exchange(index, step, row, after([row], progress.state))
+                exchanged, outcome = worker.exchange(index, step, row, after([row], progress.state))
+                outcomes.append(outcome)
                 progress, began = progress._replace(state=exchanged), now_after(exchanged)
-            return position + 1, after([worker.own.state.save([progress.state])], progress.state)
+            with tf.control_dependencies([progress.state]):
+                settled = worker.own.settle(step, tf.stack(outcomes))
+            return position + 1, after([settled], progress.state)
 
         begun = worker.begin(store, identity.worker, step_ids[0])
         return tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)[

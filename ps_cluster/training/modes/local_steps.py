@@ -16,10 +16,10 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.registry import tf
 from ps_cluster.runs.run_dir import OF_OPTIMIZER
-from ps_cluster.server.shard import InitialState, after
+from ps_cluster.server.shard import APPLIED, InitialState, after
 from ps_cluster.server.update_rules import make_rule
 from ps_cluster.training.step import StepResult, TrainStep
-from ps_cluster.training.worker_state import WorkerState
+from ps_cluster.training.worker_state import KeepsState, WorkerState
 
 
 def local_steps_field(default: int) -> Any:
@@ -128,8 +128,12 @@ class LocalOptimizer:
 
         return take_local_steps(first, end, progress, training.keep, take, goes_on)
 
+    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
+        """Keep the optimizer's state after a period if a slice applied its push: see `KeepsState`."""
+        return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
-class LocalTraining:
+
+class LocalTraining(KeepsState):
     """One period of a worker: steps by itself with the run's optimizer rule, whose state stays with the worker."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
@@ -162,13 +166,19 @@ class LocalTraining:
           As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
           `Progress.result`.
         """
-        own = LocalOptimizer(self, weights.shape[0], weights.dtype)
+        own = self._own(weights.dtype)
         pulled = tf.cast(weights, tf.float32)
         with tf.control_dependencies([own.state.load(step, [pulled]), own.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
         count = self.local_steps if batches is None else batches
         ended = own.take(step, 0, count, Progress.begin(begun, statistics), goes_on)
-        with tf.control_dependencies([own.state.save([ended.state])]):
+        with tf.control_dependencies([ended.state]):
             moved = pulled - own.weights.read_value()
         fresh = ended.statistics - self.kept * statistics
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
+
+    def _own(self, dtype: tf.DType) -> LocalOptimizer:
+        return LocalOptimizer(self, len(self.start.factors), dtype)
+
+    def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
+        return self._own(tf.float32).settle(step, outcomes)

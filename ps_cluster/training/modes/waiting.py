@@ -344,9 +344,10 @@ def bounded_function(
             # After a wait the ps goes on to the pull by itself.
             admitted = first.admit(identity.worker, after([asked], left))  # type: ignore[attr-defined]  # of this mode
             pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
-            result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
-            (outcome,) = tf.unstack(store.push(step_id, pulled.versions, result.gradient, result.fresh, row))
-            return tf.where(tf.equal(outcome, DROPPED), position, position + 1)
+            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
+            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+            with tf.control_dependencies(settle(outcomes)):
+                return tf.where(tf.equal(outcomes[0], DROPPED), position, position + 1)
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
 
@@ -529,9 +530,9 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig) 
         def body(times: tf.Tensor, *parameters: tf.Tensor) -> list[tf.Tensor]:
             pulled = Pulled(*parameters)
             step_id = pulled.versions[0] * config.steps_per_update + identity.worker
-            result, row = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
-            pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
-            return pull(identity, end, [pushed])
+            result, row, settle = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
+            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+            return pull(identity, end, [outcomes, *settle(outcomes)])
 
         start = pull(identity, end)
         return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
