@@ -54,6 +54,12 @@ class Network:
     worker_mb: float | None = None
     recipe: Mapping[str, Any] = {}
 
+    def check(self, examples: ExampleSpec, settings: Any) -> None:
+        """Raise ValueError, or UserError, where `build` would not take the examples or settings.
+
+        It is called before a run starts any process, so it works without TensorFlow.
+        """
+
     def build(self, examples: ExampleSpec, settings: Any) -> keras.Model:
         """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each.
 
@@ -68,6 +74,19 @@ class Network:
           spec: what `build` was given.
           examples: name of a field → its first training examples [N, …]; None if the weights are loaded next.
         """
+
+
+def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
+    """Raise UserError where the chosen network says that it does not take such examples."""
+    try:
+        NETWORKS[settings.name].check(spec, settings)
+    except ValueError as error:
+        raise unbuildable(settings, spec, str(error)) from error
+
+
+def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> UserError:
+    """Return the error of a network that can't be built for such examples."""
+    return UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}")
 
 
 class FunctionNetwork(Network):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -116,7 +116,12 @@ class ExampleSpec:
         """Return the only input, which is an image. Raises UserError, which names the network, for other examples."""
         fields = list(self.inputs.values())
         if len(fields) != 1 or not fields[0].is_image:
-            raise UserError(f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {self}")
+            as_pixels = ""
+            if len(fields) == 1 and replace(fields[0], dtype="uint8").is_image:
+                as_pixels = ": if its numbers are pixels from 0 to 255, give them as .astype('uint8')"
+            raise UserError(
+                f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {self}{as_pixels}"
+            )
         return fields[0]
 
     @property

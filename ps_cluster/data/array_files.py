@@ -7,15 +7,15 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents, DataSettings, OwnDataSettings
-from ps_cluster.config.objectives import WEIGHT, Field, Rows, refuse_sparse
+from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
+from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_sparse
 from ps_cluster.data.targets import contents_of, split_of, targets_of
 from ps_cluster.files.untrusted import most_memory, open_regular
 from ps_cluster.files.values import Malformed, one_line
@@ -134,6 +134,7 @@ def _form(name: str, file: BinaryIO) -> ArrayForm:
 NEEDED = ("x_train", "y_train")
 NAMES = (*NEEDED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
+_LOOKED_AT = 100  # examples that tell whether numbers are pixels
 
 
 def as_contents(found: Any, settings: DataSettings) -> Contents:
@@ -141,7 +142,8 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
 
     Args:
       found: `Contents`; or a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train,
-        weight_test; or Keras's ((x_train, y_train), (x_test, y_test)). Arrays may be memory maps.
+        weight_test; or (x_train, y_train); or Keras's ((x_train, y_train), (x_test, y_test)). Arrays may be memory maps.
+        For a network with several inputs, x_train and x_test are mappings: name of an input → array.
 
     Raises:
       Malformed: it is something else, or the arrays do not fit each other.
@@ -156,15 +158,21 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
         raise Malformed(
             f"{missing[0]} is missing, there is {there}: give x_train, y_train, and x_test, y_test if you have them"
         )
-    arrays = {name: _rows(name, given[name]) for name in NAMES if given.get(name) is not None}
+    arrays = {name: _rows(name, given[name]) for name in NAMES if given.get(name) is not None and name[0] != "x"}
+    inputs = {
+        split: _inputs(f"x_{split}", given[f"x_{split}"]) for split in SPLITS if given.get(f"x_{split}") is not None
+    }
+    arrays |= {f"x_{split}": next(iter(fields.values())) for split, fields in inputs.items()}
     _check_lengths(arrays)
     y_test = arrays["y_test"][:] if "y_test" in arrays else None
     targets = targets_of(arrays["y_train"][:], y_test, own.objective)
     splits = ("train",) if y_test is None else ("train", "test")
-    rows = [_inputs(arrays, split) | _weights(arrays, split) for split in splits]
+    _check_same_inputs(inputs)
+    rows = [inputs[split] | _weights(arrays, split) for split in splits]
     contents = contents_of(targets, split_of(targets, own.held_out), *rows)
     notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
-    return replace(contents, notes=notes + contents.notes)
+    told = (*_notes_on_pixels(inputs["train"]), *_notes_on_labels(targets.classes, np.asarray(arrays["y_train"][:1])))
+    return replace(contents, notes=(*notes, *told, *contents.notes))
 
 
 def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -175,14 +183,15 @@ def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
 def _by_name(found: Any) -> Mapping[str, Any]:
     if isinstance(found, Mapping):
         return found
-    try:
-        (x_train, y_train), (x_test, y_test) = found
-    except (TypeError, ValueError):
-        raise Malformed(
-            f"it returned {type(found).__name__}, not Contents, a mapping with {', '.join(NAMES[:4])}, or Keras's "
-            "((x_train, y_train), (x_test, y_test))"
-        ) from None
-    return dict(zip(NAMES, (x_train, y_train, x_test, y_test)))
+    if isinstance(found, tuple | list) and len(found) == 2:
+        if all(isinstance(part, tuple | list) and len(part) == 2 for part in found):
+            return dict(zip(NAMES, (*found[0], *found[1])))
+        return dict(zip(NEEDED, found))
+    what = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else type(found).__name__
+    raise Malformed(
+        f"got {what}: give (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a mapping with "
+        f"{', '.join(NAMES[:4])}, or Contents"
+    )
 
 
 def _rows(name: str, value: Any) -> Any:
@@ -225,18 +234,65 @@ def _check_lengths(arrays: Mapping[str, Any]) -> None:
         raise Malformed("y_test is missing, and there is x_test")
 
 
-def _inputs(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the input, as "image" or "x", in a form that can be packed."""
-    name = f"x_{split}"
-    rows = arrays[name]
-    shape, dtype = rows.shape[1:], rows.dtype.newbyteorder("=")
+def _inputs(name: str, value: Any) -> dict[str, Any]:
+    """Return the inputs in a form that can be packed: a single one as "image" or "x", several by the names they have."""
+    if not isinstance(value, Mapping):
+        rows = _rows(name, value)
+        shape = rows.shape[1:]
+        if not is_image(rows.dtype, shape):
+            return {"x": _packable(name, rows)}
+        return {"image": rows if len(shape) == 3 else ChangedRows(rows, lambda piece: piece[..., None])}
+    if not value:
+        raise Malformed(f"{name} has no input")
+    if reserved := [
+        key for key in value if not isinstance(key, str) or key in (TARGET, WEIGHT) or not key.isidentifier()
+    ]:
+        raise Malformed(
+            f"{name} has an input called {one_line(repr(reserved[0]), 100)}: give it another name, such as 'x1'"
+        )
+    found = {key: _packable(f"{name}['{key}']", _rows(f"{name}['{key}']", one)) for key, one in value.items()}
+    if len(lengths := {len(rows) for rows in found.values()}) > 1:
+        told = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
+        raise Malformed(f"the inputs of {name} have {len(lengths)} different numbers of rows: {one_line(told, 300)}")
+    return found
+
+
+def _packable(name: str, rows: Any) -> Any:
+    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each."""
+    dtype = rows.dtype.newbyteorder("=")
     if dtype.name not in _DTYPES:
         raise Malformed(f"{name} is {rows.dtype}: give one of {', '.join(_DTYPES)}, e.g. {name}.astype('float32')")
-    if is_image(dtype, shape):
-        return {"image": rows if len(shape) == 3 else ChangedRows(rows, lambda piece: piece[..., None])}
-    if not shape:
-        return {"x": ChangedRows(rows, lambda piece: piece[:, None].astype(dtype))}
-    return {"x": rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))}
+    if not rows.shape[1:]:
+        return ChangedRows(rows, lambda piece: piece[:, None].astype(dtype))
+    return rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))
+
+
+def _check_same_inputs(inputs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise Malformed where the examples to test on have other inputs."""
+    for split, fields in inputs.items():
+        if different := sorted(set(fields) ^ set(inputs["train"])):
+            raise Malformed(
+                f"x_train has the inputs {', '.join(inputs['train'])}, and x_{split} differs in '{different[0]}'"
+            )
+
+
+def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line about an input that looks like images of another dtype than uint8: networks for images take that."""
+    ((name, rows), *others) = inputs.items()
+    if (
+        others
+        or name != "x"
+        or rows.dtype == np.uint8
+        or not is_image(np.dtype(np.uint8), rows.shape[1:])
+        or min(rows.shape[1:3]) < 8
+    ):
+        return ()
+    first = np.asarray(rows[:_LOOKED_AT])
+    if not ((first >= 0) & (first <= 255) & (first == np.round(first))).all() or first.max() < 2:
+        return ()
+    return (
+        f"x_train is {rows.dtype}, and looks like pixels from 0 to 255: x_train.astype('uint8') makes images of it",
+    )
 
 
 def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
@@ -252,6 +308,16 @@ def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
             f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"
         )
     return {WEIGHT: weights.reshape(-1).astype(np.float32)}
+
+
+def _notes_on_labels(classes: Sequence[str], first: np.ndarray) -> tuple[str, ...]:
+    """Return a line about labels that are numbered anew, because they do not go from 0 without gaps."""
+    if first.dtype.kind not in "iuf" or not classes or classes == tuple(map(str, range(len(classes)))):
+        return ()
+    named = ", ".join(classes[:3]) + ", …" * (len(classes) > 3)
+    return (
+        f"the labels do not go from 0 without gaps: the {len(classes):,} classes {named} are numbered 0, 1, … in this order",
+    )
 
 
 class ChangedRows:

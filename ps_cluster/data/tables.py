@@ -14,7 +14,7 @@ from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.packed import Moments
 from ps_cluster.data.table_files import PiecewiseTable, told_of_value
-from ps_cluster.data.targets import Targets, classes_by_name, contents_of, split_of, targets_of
+from ps_cluster.data.targets import MOST_WITH_GAPS, Targets, classes_by_name, contents_of, split_of, targets_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
@@ -208,7 +208,6 @@ class Streamed:
 
 # Data sets of tables: a column to predict, and columns to predict it from.
 
-MOST_WHOLE_CLASSES = 100  # different whole numbers that are taken for classes
 _NUMBERS_FOR_EACH_TEXT = 10  # of the different values of a column: with so many, it is one of numbers
 _MOST_TEXTS = 100  # different texts that are categories, even if hardly one comes twice
 
@@ -357,7 +356,7 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, settings: TableSet
     objective = settings.objective
     if objective == "auto":
         train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
-        few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WHOLE_CLASSES
+        few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WITH_GAPS
         objective = "classification" if is_text or few_whole else "regression"
     if objective == "classification":
         if not is_text and (large := max(np.abs(values).max() for values in found.values())) >= 2**53:

@@ -12,6 +12,8 @@ from ps_cluster.config.datasets import MOST_CLASSES, Contents
 from ps_cluster.config.objectives import TARGET, Rows
 from ps_cluster.files.values import Malformed, one_line
 
+MOST_WITH_GAPS = 100  # different whole numbers that are taken for classes, though some between them are missing
+
 
 class Targets(NamedTuple):
     """Targets as they are packed.
@@ -77,24 +79,42 @@ def _classes(train: np.ndarray, test: np.ndarray | None) -> Targets:
         return classes_by_name(_as_text(train), None if test is None else _as_text(test))
     places = train.shape[1] if _is_one_hot(train) else 0  # of a class that comes nowhere there is a place all the same
     train, test = _whole(train, "training"), None if test is None else _whole(test, "test")
-    lowest, highest = int(train.min()), int(train.max())
-    if lowest < 0 or highest >= MOST_CLASSES:
-        wrong = lowest if lowest < 0 else highest
-        raise Malformed(f"a label is {wrong}: number the classes from 0 to at most {MOST_CLASSES - 1:,}")
-    counts, highest = np.bincount(train, minlength=places), max(highest, places - 1)
-    if np.count_nonzero(counts) == 1:
+    found = np.unique(train)
+    if len(found) > MOST_CLASSES:
+        raise Malformed(
+            f"the labels are {len(found):,} different whole numbers, of at most {MOST_CLASSES:,} classes: give "
+            "data.objective=regression if they are numbers to predict"
+        )
+    if not places and (found[0] != 0 or found[-1] != len(found) - 1):
+        return _numbered_otherwise(found, train, test)
+    highest = max(int(found[-1]), places - 1)
+    if len(found) == 1:
         raise Malformed(f"all training examples are of one class, {highest}: there is nothing to tell apart")
+    counts = np.bincount(train, minlength=places)
     if not counts.all():
         empty = int(np.argmin(counts))
-        raise Malformed(
-            f"no training example is of class {empty}, of 0 to {highest}: number the classes from 0, without gaps"
-        )
+        raise Malformed(f"no training example is of class {empty}, of 0 to {highest}: leave its place out")
     if test is not None and (test.min() < 0 or test.max() > highest):
         strange = int(test.min() if test.min() < 0 else test.max())
         raise Malformed(f"the test targets have the class {strange}, which no training example has")
     dtype = smallest(highest + 1)
     names = tuple(str(label) for label in range(highest + 1))
     return Targets(train.astype(dtype), None if test is None else test.astype(dtype), "classification", names)
+
+
+def _numbered_otherwise(found: np.ndarray, train: np.ndarray, test: np.ndarray | None) -> Targets:
+    """Return labels of whole numbers that do not go from 0 without gaps, such as 1 to 10: each number names a class.
+
+    Raises:
+      Malformed: there are so many, with gaps, that they may be numbers to predict.
+    """
+    first, last = int(found[0]), int(found[-1])
+    if len(found) > MOST_WITH_GAPS and last - first >= len(found):
+        raise Malformed(
+            f"the labels are {len(found):,} different whole numbers from {first} to {last}: number the classes from 0 without "
+            "gaps, or give data.objective=regression if they are numbers to predict"
+        )
+    return classes_by_name(train, test)
 
 
 def _as_text(targets: np.ndarray) -> np.ndarray:

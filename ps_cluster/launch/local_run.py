@@ -18,7 +18,7 @@ from ps_cluster.config import Resolved, RunConfig, changed, load_config, registr
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.modes import Task
-from ps_cluster.config.network_recipes import COMPILED, NETWORKS
+from ps_cluster.config.network_recipes import COMPILED, NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of, file_name
@@ -165,6 +165,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
             f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
             "examples: take fewer shards, or workers"
         )
+    check_examples(config.model, dataset.spec)
     if config.model.name not in NETWORKS.own or config.optimizer.rule == COMPILED:
         from ps_cluster.launch.network_check import check_network, with_rule_of_compile
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig, registry
 from ps_cluster.config.modes import RULES
-from ps_cluster.config.network_recipes import COMPILED, NETWORKS, Network, NetworkSettings
+from ps_cluster.config.network_recipes import COMPILED, NETWORKS, Network, NetworkSettings, check_examples, unbuildable
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
@@ -72,6 +73,7 @@ def build(
 
 def _built(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
     own = settings.name in NETWORKS.own
+    check_examples(settings, spec)
     try:
         model = network.build(spec, settings)
         if own:
@@ -86,8 +88,19 @@ def _built(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> ke
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         bold = _BOLD.search(str(error))  # what Keras writes so, without the layer and its arguments around it
         reason = one_line(_place(error) + kind + (bold[1] if bold else str(error)), 500)
-        raise UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}") from error
+        raise unbuildable(settings, spec, f"{reason}{_of_relative_path(error)}") from error
     return model
+
+
+def _of_relative_path(error: Exception) -> str:
+    """Return advice for a file that was not found by its relative path; "" for other errors."""
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    if not isinstance(name, str) or os.path.isabs(name):
+        return ""
+    return (
+        ": the tasks of a run work in another folder, so a relative path leads elsewhere: give the whole path, e.g. "
+        f"Path(__file__).parent / '{one_line(name, 100)}', or os.path.abspath() outside of the function"
+    )
 
 
 def _place(error: BaseException | None) -> str:
@@ -200,11 +213,20 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     if not shapes or set(shapes) != {(None, spec.outputs)}:
         raise ValueError(
             f"it returns {' and '.join(map(_numbers, shapes)) or 'nothing'} for each example, and the data set asks for "
-            f"{_numbers((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): end it with "
-            f"Dense({spec.outputs})"
+            f"{_numbers((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): "
+            f"{_advice(spec, shapes)}"
         )
     if len(flat) > 1 and not has_loss(model):
         raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
+
+
+def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
+    """Return what to do about outputs of these shapes, which the data set does not ask for."""
+    end = f"end it with Dense({spec.outputs})"
+    if OBJECTIVES[spec.objective].has_units and spec.outputs == 1 and any(shape[-1:] > (1,) for shape in shapes):
+        # Targets are floats. Those of Keras's losses may be classes all the same.
+        return f"if the targets are classes, set data.objective=classification; if they are numbers to predict, {end}"
+    return end
 
 
 def _numbers(shape: tuple[int | None, ...]) -> str:

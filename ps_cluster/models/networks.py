@@ -53,9 +53,20 @@ def scores(outputs: int) -> list[keras.layers.Layer]:
     ]
 
 
+class ImageNetwork(Network):
+    """A network for images. `smallest_side`: the fewest pixels of a side that it can be built for."""
+
+    smallest_side = 1
+
+    def check(self, examples: ExampleSpec, settings: NetworkSettings) -> None:
+        """Refuse examples that are no images, and images that are too small for the convolutions."""
+        height, width, _ = examples.image(self.name).shape
+        if min(height, width) < self.smallest_side:
+            raise ValueError(f"its layers shrink the images, so each side needs at least {self.smallest_side} pixels")
+
+
 # The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe for CIFAR-10.
 
-SMALLEST_AIRBENCH = 9  # pixels of a side
 PATCHES = 2_100_000  # that whitening is computed from, at most
 PATCHES_AT_ONCE = 100_000  # in float32: of all at once the start would take longer, and some 200 MB more
 
@@ -67,8 +78,9 @@ class AirbenchSettings(ActivationSettings):
     )
 
 
-class Airbench(Network):
+class Airbench(ImageNetwork):
     name = "airbench"
+    smallest_side = 9
     Settings = AirbenchSettings
     worker_mb = 400
     recipe = {
@@ -92,8 +104,6 @@ class Airbench(Network):
         activation = settings.activation
         layers = keras.layers
         image = examples.image(self.name)
-        if min(image.shape[:2]) < SMALLEST_AIRBENCH:
-            raise ValueError(f"it halves the sides three times, so they need {SMALLEST_AIRBENCH} pixels")
         body = [
             # Two filters for each value of a patch: an eigenvector and its negative.
             layers.Conv2D(2 * 2 * 2 * image.shape[-1], 2, padding="valid", name="whiten"),
@@ -163,7 +173,7 @@ def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
 # Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512.
 
 
-class CifarTfCnn(Network):
+class CifarTfCnn(ImageNetwork):
     name = "cifar_tf_cnn"
     Settings = ActivationSettings
     worker_mb = 260
@@ -227,11 +237,14 @@ class ByteLm(Network):
         },
     }  # fmt: skip
 
+    def check(self, examples: ExampleSpec, settings: ByteLmSettings) -> None:
+        examples.window(self.name)
+        if settings.units % settings.heads:
+            raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
+
     def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
         """Return the network: 1.4 M parameters by default. At each place it looks at that place and those before it."""
         layers, window, units = keras.layers, examples.window(self.name), settings.units
-        if units % settings.heads:
-            raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {units}")
         (name,) = examples.inputs
         given = keras.Input((window,), name=name, dtype="uint8")
         x = layers.Embedding(BYTES, units, name="bytes")(given)
@@ -325,7 +338,7 @@ def _flat(given: keras.KerasTensor, name: str, field: ArrayField) -> Sequence[ke
 # A ResNet-14 for CIFAR (He et al. 2015, arXiv:1512.03385, section 4.2, n = 2; 1x1 projections).
 
 
-class ResnetSmall(Network):
+class ResnetSmall(ImageNetwork):
     name = "resnet_small"
     Settings = ActivationSettings
     worker_mb = 280
@@ -375,8 +388,9 @@ def _residual(x: keras.KerasTensor, filters: int, stride: int, activation: str, 
 # https://www.tensorflow.org/tutorials/images/cnn
 
 
-class TutorialCnn(Network):
+class TutorialCnn(ImageNetwork):
     name = "tutorial_cnn"
+    smallest_side = 18
     Settings = ActivationSettings
     worker_mb = 150
     recipe = {

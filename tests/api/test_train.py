@@ -97,7 +97,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ({"epochs": 1, "steps": 2}, "--epochs and --steps say the same thing twice"),
         ({"mode": "asynk"}, "did you mean 'async'"),
         ({"settings": {"training.sed": 1}}, "training.sed"),
-        ({"data": 7}, "data: it returned int, not Contents"),
+        ({"data": 7}, "data: got int: give (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a mapping"),
         ({"data": {"x_train": [[1], [2]]}}, "data: y_train is missing"),
         (
             {"model": lambda a, b, c: None},

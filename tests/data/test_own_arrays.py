@@ -167,14 +167,16 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         (with_test(y_test=LABELS[:3]), "x_test has 5 rows, and y_test has 3"),
         (with_test(x_test=np.zeros((0, 3))), "x_test has no rows"),
         (arrays(x=np.float64(3)), "x_train is float64, which has no rows: give an array"),
-        (arrays(x={"a": LABELS}), "x_train is dict, which has no rows: give an array"),
+        (arrays(x={"a": {"b": LABELS}}), "x_train['a'] is dict, which has no rows: give an array"),
         (arrays(x=np.ma.masked_less(np.arange(20.0), 3)), "x_train is a masked array, and masks are not used"),
         (arrays(y=np.uint64(2**63) + LABELS.astype(np.uint64)), "a training target is 9223372036854775808: number the"),
         (arrays(x=np.zeros((20, 2), np.complex64)), "x_train is complex64: give one of bool, uint8"),
         (arrays(x=np.array(["a"] * 20)), "x_train is <U1: give one of"),
-        (arrays(y=LABELS - 1), "a label is -1: number the classes from 0"),
-        (arrays(y=LABELS * 10**6), "a label is 3000000: number the classes"),
-        (arrays(y=LABELS + 1), "no training example is of class 0, of 0 to 4: number the classes from 0, without gaps"),
+        (
+            {"x_train": np.zeros((400, 3)), "y_train": np.arange(400) % 150 * 2},
+            "the labels are 150 different whole numbers from 0 to 298: number the classes from 0 without gaps, or give "
+            "data.objective=regression if they are numbers to predict",
+        ),
         (arrays(y=LABELS * 0), "all training examples are of one class, 0: there is nothing to tell apart"),
         (arrays(y=np.array(["a"] * 20)), "all training examples are of one class, 'a'"),
         (arrays(y=np.ones(20)), "all training targets are 1.0: there is nothing to learn"),
@@ -269,3 +271,65 @@ def test_compressed_arrays_that_would_fill_the_memory_are_refused_before_they_ar
         archive.writestr("x_train.npy", b"")
         archive.getinfo("x_train.npy").file_size = 2 * 10**9
     assert "its compressed arrays have 2.0 GB, more than the 1.1 that" in refused(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("labels", [LABELS + 1, LABELS - 1, LABELS * 10**6, LABELS * 2])
+def test_labels_that_do_not_go_from_0_without_gaps_name_their_classes_as_in_a_table(tmp_path, labels):
+    contents = as_contents(with_test(y=labels))
+    names = tuple(str(label) for label in np.unique(labels))
+    assert contents.spec.classes == names and contents.arrays["train"]["target"].tolist() == LABELS.tolist()
+    assert f"the 4 classes {', '.join(names[:3])}, … are numbered 0, 1, … in this order" in contents.notes[0]
+    table = tmp_path / "a.csv"
+    table.write_text("a,y\n" + "".join(f"{place},{label}\n" for place, label in enumerate(labels)))
+    assert packed(table, target="y")[0].spec.classes == names
+
+
+def test_many_labels_without_gaps_may_begin_anywhere():
+    labels = 1000 + np.arange(400) % 150
+    spec = as_contents({"x_train": np.zeros((400, 3)), "y_train": labels}).spec
+    assert (spec.classes[0], spec.classes[-1], len(spec.classes)) == ("1000", "1149", 150)
+
+
+def test_a_pair_of_arrays_is_held_out_from():
+    contents = as_contents((DRAW.normal(size=(20, 3)), LABELS), held_out=0.25)
+    assert (len(contents.arrays["train"]["target"]), len(contents.arrays["test"]["target"])) == (15, 5)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "uint16"])
+def test_pixels_in_another_dtype_are_told_how_to_become_images(dtype):
+    pixels = DRAW.integers(0, 256, (20, 9, 8)).astype(dtype)
+    told = f"x_train is {dtype}, and looks like pixels from 0 to 255: x_train.astype('uint8') makes images of it"
+    assert told in as_contents(with_test(pixels)).notes
+    assert (
+        not as_contents(with_test(pixels / 255)).notes and not as_contents(with_test(pixels.astype("int64") - 1)).notes
+    )
+
+
+def test_inputs_of_a_network_with_several_are_a_mapping():
+    x = {"numbers": DRAW.normal(size=(20, 3)), "codes": np.arange(20), "picture": np.zeros((20, 8, 8), np.uint8)}
+    contents = as_contents({"x_train": x, "y_train": LABELS}, held_out=0.25)
+    shapes = {name: (field.dtype, field.shape) for name, field in contents.spec.inputs.items()}
+    assert shapes == {"numbers": ("float64", (3,)), "codes": ("int64", (1,)), "picture": ("uint8", (8, 8))}
+    for split in contents.arrays.values():
+        np.testing.assert_array_equal(split["numbers"][:], x["numbers"][split["codes"][:][:, 0]])
+    pairs = as_contents(((x, LABELS), ({name: rows[:5] for name, rows in x.items()}, LABELS[:5])))
+    assert list(pairs.arrays["test"]) == ["numbers", "codes", "picture", "target"]
+
+
+@pytest.mark.parametrize(
+    ("x", "x_test", "told"),
+    [
+        ({}, None, "x_train has no input"),
+        ({"target": LABELS}, None, "x_train has an input called 'target': give it another name, such as 'x1'"),
+        ({"a b": LABELS}, None, "x_train has an input called 'a b'"),
+        ({"a": LABELS, "b": LABELS[:3]}, None,
+         "the inputs of x_train have 2 different numbers of rows: 'a' has 20, 'b' has 3"),
+        ({"a": LABELS}, {"b": LABELS[:5]}, "x_train has the inputs a, and x_test differs in 'a'"),
+        ({"a": np.array(["x"] * 20)}, None, "x_train['a'] is <U1: give one of"),
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_each_other_are_told(x, x_test, told):
+    given = {"x_train": x, "y_train": LABELS} | ({} if x_test is None else {"x_test": x_test, "y_test": LABELS[:5]})
+    with pytest.raises(Malformed) as error:
+        as_contents(given)
+    assert told in str(error.value)

@@ -3,13 +3,16 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import OwnDataSettings
 from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.data.array_files import as_contents
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
-from ps_cluster.launch import network_check
+from ps_cluster.launch import local_run, network_check
 from ps_cluster.launch.network_check import NetworkFacts, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
@@ -45,6 +48,9 @@ def bad_metric():
 
 def three(a, b, c):
     return dense()
+
+def reads():
+    open("vocab.txt")
 
 def plain(examples, width=3):
     return dense(examples.outputs)
@@ -89,6 +95,11 @@ def answer(config, dataset):
         ),
         ("softmax", "returns probabilities (softmax), where scores are expected"),
         ("bad_loss", "the loss of its compile() fails: AttributeError"),
+        (
+            "reads",
+            "FileNotFoundError: [Errno 2] No such file or directory: 'vocab.txt': the tasks of a run work in another "
+            "folder, so a relative path leads elsewhere: give the whole path, e.g. Path(__file__).parent / 'vocab.txt'",
+        ),
         ("bad_metric", "the metrics of its compile() fail"),
     ],
 )
@@ -168,3 +179,23 @@ def test_nothing_that_was_chosen_for_the_packages_own_network_is_left(of):
     assert (config.data.augmentation.flip, config.data.augmentation.crop_padding_pixels) == ("none", 0)
     adam, _ = of("plain", **{"optimizer.rule": "adam"})
     assert (adam.optimizer.learning_rate, adam.optimizer.momentum) == (0.001, 0.9)  # and not 0.5 and 0.6
+
+
+def test_outputs_for_each_class_beside_float_targets_are_told_of_the_objective(tmp_path):
+    (tmp_path / "my.py").write_text(BODY)
+    y = np.arange(20, dtype=np.float32) % 3
+    contents = as_contents(
+        {"x_train": np.zeros((20, 32, 32, 3), np.uint8), "y_train": y}, OwnDataSettings(dataset="auto")
+    )
+    dataset = write_packed(tmp_path / "packed", "packed_images", "real", contents)
+    config = build_config(None, {"model.name": NETWORKS.named_by_user("my.py:dense", tmp_path)})
+    told = "if the targets are classes, set data.objective=classification; if they are numbers to predict, end it with Dense(1)"
+    assert told in answer(config, dataset).error
+
+
+def test_examples_that_a_network_of_the_package_does_not_take_are_told_before_a_process_starts(tmp_path, monkeypatch):
+    contents = as_contents({"x_train": np.eye(20), "y_train": np.arange(20) % 2}, OwnDataSettings(dataset="auto"))
+    dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", contents)
+    config = build_config(None, {"model.name": "tutorial_cnn", "data.dataset": "packed_arrays"})
+    with pytest.raises(UserError, match=r"model.name: 'tutorial_cnn' takes images .*; got x float64 \[20\]"):
+        local_run.complete_config(config, dataset)

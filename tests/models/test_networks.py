@@ -11,6 +11,7 @@ from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, FlatNetwork, assign, flatten, statistics_of
+from ps_cluster.models.networks import ImageNetwork
 from tests.helpers.saved_models import modules_in
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
@@ -76,9 +77,11 @@ def test_every_network_takes_images_of_another_shape_and_gives_a_score_for_each_
 @pytest.mark.parametrize(
     ("name", "spec", "told"),
     [
-        ("airbench", spec_of((8, 8, 3)), "can't be built for examples of image uint8 [8, 8, 3]: it halves the sides"),
-        ("tutorial_cnn", spec_of((4, 4, 1), (), ()), "can't be built for examples of image uint8 [4, 4, 1]: Computed"),
+        ("airbench", spec_of((8, 8, 3)), "can't be built for examples of image uint8 [8, 8, 3]: its layers shrink"),
+        ("tutorial_cnn", spec_of((4, 4, 1), (), ()), "can't be built for examples of image uint8 [4, 4, 1]: its layers shrink"),
         ("resnet_small", spec_of((32, 32, 2)), "takes images (uint8 [height, width, 1 or 3]); got image uint8 [32, 32, 2]"),
+        ("tutorial_cnn", spec_of((32, 32, 3), dtype="int64"), "takes images (uint8 [height, width, 1 or 3]); got image int64 "
+            "[32, 32, 3]: if its numbers are pixels from 0 to 255, give them as .astype('uint8')"),
         ("cifar_tf_cnn", spec_of((7,), dtype="float32"), "takes images (uint8 [height, width, 1 or 3]); got image float32"),
     ],
 )  # fmt: skip
@@ -87,6 +90,22 @@ def test_examples_that_a_network_cant_take_are_told_in_one_line(name, spec, told
         make(name, spec=spec)
     assert f"model.name: '{name}' {told}" in str(error.value)
     assert "\n" not in str(error.value) and "Exception encountered" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name in FOR_IMAGES if isinstance(NETWORKS[name], ImageNetwork)])
+def test_the_smallest_images_that_a_network_says_it_takes_are_the_smallest_that_it_can_be_built_for(name):
+    side = NETWORKS[name].smallest_side
+    for height, width in ((side, 40), (40, side)):
+        assert make(name, spec=spec_of((height, width, 3)))(np.zeros((1, height, width, 3))).shape[0] == 1
+    if side > 1:
+        with pytest.raises(UserError, match=f"each side needs at least {side} pixels"):
+            make(name, spec=spec_of((40, side - 1, 3)))
+        network = NETWORKS[name]
+        with pytest.raises(
+            (ValueError, tf.errors.OpError)
+        ):  # Keras's, when it is built; TensorFlow's, in the first step
+            model = network.build(spec_of((40, side - 1, 3)), network.Settings(name=name, precision="float32"))
+            model(np.zeros((1, 40, side - 1, 3)))
 
 
 def test_a_network_that_returns_another_number_of_values_is_refused(monkeypatch):
