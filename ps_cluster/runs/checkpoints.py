@@ -6,6 +6,7 @@ its look at its claim and the change that it makes, does no harm (runs/messages.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -262,6 +263,20 @@ def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
     for state in _all(directory):
         if state.term <= term and state.step > way.get(state.term, -1):
             remove(state.path)
+
+
+def remove_all(directory: Path, term: int) -> None:
+    """Remove the checkpoints of a directory, and the directory if nothing is left in it.
+
+    Args:
+      term: of the leader that asks: nothing that a newer one has written is removed.
+    """
+    remove_leftovers(directory, "step-*.safetensors")
+    for state in _all(directory):
+        if state.term <= term:
+            remove(state.path)
+    with contextlib.suppress(OSError):  # there is more in it
+        directory.rmdir()
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.files.writing import remove_folder
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, is_consistent_cut, newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
@@ -172,10 +171,13 @@ class Saver:
         return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))
 
     def save_last(self) -> None:
-        """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses."""
+        """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses.
+
+        A leader that was frozen before the removal may wake up late: the snapshots of a newer leader stay.
+        """
         even = self._save(self._run_dir.checkpoints, self._checkpoints_kept)
         if even or self._config.slices == 1:  # else an even snapshot may be all that fewer servers could go on from
-            remove_folder(self._run_dir.snapshots)
+            checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path, keep: int) -> bool:
         """Save the state; return whether other numbers of slices can go on from it."""

@@ -60,16 +60,18 @@ def expected(updates, total):
             decay = 0.9**3 * (update / total) ** 3
             slow = decay * slow + (1 - decay) * fast
             fast = slow.copy()
-    return fast, slow
+    return (slow if updates == total else fast), slow
 
 
-def test_every_few_updates_the_weights_return_to_their_mean():
-    store = make_store(2, steps=8, rule="sgd", values=AVERAGED)
-    train(store, range(8))
+@pytest.mark.parametrize(("updates", "total"), [(8, 9), (9, 9), (8, 8)], ids=["between", "last", "last, no multiple"])
+def test_every_few_updates_the_weights_return_to_their_mean_and_the_last_ones_are_it(updates, total):
+    store = make_store(2, steps=total, rule="sgd", values=AVERAGED)
+    train(store, range(updates))
     state = state_of(store)
-    fast, slow = expected(8, 8)
+    fast, slow = expected(updates, total)
     assert state["weights"] == pytest.approx(fast, rel=1e-5)
     assert state["slot_slow"] == pytest.approx(slow, rel=1e-5)
+    assert (np.abs(fast - slow).max() < 1e-6) == (updates == total)
     assert np.abs(fast - START * 0.9**8).max() > 0.01, "it is not what happens without"
 
 

@@ -222,6 +222,21 @@ def test_the_last_checkpoint_replaces_the_snapshots_or_fails_loudly(saving):
         saving.saver.save_last()
 
 
+def test_a_leader_that_wakes_up_late_leaves_the_snapshots_of_its_successor(tmp_path):
+    config, run_dir = build_config(), RunDir.create(tmp_path / "run")
+    progress = Trained(RunProgress(config, 100), applied=1)
+
+    def saver(term):
+        return Saver(config, run_dir, "synthetic", FakeBooks(Clock()), progress, term=term)
+
+    for term in (1, 2, 3):
+        saver(term)._save(run_dir.snapshots, SNAPSHOTS_KEPT)
+    saver(2).save_last()  # its claim was looked at before it was frozen
+    assert [state.term for state in checkpoints.states(run_dir.snapshots)] == [3]
+    saver(3).save_last()
+    assert not run_dir.snapshots.exists()
+
+
 @pytest.mark.parametrize(("before_s", "at"), [(0, [5, 10, 20, 40, 80, 140, 200, 260]), (100, [60, 120, 180, 240])])
 def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, before_s, at):
     """`at`: seconds of this session, which goes on after so many of an earlier one."""
