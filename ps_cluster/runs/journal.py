@@ -31,6 +31,10 @@ from ps_cluster.runs.run_dir import RunDir
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A row in the file: the row, and the CRC-32 of all rows up to it."""
 CHUNK_ROWS = 2**13
+# Rows stay in memory until the disk has confirmed them. The disk is asked at every snapshot, and when there are so many.
+SYNC_BYTES = 2**24
+# Where the disk refuses for so many rows, the leader ends: a full disk must not become a full memory.
+MOST_BYTES_IN_MEMORY = 2**28
 
 
 class JournalDamaged(RunFailed):
@@ -39,6 +43,10 @@ class JournalDamaged(RunFailed):
 
 class JournalNotWritten(RunFailed):
     """The journal could not be written: the disk is full or refuses."""
+
+
+class JournalGivenUp(RunFailed):
+    """The disk has refused for so long that the rows which wait for it take too much memory."""
 
 
 class LeaderStretch(Row):
@@ -80,6 +88,10 @@ History = Sequence[Piece]  # all rows of one slice, over all leaders
 class Journal:
     """Appends one leader's rows to a new file. Rows that the disk refuses are kept and written later.
 
+    After a failed fdatasync Linux takes the pages for clean, though the disk does not have them, and the next fdatasync
+    succeeds (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC, section 3). So all rows since
+    the last one that succeeded stay in memory, and after a failure they are written again.
+
     Attributes:
       path: of the file.
       rows: how many there are, including those not yet on the disk. checksum: of the last one.
@@ -95,7 +107,8 @@ class Journal:
         """
         self.path, self.rows, self.checksum = path, 0, checksum
         self._unwritten: deque[bytes] = deque()
-        self._written = 0
+        self._unconfirmed: deque[bytes] = deque()  # written since the last fdatasync that succeeded
+        self._written = self._confirmed = 0  # rows
         try:
             self._file = open_to_write(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except OSError as error:
@@ -110,6 +123,7 @@ class Journal:
 
         Raises:
           JournalNotWritten: the disk refuses; nothing is lost, the next call tries again.
+          JournalGivenUp: it has refused for too long.
         """
         if len(rows):
             records = np.empty(len(rows), RECORD)
@@ -117,7 +131,16 @@ class Journal:
             self._unwritten.append(records.tobytes())
             self.rows += len(rows)
             self.checksum = int(records["crc"][-1])
-        self._write()
+        waiting = (self.rows - self._confirmed) * RECORD.itemsize
+        try:
+            self._write()
+            if waiting > SYNC_BYTES:
+                self.flush()
+        except JournalNotWritten as error:
+            if waiting <= MOST_BYTES_IN_MEMORY:
+                raise
+            rows = self.rows - self._confirmed
+            raise JournalGivenUp(f"{error}: {rows:,} rows wait for it in memory, and no more are taken") from error
 
     def flush(self) -> None:
         """Wait until every row is on the disk. Raises JournalNotWritten where it refuses."""
@@ -125,7 +148,12 @@ class Journal:
         try:
             os.fdatasync(self._file)
         except OSError as error:
+            self._unwritten.extendleft(reversed(self._unconfirmed))
+            self._unconfirmed.clear()
+            self._written = self._confirmed
             raise JournalNotWritten(f"'{self.path}' can't be written: {error.strerror}") from error
+        self._unconfirmed.clear()
+        self._confirmed = self._written
 
     def close(self) -> None:
         os.close(self._file)
@@ -141,7 +169,7 @@ class Journal:
             except OSError as error:
                 raise JournalNotWritten(f"'{self.path}' can't be written: {error.strerror}") from error
             self._written += len(content) // RECORD.itemsize
-            self._unwritten.popleft()
+            self._unconfirmed.append(self._unwritten.popleft())
 
 
 def stretch_of(pieces: Sequence[Piece], *, term: int, step: int, rules: str = "", problem: str = "") -> LeaderStretch:

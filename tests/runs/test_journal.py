@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.runs import journal
-from ps_cluster.runs.journal import RECORD, Journal, JournalDamaged, JournalNotWritten, Piece
+from ps_cluster.runs.journal import RECORD, Journal, JournalDamaged, JournalGivenUp, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import NO_ROWS
 from tests.helpers.ledgers import random_rows, rows_of, write_journal
 
@@ -168,6 +168,47 @@ def test_a_disk_that_can_not_keep_what_it_took_is_told(path, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", lambda file: refuse())
     with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: no room"):
         Journal(path).flush()
+
+
+def test_rows_that_a_failed_fdatasync_has_lost_are_written_again(path, monkeypatch):
+    """Linux reports a failed write once. Then the next fdatasync succeeds, and the pages are read from the disk again."""
+    rows, ours, durable, fails = random_rows(9), Journal(path), bytearray(), [True]
+
+    def fdatasync(file):
+        if fails.pop(0):
+            os.truncate(path, len(durable))  # the system forgets what it could not write
+            raise OSError(errno.EIO, "Input/output error")
+        durable[:] = path.read_bytes()
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    ours.append(rows[:3])
+    with pytest.raises(JournalNotWritten, match="Input/output error"):
+        ours.flush()
+    fails[:] = [False, True, False]
+    ours.append(rows[3:5])
+    ours.flush()
+    ours.append(rows[5:8])
+    with pytest.raises(JournalNotWritten):
+        ours.flush()
+    ours.append(rows[8:])
+    ours.flush()
+    assert not fails and (read(ours.piece) == rows).all()
+
+
+def test_a_disk_that_refuses_for_too_long_ends_the_leader_before_its_memory_is_full(path, monkeypatch):
+    monkeypatch.setattr(journal, "SYNC_BYTES", 3 * RECORD.itemsize)
+    monkeypatch.setattr(journal, "MOST_BYTES_IN_MEMORY", 10 * RECORD.itemsize)
+    ours, rows, asked = Journal(path), random_rows(40), []
+    monkeypatch.setattr(os, "fdatasync", lambda file: asked.append(file))
+    for number in range(20):
+        ours.append(rows[number : number + 1])
+    assert len(asked) == 5, "the disk is asked to confirm every fourth row, as no snapshot does"
+    monkeypatch.setattr(os, "pwrite", lambda file, content, offset: refuse())
+    for number in range(20, 30):
+        with pytest.raises(JournalNotWritten):
+            ours.append(rows[number : number + 1])
+    with pytest.raises(JournalGivenUp, match=r"no room: 11 rows wait for it in memory, and no more are taken"):
+        ours.append(rows[30:31])
 
 
 def refuse():
