@@ -139,8 +139,8 @@ class Journal:
         except JournalNotWritten as error:
             if waiting <= MOST_BYTES_IN_MEMORY:
                 raise
-            rows = self.rows - self._confirmed
-            raise JournalGivenUp(f"{error}: {rows:,} rows wait for it in memory, and no more are taken") from error
+            count = waiting // RECORD.itemsize
+            raise JournalGivenUp(f"{error}: {count:,} rows wait for it in memory, and no more are taken") from error
 
     def flush(self) -> None:
         """Wait until every row is on the disk. Raises JournalNotWritten where it refuses."""

@@ -160,12 +160,15 @@ class ParameterShard:
         settings = METHODS[config.staleness.method].optimizer(config)
         return make_rule(settings, self._weights, start.factors, matrices=start.matrices)
 
-    def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> None:
+    def tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> None:
         """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.
 
         Args:
           longest_update_s: float64 [], the longest that an update of a healthy worker takes.
           last_step: int64 [], the last step id that is handed out; NO_END while more may come.
+          is_present: bool [workers], which workers take part, of all that there may be.
         """
 
     def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | int = NO_STEP) -> list[tf.Tensor]:

@@ -8,7 +8,7 @@ shard.py.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -74,6 +74,7 @@ class ParameterStore:
           layout: path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
+        self._most_workers = config.most_workers
         # In names of what workers keep: another leader's training has other variables in the same worker.
         self.session = uuid.uuid4().hex
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
@@ -171,16 +172,26 @@ class ParameterStore:
         fresh_parts = tf.split(fresh, self._statistic_lengths)
         return tf.unstack(versions), tf.split(gradient, self._weight_lengths), fresh_parts
 
-    def tick(self, seconds: float, *, last_step: int, longest_update_s: float = 0.0) -> None:
+    def tick(
+        self,
+        seconds: float,
+        *,
+        last_step: int,
+        longest_update_s: float = 0.0,
+        present: Collection[int] | None = None,
+    ) -> None:
         """Tell the slices that time has passed, and let waiting workers try again.
 
         Args:
           seconds: that count. After a look that took long they are fewer than have passed: nobody saw the pushes meanwhile.
           last_step: the last step id that is handed out; NO_END while more may come.
           longest_update_s: the longest that an update of a healthy worker takes.
+          present: the workers that take part; None: all do.
         """
         times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
-        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64)))
+        workers = range(self._most_workers)
+        is_present = tf.constant([present is None or worker in present for worker in workers])
+        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64), is_present))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""

@@ -66,9 +66,9 @@ def train(
     devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
     session = start.build(devices, device_of(Task(CHIEF, 0)))
     silent_after_s = leading.silent_after_s if leading.alone else math.inf
-    Chief(config, session, dispatcher, silent_after_s=silent_after_s, workers=lambda: len(membership.present)).run(
-        drain
-    )
+    Chief(
+        config, session, dispatcher, silent_after_s=silent_after_s, present=lambda: frozenset(membership.present)
+    ).run(drain)
     session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     membership.stop()
     if leading.alone and (session.progress.completed or drain.for_good):
@@ -108,13 +108,13 @@ class Chief:
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         *,
         silent_after_s: float = math.inf,
-        workers: Callable[[], int] | None = None,
+        present: Callable[[], frozenset[int]] | None = None,
     ):
         """Prepare the work.
 
         Args:
           silent_after_s: a dispatch without an update for so long, beyond what one takes, is given to another worker too.
-          workers: tells how many work now; None: always as many as the configuration says.
+          present: returns the indices of the workers that take part now; None: always those of the configuration.
         """
         self._config = config
         self._session = session
@@ -128,7 +128,7 @@ class Chief:
         self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
         self._over = False  # whether no dispatch was under way before the look that is, and none will follow
-        self._workers = workers
+        self._present = present
 
     def run(self, drain: Drain) -> None:
         self._session.start()
@@ -160,10 +160,12 @@ class Chief:
         seconds = POLL_S
         if phase == "draining":  # a round that is open for late gradients ends at once
             seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))
-        self._session.store.tick(seconds, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
+        present = None if self._present is None else self._present()
+        longest_s = self._progress.longest_update_seconds
+        self._session.store.tick(seconds, last_step=last_step, longest_update_s=longest_s, present=present)
         self._session.keep_up(phase)
-        if self._workers is not None:
-            self._work.workers = max(1, self._workers())
+        if present is not None:
+            self._work.workers = max(1, len(present))
 
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without news to another worker too. The ledger takes each step once."""

@@ -30,7 +30,7 @@ class MeetingSlice(ParameterShard):
             return super()._counts()
 
     @graph
-    def tick(self, seconds, longest_update_s, last_step):
+    def tick(self, seconds, longest_update_s, last_step, is_present):
         return met(seconds, last_step)
 
 

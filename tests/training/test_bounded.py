@@ -60,6 +60,22 @@ def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
     assert (counts["version"], counts["dropped"], counts["accepted"]) == (2, 1, 2) and rows["step"].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("bounds", [{"max_staleness": 0}, {"max_clock_lag": 0}], ids=str)
+def test_nobody_waits_for_a_worker_that_the_chief_knows_to_be_gone_as_after_scale(bounds):
+    store = store_with(**bounds)
+    for worker in range(3):
+        take(store, worker, worker)
+    admit(store, 2)
+    old = pull(store, 2)
+    store.tick(0.25, last_step=NO_END, present={0, 1})
+    run_workers(lambda worker: [take(store, 3 + 2 * number + worker, worker) for number in range(4)], workers=2)
+    assert push(store, 11, 2, old).tolist() == [DROPPED], "the bounds hold for it all the same"
+    store.tick(0.25, last_step=NO_END, present={0, 1, 2})
+    take(store, 11, 2)
+    _, [counts] = ledger_of(store)
+    assert (counts["version"], counts["dropped"]) == (12, 1)
+
+
 @pytest.mark.parametrize(
     "bounds", [{"max_staleness": 1}, {"max_clock_lag": 1}, {"max_staleness": 1, "max_clock_lag": 1}], ids=str
 )

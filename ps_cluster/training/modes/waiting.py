@@ -41,15 +41,19 @@ class WaitingShard(ParameterShard):
             return arrived
 
     @graph
-    def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
+    def tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> tf.Tensor:
         def note() -> tf.Tensor:
-            with tf.control_dependencies(self._on_tick(seconds, longest_update_s, last_step)):
+            with tf.control_dependencies(self._on_tick(seconds, longest_update_s, last_step, is_present)):
                 return self._changed.notify_all()
 
         with tf.device(self._device):
             return self._section.execute(note)
 
-    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
+    def _on_tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> list[tf.Operation]:
         return []
 
 
@@ -180,8 +184,8 @@ class BoundedShard(WaitingShard):
     every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
     begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    Workers wait for all others except those not heard of for `LEASE_S` and, once the workers together have every step
-    that is left, those without one. A worker that comes back (or late) goes on at the lowest clock that the bound
+    Workers wait for all others except those that the chief knows to be gone, those not heard of for `LEASE_S` and, once
+    the workers together have every step that is left, those without one. A worker that comes back (or late) goes on at the lowest clock that the bound
     allows. If it was under way, others should already have seen its update: its gradient is dropped and computed again,
     like one that is staler than `max_staleness`. So both bounds hold for every update, whoever died.
     """
@@ -209,8 +213,12 @@ class BoundedShard(WaitingShard):
     def _state(self) -> dict[str, tf.Variable]:
         return super()._state | {"clocks": self._clocks}
 
-    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
+    def _on_tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> list[tf.Operation]:
+        heard = tf.where(is_present, self._heard.read_value(), tf.constant(-math.inf, tf.float64))
         return [
+            self._heard.assign(heard, read_value=False),
             self._now.assign_add(seconds, read_value=False),
             self._lease_s.assign(tf.maximum(longest_update_s, LEASE_S), read_value=False),
             self._last_step.assign(last_step, read_value=False),
@@ -425,7 +433,9 @@ class RoundShard(WaitingShard):
         sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super()._state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
 
-    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
+    def _on_tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> list[tf.Operation]:
         """Close the round whose grace period is over."""
         if self._most == self._needed:
             return []
