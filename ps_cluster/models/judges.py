@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import getitem
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -36,6 +36,16 @@ def judge_of(
     if gives_predictions(model, spec):
         judge.prediction = tf.identity  # type: ignore[method-assign]
     return CompiledJudge(judge, model)
+
+
+class MicroBatch(NamedTuple):
+    """The factors of losses that are no mean over the examples, where a batch is cut into equal micro-batches.
+
+    With them the mean over the micro-batches is the loss of the batch.
+    """
+
+    of_sum: tf.Tensor  # float32 [], how many micro-batches there are
+    of_weighted_mean: tf.Tensor  # float32 [], the same, times the share of the batch's weights that this one has
 
 
 class LossAndMetric(ABC):
@@ -86,8 +96,18 @@ class LossAndMetric(ABC):
         """Return the model to save, whose outputs a user can take as they are."""
         return model
 
-    def loss(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the loss of a batch, []: the mean. Weighted, it is the weighted sum over the batch's size, as in Keras."""
+    def loss(
+        self,
+        targets: tf.Tensor,
+        outputs: tf.Tensor,
+        weights: tf.Tensor | None = None,
+        part: MicroBatch | None = None,
+    ) -> tf.Tensor:
+        """Return the loss of a batch, []: the mean. Weighted, it is the weighted sum over the batch's size, as in Keras.
+
+        Args:
+          part: of a micro-batch; then the mean over the micro-batches is the loss of the batch.
+        """
         losses = self.losses(targets, outputs)
         return tf.reduce_mean(losses if weights is None else losses * weights)
 
@@ -250,8 +270,10 @@ class CompiledJudge(LossAndMetric):
         self.outputs_of = objective.outputs_of  # type: ignore[method-assign]
         self.final, self.finished = objective.final, objective.finished  # type: ignore[method-assign]
 
-    def loss(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None = None) -> tf.Tensor:
-        return self._loss(self._objective.scaled(targets), outputs, weights)
+    def loss(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        return self._loss(self._objective.scaled(targets), outputs, weights, part)
 
     def losses(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
         """Return the mean loss of the batch for each example: Keras's losses may be of a batch as a whole."""
@@ -295,16 +317,19 @@ class CompiledLoss:
         self._outputs = outputs
         self._graph = tf.function(self._sum, autograph=False)
 
-    def __call__(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> tf.Tensor:
-        """Return the loss of a batch, float32 []."""
+    def __call__(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
         given = (targets, outputs, weights)
+        of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
         # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
         with tf.init_scope():
             _build(self._compiled, targets, outputs)
-            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given))
+            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
         if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
             raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
-        return graph(*given)
+        return graph(*given, part)
 
     def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
         """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
@@ -330,8 +355,11 @@ class CompiledLoss:
         if all(gradient is None for gradient in gradients):
             raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
 
-    def _sum(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> tf.Tensor:
-        return tf.add_n([loss for _, loss in self._losses(targets, outputs, weights)])
+    def _sum(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        losses = self._losses(targets, outputs, weights)
+        return tf.add_n([value if part is None else value * _factor(loss, weights, part) for loss, value in losses])
 
     def _losses(
         self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
@@ -341,6 +369,13 @@ class CompiledLoss:
             output = reduce(getitem, one.path, outputs)
             value = one.loss(_target_for(one.loss, targets, self._outputs), output, weights)
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
+
+
+def _factor(loss: keras.Loss, weights: tf.Tensor | None, part: MicroBatch) -> tf.Tensor | float:
+    if loss.reduction == "sum":
+        return part.of_sum
+    is_weighted_mean = loss.reduction == "mean_with_sample_weight" and weights is not None
+    return part.of_weighted_mean if is_weighted_mean else 1.0
 
 
 class CompiledMetrics:

@@ -29,6 +29,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.models.cuts import Block, NetworkPart, StagedNetwork, WideNetwork, balanced, blocks_of
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.judges import MicroBatch
 from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.run_dir import RunDir, say
@@ -327,8 +328,12 @@ class SplitStep(TrainStep):
         with tf.device(self.parts[0].device):
             batches = self._cut(self.batch(step))
             rate = self.learning_rate(step)
+        parts = _parts_of(batches)
         losses, metrics, gradients, fresh = zip(
-            *(self._of_micro_batch(step, number, batch, weights, statistics) for number, batch in enumerate(batches))
+            *(
+                self._of_micro_batch(step, number, batch, part, weights, statistics)
+                for number, (batch, part) in enumerate(zip(batches, parts, strict=True))
+            )
         )
         with tf.device(self._parted.last):
             loss, metric = _mean(losses), tf.add_n(metrics)
@@ -354,6 +359,7 @@ class SplitStep(TrainStep):
         step: tf.Tensor,
         number: int,
         batch: TrainBatch,
+        part: MicroBatch | None,
         weights: Sequence[tf.Tensor],
         statistics: Sequence[tf.Tensor],
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
@@ -365,9 +371,19 @@ class SplitStep(TrainStep):
                 tape.watch(weights)
                 random_state = tf.stack([self._config.training.seed, draws])
                 passed = self._parted.forward(weights, statistics, batch.inputs, random_state)
-                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights))
+                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, part))
             gradients = tape.gradient(loss, weights)
             return loss, tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs)), gradients, passed.fresh
+
+
+def _parts_of(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
+    """Return what makes the loss of each micro-batch its part of the batch's; None for a whole batch."""
+    count = len(batches)
+    if count == 1:
+        return [None]
+    sums = [tf.constant(0.0) if batch.weights is None else tf.reduce_sum(batch.weights) for batch in batches]
+    whole = tf.add_n(sums)
+    return [MicroBatch(tf.constant(float(count)), count * tf.math.divide_no_nan(one, whole)) for one in sums]
 
 
 def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -312,10 +312,29 @@ def test_a_slower_worker_takes_fewer_local_steps_by_its_speed_beside_the_fastest
     period(2, 16, 1000.0)
     assert [int(pull(store, worker).batches) for worker in range(3)] == [16, 4, 1], "⌊16 · 8 / 27⌋, and at least 1"
     period(1, 4, 4.0)
-    assert int(pull(store, 1).batches) == 8, "its newest period counts, with the steps that it took"
+    assert int(pull(store, 1).batches) == 4, "of two periods the slower one counts"
+    period(1, 4, 4.0)
+    assert int(pull(store, 1).batches) == 8, "the newest periods count, with the steps that it took"
     for _ in range(12):
         period(1, 8, 8.0)
     assert int(pull(store, 1).batches) == 16, "the fastest has gone"
+
+
+@pytest.mark.parametrize("seconds", [0.001, -3600.0, 3600.0], ids=["nearly the period back", "back", "forward"])
+def test_a_clock_that_is_set_once_changes_the_local_steps_of_nobody(seconds):
+    values = {"mode.name": "diloco", "mode.dynamic_steps": True, "training.batch_size_per_worker": 128}
+    store, step = make_store(kind=AsynchronousOuterShard, values=values, rule="sgd"), iter(range(100))
+
+    def period(worker, seconds):
+        pulled = pull(store, worker)
+        info = push_of(worker, 16, seconds)
+        store.push(identity(next(step)), pulled.versions, tf.zeros(LENGTH), pulled.statistics, info)
+
+    for worker, usual_s in ((0, 8.0), (1, 8.0), (2, 16.0)) * 3:
+        period(worker, usual_s)
+    assert [int(pull(store, worker).batches) for worker in range(3)] == [16, 16, 8]
+    period(0, seconds)
+    assert [int(pull(store, worker).batches) for worker in range(3)] == [16, 16, 8]
 
 
 def test_a_period_of_fewer_steps_takes_those_alone_and_leaves_the_mean_of_statistics_where_it_is():

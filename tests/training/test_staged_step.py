@@ -114,6 +114,18 @@ def test_micro_batches_have_the_mean_gradient_of_the_batch_also_with_weighted_ex
     assert distance(one, stages) < TOLERANCE
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight", "sum_over_batch_size"])
+def test_micro_batches_have_the_gradient_of_the_batch_however_the_loss_is_reduced(reduction, weighted):
+    def model():
+        made = stack(LAYERS.Dense(5))
+        made.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction))
+        return made
+
+    one, stages = both(model, ["row"], 2, micro_batches=4, weighted=weighted)
+    assert distance(one, stages) < TOLERANCE * max(1, float(one["loss"]))
+
+
 def test_micro_batches_draw_different_dropout_and_normalise_each_by_itself():
     assert distance(*both(dropout, ["row"], 2, micro_batches=2)) > TOLERANCE
     one, stages = both(images, ["image"], 2, micro_batches=2)

@@ -37,6 +37,9 @@ from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # between the seeds of two slices
 HEARD_OF = 4  # a worker that pushed within so many pushes for each worker counts for the highest speed
+# A worker's speed is the median over so many of its newest periods: one that a clock which was set made much too short or
+# much too long changes nothing.
+MEASURED = 3
 
 
 class OuterSettings(ModeSettings):
@@ -135,7 +138,7 @@ class AsynchronousOuterShard(OuterShard):
     """A slice that takes an outer step with each push, and with `dynamic_steps` measures the speed of each worker.
 
     Dynamic local updates (Liu et al. 2024, section 5): worker w takes ⌊v_w / v_max · H⌋ steps, at least one. v is the steps
-    per second of its newest period; v_max is the highest of the workers heard of lately.
+    per second of its newest periods, of three the median; v_max is the highest of the workers heard of lately.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -146,7 +149,8 @@ class AsynchronousOuterShard(OuterShard):
         if self.limits_batches:
             self._lately = HEARD_OF * config.most_workers
             with tf.device(device):
-                self._speeds = tf.Variable(tf.zeros([config.most_workers], tf.float64))
+                # The newest first; 0 where there was none yet.
+                self._speeds = tf.Variable(tf.zeros([config.most_workers, MEASURED], tf.float64))
                 self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version of its newest push
 
     def _apply_or_drop(self, push: Push) -> tf.Tensor:
@@ -156,18 +160,30 @@ class AsynchronousOuterShard(OuterShard):
             push.value("examples") / self._batch_size,
             push.value("pushed_time") - push.value("pulled_time"),
         )
-        with tf.control_dependencies([put(self._speeds, push.worker, tf.math.divide_no_nan(steps, seconds))]):
+        # An end before the beginning, by a clock that was set meanwhile, says nothing: then the speed stays as it is.
+        before = self._speeds.sparse_read(push.worker)
+        speed = tf.where(seconds > 0, tf.math.divide_no_nan(steps, seconds), _speed(before[None])[0])
+        newest = tf.concat([[speed], before[:-1]], 0)
+        with tf.control_dependencies([put(self._speeds, push.worker, newest)]):
             heard = put(self._heard, push.worker, self._version.read_value())
         with tf.control_dependencies([heard]):
             return super()._apply_or_drop(push)
 
     def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
-        speeds = self._speeds.read_value()
+        speeds = _speed(self._speeds.read_value())
         lately = self._version.read_value() - self._heard.read_value() <= self._lately
         share = tf.math.divide_no_nan(speeds[worker], tf.reduce_max(tf.where(lately, speeds, 0.0)))
         steps = tf.cast(tf.floor(share * self._local_steps), tf.int64)
         # Of a worker without a period nothing is known yet.
         return tf.where(speeds[worker] > 0, tf.clip_by_value(steps, 1, self._local_steps), self._local_steps)
+
+
+def _speed(measured: tf.Tensor) -> tf.Tensor:
+    """Return the median of each row's speeds that are not 0, float64 [k]: of two the lower, of none 0."""
+    known = tf.math.count_nonzero(measured, axis=1)
+    place = tf.maximum(known - 1, 0) // 2
+    in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)
+    return tf.where(known > 0, tf.gather(in_order, place, axis=1, batch_dims=1), tf.zeros([], tf.float64))
 
 
 # Fragments: each slice has its own moment of a period.
