@@ -224,7 +224,8 @@ def run_task(
       index: the task's index in the run, used in files and rows; None where it is the same.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
-    os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
+    own = environment.past_proxies(environment.for_tensorflow(os.environ), topology.hosts)
+    os.environ.update(own, TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
     if drain is None:
         # Python's own handler would wait for TensorFlow to return.

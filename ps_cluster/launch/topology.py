@@ -189,6 +189,12 @@ class ClusterTopology:
         address = self.address(task)
         return None if address is None or len(self.tasks) == 1 else host_and_port(address)[1]
 
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of all members, each once, whether they run or not."""
+        addresses = (address for those in self.cluster.values() for address in those)
+        return list(dict.fromkeys(host_and_port(address)[0] for address in addresses))
+
     def tf_config(self, task: Task) -> str:
         """Return the value of TF_CONFIG for `task`."""
         return json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}})

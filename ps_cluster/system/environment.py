@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -72,6 +72,7 @@ _DEFAULTS = {  # unless the user has set them
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
 _TEMPORARY = "TMPDIR"
+_NO_GRPC_PROXY, _NO_PROXY = "no_grpc_proxy", "no_proxy"
 _FIXED = {
     "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log
     "CUDA_VISIBLE_DEVICES": "-1",  # training is on the processors; a visible GPU would be filled by every task
@@ -109,6 +110,17 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -> dict[str, str]:
     """Return `given` plus the variables that a task's TensorFlow needs."""
     return {**_DEFAULTS, **_threads(allowed or allowance()), **given, **_FIXED}
+
+
+def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
+    """Return `given`, changed so that gRPC connects to `hosts` directly even where a proxy is set.
+
+    gRPC sends every connection through the proxy of `http_proxy` or `https_proxy`, those to this machine too. A company's
+    proxy does not know the tasks, so no connection between them would ever be made. Downloads still take the proxy.
+    """
+    listed = given.get(_NO_GRPC_PROXY, given.get(_NO_PROXY, ""))  # gRPC reads the second one only without the first
+    names = (*(name.strip() for name in listed.split(",")), *hosts)
+    return {**given, _NO_GRPC_PROXY: ",".join(dict.fromkeys(filter(None, names)))}
 
 
 def _threads(allowed: Allowance) -> dict[str, str]:

@@ -33,6 +33,7 @@ from ps_cluster.tools.doctor.checks import (
     warn,
 )
 from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import BEHIND_A_PROXY
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
@@ -169,7 +170,9 @@ def test_a_cluster_that_hangs_is_ended(temporary):
 
 
 @pytest.mark.cluster
-def test_the_trial_cluster_trains_and_leaves_nothing(temporary):
+def test_the_trial_cluster_trains_behind_a_proxy_and_leaves_nothing(temporary, monkeypatch):
+    for name, value in BEHIND_A_PROXY.items():
+        monkeypatch.setenv(name, value)
     answer(trial_cluster(), OK, "40 of 40 updates of 2 workers")
     assert list(temporary.iterdir()) == []
     assert_none_left(temporary)

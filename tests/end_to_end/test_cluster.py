@@ -13,14 +13,14 @@ import pytest
 from ps_cluster.runs import checkpoints, proof, times
 from tests.helpers import held_modes
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import finish, rows, small, start, tasks, unhurried
+from tests.helpers.real_cluster import BEHIND_A_PROXY, finish, rows, small, start, tasks, unhurried
 
 pytestmark = pytest.mark.cluster
 STEPS = 120
 
 
-def run(run_dir, *options, expected=0, draws=False):
-    output = finish(start("run", "--run-dir", run_dir, *small(*options, draws=draws)), expected)
+def run(run_dir, *options, expected=0, draws=False, env=None):
+    output = finish(start("run", "--run-dir", run_dir, *small(*options, draws=draws), env=env), expected)
     assert_none_left(run_dir)
     return output, json.loads((run_dir / "summary.json").read_text())
 
@@ -32,10 +32,10 @@ def final_weights(run_dir):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run of 3 workers and 2 parameter servers, 120 updates, with the evaluator."""
+    """A run of 3 workers and 2 parameter servers, 120 updates, with the evaluator, on a machine behind a proxy."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
     options = ("--model", "tutorial_cnn", "--workers", 3, "--ps", 2, "--steps", STEPS, "--profile", "--tensorboard")
-    output, summary = run(run_dir, *options, draws=True)
+    output, summary = run(run_dir, *options, draws=True, env=BEHIND_A_PROXY)
     return run_dir, output, summary
 
 

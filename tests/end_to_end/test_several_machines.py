@@ -16,6 +16,7 @@ from ps_cluster.errors import RETRY, SUPERSEDED
 from tests.helpers.finished_runs import ledger_rows
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
+    BEHIND_A_PROXY,
     SNAPSHOTS,
     rows,
     small,
@@ -32,7 +33,7 @@ OPTIONS = ("--steps", 100_000, *unhurried(workers=2), *SNAPSHOTS)
 
 
 class Machines:
-    """Starts tasks of one cluster, each in a run directory of its own."""
+    """Starts tasks of one cluster, each in a run directory of its own. All of these machines are behind a proxy."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -49,7 +50,7 @@ class Machines:
     def start(self, kind, index, *options):
         own = json.dumps({"cluster": self._cluster, "task": {"type": kind, "index": index}})
         folder = self._folder / f"{kind}-{index}"
-        task = start("task", "--run-dir", folder, *small(*OPTIONS), *options, env={"TF_CONFIG": own})
+        task = start("task", "--run-dir", folder, *small(*OPTIONS), *options, env={"TF_CONFIG": own, **BEHIND_A_PROXY})
         self.started.append(task)
         return task
 

@@ -31,6 +31,9 @@ def small(*options, draws=False):
     return (*usual, *options, *(() if draws else ("--set", "evaluation.draw_results=false")))
 
 
+# A company's machines have such variables. Nobody listens there, and no connection between tasks may need it.
+BEHIND_A_PROXY = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
+
 # Examples in a step of a worker, for what does not depend on how much it computes.
 FEW_EXAMPLES = ("--batch-size", 8)
 
