@@ -38,6 +38,10 @@ class UserError(Exception):
     """
 
 
+class FailedComputation(UserError):
+    """An error in the user's own computation, in their network, loss or data. Every attempt would meet it again."""
+
+
 class RunFailed(Exception):
     """A failure of the machine or of a child process, told in one line: which, why, where its logs are; exit code 1.
 

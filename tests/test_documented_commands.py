@@ -30,7 +30,7 @@ from tests.test_help import EXAMPLES
 # What is not carried out, and why: the first pattern that begins a command holds. These need what the reader brings.
 OF_THE_READER = {
     r".*(…|\$|CORES)": "is no whole command: the page leaves a part to its reader",
-    r"(run|compare|export) .*\b(my\w*\.py|first\.keras|benchmarks/digits\.py)\b": "needs code "
+    r"(run|compare|export|predict) .*\b(my\w*\.py|first\.keras|benchmarks/digits\.py)\b": "needs code "
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/evaluation/test_export.py",
     r"run --dataset (pets|houses|numbers|notes|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ps_cluster.config import registry
 from ps_cluster.config.registry import keras
 from ps_cluster.errors import UserError
+from ps_cluster.evaluation.predict import TrainedRun
 from ps_cluster.files.json_files import read_json
+from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import proof
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -28,8 +32,17 @@ class Result:
       run_dir: the folder of all its files.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str]):
-        """Open a run. Raises UserError where the folder holds none that has ended."""
+    def __init__(self, run_dir: str | os.PathLike[str], *, code: Sequence[str | os.PathLike[str]] = ()):
+        """Open a run.
+
+        Args:
+          code: files of the code that built its network, which `model` may run, as the option `--code`. A network of layers
+            that Keras knows needs none, nor does a run of this process.
+        Raises:
+          UserError: the folder holds no run that has ended.
+        """
+        for file in code:
+            registry.trust(Path(file))
         self._files = RunDir.open(Path(run_dir))
         try:
             self._summary = read_json(self._files.summary, Summary)
@@ -73,12 +86,21 @@ class Result:
         """The best model, a plain Keras model that takes raw examples. It is loaded when it is first asked for.
 
         Raises:
-          UserError: no checkpoint was scored, so none is the best.
+          UserError: no checkpoint was scored, so none is the best; or the code that built it is needed, and nobody named it.
         """
         file = self._files.best_model
         if not file.is_file():
             raise UserError(f"model: '{file}' is not there: no checkpoint was scored; train with evaluator=True")
-        return keras.saving.load_model(file, compile=False)
+        try:
+            return keras.saving.load_model(file, compile=False)
+        except (TypeError, ValueError):  # Keras does not know a layer in it
+            from ps_cluster.models.build import load_best
+
+        try:
+            run = TrainedRun.open(self.run_dir, None, print_line, needs_examples=False)
+            return load_best(file, run.config.model, run.spec)
+        except UserError as error:
+            raise UserError(f"model: {error}; in Python: Result(run_dir, code=[…])") from error
 
     def plot(self) -> Figure:
         """Return a figure of four panels: metric and loss, of training and of test examples, over time and over examples.

@@ -112,10 +112,16 @@ class KerasFile(ExportFormat):
         exported.model.save(path)
 
     def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
-        from ps_cluster.evaluation.predict import graph_of
+        from ps_cluster.evaluation.predict import Predictor, graph_of
         from ps_cluster.models.build import load_finished
 
-        graph = graph_of(load_finished(path), exported.spec)
+        try:
+            model = load_finished(path)
+        except (TypeError, ValueError, NotImplementedError):  # Keras alone can't, so code has built the original too
+            model = Predictor(exported.run).model
+            model.set_weights([np.zeros_like(values) for values in model.get_weights()])
+            model.load_weights(path)
+        graph = graph_of(model, exported.spec)
         return lambda inputs: graph(**inputs).numpy()
 
 

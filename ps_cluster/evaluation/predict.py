@@ -29,6 +29,7 @@ from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.files.untrusted import Notify, bounded_memory, open_regular
 from ps_cluster.files.values import Malformed, cell, finite, one_line
 from ps_cluster.files.writing import create_beside
+from ps_cluster.models.failures import computing
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
 from ps_cluster.runs.run_dir import RunDir
@@ -114,11 +115,11 @@ class Predictor:
         """
         with without_first_lines():
             import tensorflow  # noqa: F401
-        from ps_cluster.models.build import in_float32, load_finished, predicting
+        from ps_cluster.models.build import in_float32, load_best, predicting
 
         file = run.run_dir.best_model
         try:
-            model = load_finished(file)
+            model = load_best(file, run.config.model, run.spec)
             found = predicting(model if as_trained else in_float32(model), run.spec)
         except UserError:
             raise
@@ -137,7 +138,8 @@ class Predictor:
 
     def __call__(self, inputs: Inputs) -> np.ndarray:
         """Return predictions float32 [B, outputs]: probabilities, or values in the target's units."""
-        found: np.ndarray = self._predictions(**inputs).numpy()
+        with computing():
+            found: np.ndarray = self._predictions(**inputs).numpy()
         return found
 
 

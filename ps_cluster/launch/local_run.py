@@ -74,7 +74,7 @@ def start_run(
             network.check_isolation(config.cluster.isolation, run_dir.root)
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
-            complete = complete_config(config, dataset)
+            complete = complete_config(config, dataset, view.notice)
         return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
 
 
@@ -121,7 +121,7 @@ def resume_run(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "
                 "the learning rate goes on as in a run of that length"
             )
-        complete = complete_config(config, dataset)
+        complete = complete_config(config, dataset, view.notice)
         return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
 
 
@@ -145,11 +145,14 @@ def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
     return sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
-def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
+def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = lambda _: None) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
     Label smoothing is 0 for an objective that has none, unless somebody has set it. Rule `compiled` becomes that of the
     network's compile(), for which a process builds a user's own network.
+
+    Args:
+      notify: is told what a user has to know of the network before hours are spent on it.
 
     Raises UserError for settings or a network that do not fit the data set's examples.
     """
@@ -169,7 +172,13 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
     if config.model.name not in NETWORKS.own or config.optimizer.rule == COMPILED:
         from ps_cluster.launch.network_check import check_network, with_rule_of_compile
 
-        config = with_rule_of_compile(config, check_network(config, dataset))
+        facts = check_network(config, dataset)
+        if facts.not_alone:
+            notify(
+                f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
+                "(docs/extending.md#layers-of-your-own)"
+            )
+        config = with_rule_of_compile(config, facts)
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {

@@ -42,11 +42,13 @@ class NetworkFacts(Row):
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
       no_rule: why there are none although it was compiled.
+      not_alone: why Keras can't load the best model without the user's code; None if it can.
     """
 
     error: Text | None = None
     optimizer: dict[str, JsonValue] = {}
     no_rule: Text | None = None
+    not_alone: Text | None = None
 
 
 def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
@@ -118,7 +120,7 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
-    from ps_cluster.models.build import build, optimizer_settings
+    from ps_cluster.models.build import build, optimizer_settings, try_to_load
 
     try:
         config = fitted(question["config"])
@@ -127,9 +129,13 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     except UserError as error:
         return NetworkFacts(error=str(error))
     try:
-        return NetworkFacts(optimizer=optimizer_settings(model))
+        facts = NetworkFacts(not_alone=try_to_load(model, config.model, dataset.spec))
     except ValueError as error:
-        return NetworkFacts(no_rule=str(error))
+        return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
+    try:
+        return facts.model_copy(update={"optimizer": optimizer_settings(model)})
+    except ValueError as error:
+        return facts.model_copy(update={"no_rule": str(error)})
 
 
 if __name__ == "__main__":

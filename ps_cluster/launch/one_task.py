@@ -103,7 +103,7 @@ def run_one_task(
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):
             dataset = resolve_data(config.data, notify=notify).holding_out(config.evaluation.validation_examples)
-            config = complete_config(config, dataset)
+            config = complete_config(config, dataset, notify)
             with StopRequests() as requests:
                 code = _lead_or_follow(
                     config, run_dir, dataset, topology, task,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +16,21 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig, registry
 from ps_cluster.config.modes import RULES
-from ps_cluster.config.network_recipes import COMPILED, NETWORKS, Network, NetworkSettings, check_examples, unbuildable
+from ps_cluster.config.network_recipes import (
+    COMPILED,
+    NETWORKS,
+    Network,
+    NetworkSettings,
+    SavedNetwork,
+    check_examples,
+    unbuildable,
+)
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.sections import listed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import one_line
-from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.models.failures import NOT_THE_USERS
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.judges import (
     UNITS,
@@ -37,10 +46,6 @@ from ps_cluster.models.judges import (
 from ps_cluster.private_names import copy_compiled, layers_of, made_by, own_weights_of
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
-# Where code is that is not the user's: this package, and what is installed. Python's frozen modules begin with "<frozen".
-_NOT_THE_USERS = (
-    str(IMPORT_FOLDER / "ps_cluster"), "<frozen", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
-)  # fmt: skip
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
@@ -108,7 +113,7 @@ def _place(error: BaseException | None) -> str:
     place = ""
     while error is not None:
         for frame in traceback.extract_tb(error.__traceback__):
-            if not frame.filename.startswith(_NOT_THE_USERS):
+            if not frame.filename.startswith(NOT_THE_USERS):
                 place = f"{Path(frame.filename).name}:{frame.lineno}: "
         error = error.__cause__
     return place
@@ -300,6 +305,86 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
         )
     custom = registry.defined_in_trusted()
     return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
+
+
+def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+    """Return the best model of a run as the evaluator has saved it to `file`.
+
+    Keras can't load a file whose layers it doesn't know: a `Lambda` of Python code, a class that is defined inside a
+    function or in a script. Such a network is built again by the code that the user named, and gets the weights of the file.
+
+    Args:
+      settings: the section `model` of the run. spec: the form of the examples that the run was trained on.
+    Raises:
+      UserError: nobody has named the code that builds the network.
+      Exception: the file is damaged, or is not of this network.
+    """
+    try:
+        return load_finished(file)
+    except (TypeError, ValueError, NotImplementedError):
+        if not is_built_by_code(settings.name):
+            raise
+    model = finished(settings, spec)
+    model.load_weights(file)
+    return model
+
+
+def is_built_by_code(name: str) -> bool:
+    """Return whether a network is built by a user's code: it is neither the package's own nor a saved model."""
+    return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
+
+
+def finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+    """Return a network as the evaluator saves it, without the weights of a training."""
+    model = build(settings, spec, seed=0)
+    return judge_of(spec, model=model).finished(model)
+
+
+def try_to_load(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
+    """Save a network and load it again, as the evaluator and `predict` do hours later.
+
+    Args:
+      model: what `build` has returned.
+    Returns:
+      Why Keras alone can't load the file, on one line; None if it can.
+    Raises:
+      ValueError: it can't be saved, or what was saved can't be loaded.
+    """
+    saved = judge_of(spec, model=model).finished(model)
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-saved-") as folder:
+        file = Path(folder, "model.keras")
+        try:
+            saved.save(file)
+            alone = _why_not_alone(saved, file)
+            # This process may know a class that the next one does not know, so the other way has to work too.
+            loaded = finished(settings, spec) if alone and is_built_by_code(settings.name) else load_finished(file)
+            loaded.load_weights(file)
+        except Exception as error:
+            raise ValueError(
+                f"the best model could not be loaded after the training: {_first_sentence(error)}"
+            ) from error
+    shapes = [[variable.shape for variable in one.variables] for one in (saved, loaded)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "the best model could not be loaded after the training: its layers differ each time it is built"
+        )
+    return alone
+
+
+def _why_not_alone(saved: keras.Model, file: Path) -> str | None:
+    """Return why Keras can't load the file without any code of the user, on one line; None if it can."""
+    kinds = map(type, layers_of(saved))
+    if own := dict.fromkeys(kind.__name__ for kind in kinds if not kind.__module__.startswith("keras.")):
+        return f"Keras does not know {listed(list(own))}"
+    try:
+        keras.models.load_model(file, compile=False, safe_mode=True)
+    except Exception as error:
+        return _first_sentence(error)
+    return None
+
+
+def _first_sentence(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}".partition(". ")[0], 300)
 
 
 def in_float32(model: keras.Model) -> keras.Model:

@@ -58,6 +58,19 @@ def plain(examples, width=3):
 def compiled():
     return dense(loss="sparse_categorical_crossentropy", optimizer=keras.optimizers.SGD(0.2, momentum=0.5, clipnorm=1.0))
 
+def with_a_lambda():
+    return network(keras.layers.Lambda(lambda values: 2.0 * values), keras.layers.Dense(10))
+
+def of_a_function():
+    class Own(keras.layers.Layer):
+        def call(self, values):
+            return 2.0 * values
+    return network(Own(), keras.layers.Dense(10))
+
+def other_each_time(so_far=[]):
+    so_far.append(keras.layers.Lambda(lambda values: 2.0 * values))
+    return network(*[keras.layers.Dense(10) for _ in so_far], so_far[-1])
+
 def unknown(settings=None):
     return dense(loss="sparse_categorical_crossentropy", optimizer="lion")
 """
@@ -107,6 +120,20 @@ def test_what_is_wrong_with_a_network_is_one_line_that_says_where(of, name, said
     error = answer(*of(name)).error
     assert said in error and f"my.py:{name}' can't be built for examples of image uint8 [32, 32, 3]" in error
     assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("plain", None), ("with_a_lambda", "Lambda"), ("of_a_function", "Keras does not know Own")],
+)
+def test_a_layer_that_keras_alone_can_not_load_is_found_before_the_training(of, name, why):
+    facts = answer(*of(name))
+    assert facts.error is None and (facts.not_alone is None if why is None else why in facts.not_alone)
+
+
+def test_a_network_whose_best_model_could_not_be_loaded_after_hours_is_refused_before(of):
+    told = answer(*of("other_each_time")).error
+    assert "my.py:other_each_time': the best model could not be loaded after the training" in told and "\n" not in told
 
 
 def test_a_function_of_something_else_is_refused_when_it_is_named(of):
