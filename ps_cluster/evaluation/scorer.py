@@ -22,6 +22,7 @@ from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import finite
+from ps_cluster.models.failures import computing
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.run_dir import RunDir
@@ -205,7 +206,8 @@ class Scorer:
         for start in range(0, len(target), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
             arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
-            of_metric, of_loss, of_batch = sums(arrays, np.asarray(target[batch]))
+            with computing():
+                of_metric, of_loss, of_batch = sums(arrays, np.asarray(target[batch]))
             kept = room_for(of_batch, len(target)) if kept is None else kept
             for name, rows in kept.items():
                 rows[batch] = of_batch[name]

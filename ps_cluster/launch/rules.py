@@ -580,6 +580,8 @@ class Decisions:
                 return (Ending("failed", 2, death.last_line, user_error=True),)
             if death.final:
                 return (Ending("failed", 1, f"{death}"),)
+        elif death.computation:
+            return self._go_on_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
         delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
         if delay_s is None:

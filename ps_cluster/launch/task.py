@@ -26,12 +26,23 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import CHIEF, EVALUATOR, WORKER, Task
 from ps_cluster.config.registry import import_object, tf
 from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
+from ps_cluster.errors import (
+    BAD_INPUT,
+    FAILED,
+    PORT_IN_USE,
+    RETRY,
+    SUPERSEDED,
+    FailedComputation,
+    LostTask,
+    RunFailed,
+    UserError,
+)
 from ps_cluster.files import locks
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json
 from ps_cluster.launch import local_run
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.models.failures import failure_of_computation, reason_of
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import ERROR
@@ -102,8 +113,6 @@ def _serve_until_told(folder: Path) -> None:
 # Codes of TensorFlow's errors by which the loss of another task shows: cancelled, deadline, aborted, unavailable.
 _LOST = {1, 4, 10, 14}
 _LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
-# How paragraphs of a TensorFlow error begin that only tell where the graph was built.
-_PLACE = re.compile(r'\s*(Graph execution error:|Detected at node|File ")')
 
 # TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"
@@ -173,25 +182,27 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
     try:
         body()
     except BaseException as error:
-        return _record(as_loss(error) if alone else error, run_dir, task)
+        return _record(as_loss(error) if alone else as_failure(error), run_dir, task)
     return 0
 
 
+def as_failure(error: BaseException) -> BaseException:
+    """Return bad input for an error in the user's own computation, which every start would meet; else the error itself."""
+    for cause in _causes(error):
+        if failure := failure_of_computation(cause):
+            return FailedComputation(failure).with_traceback(error.__traceback__)
+    return error
+
+
 def as_loss(error: BaseException) -> BaseException:
-    """Return the loss of another task that an error shows, to be told in one line; else the error itself."""
+    """Return the loss of another task that an error shows, to be told in one line; else what `as_failure` returns."""
     for cause in _causes(error):
         if getattr(cause, "error_code", None) in _LOST:
             match = _LOST_TASK.search(str(cause))
             lost = Task(match[1], int(match[2])) if match else "a task"
-            line = f"{lost} was lost; start this task again to go on from the newest snapshot ({_reason(cause)})"
+            line = f"{lost} was lost; start this task again to go on from the newest snapshot ({reason_of(cause)})"
             return LostTask(line[:_MESSAGE_CHARACTERS])
-    return error
-
-
-def _reason(error: BaseException) -> str:
-    """Return what an error says, without the stack of where TensorFlow built the graph."""
-    paragraphs = str(error).split("\n\n")
-    return "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
+    return as_failure(error)
 
 
 def leave(code: int) -> NoReturn:
@@ -285,7 +296,7 @@ def _drain_on_signal(*, kept: bool = False) -> Drain:
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Write the error that ended the task; return its exit code."""
     bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
-    lines = one_line(str(error))
+    lines = one_line(str(error)) if told_in_a_line else reason_of(error)
     with contextlib.suppress(OSError):  # the disk may be full
         if told_in_a_line:
             print(logs.chosen().line(ERROR(lines), "Error: "), file=sys.stderr)
@@ -303,6 +314,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         traceback="".join(traceback.format_exception(error)),
         user_error=bad_input,
         final=told_in_a_line,
+        computation=isinstance(error, FailedComputation),
     )
     try:
         write_json(run_dir.error(task.type, task.index), content.model_dump())

@@ -88,6 +88,7 @@ class TaskError(Row):
     Attributes:
       time: unix seconds. message: one line.
       user_error: bad input that only the task could see. final: restarting the task would not help.
+      computation: the user's own computation failed (`FailedComputation`).
     """
 
     time: Number = 0.0
@@ -98,6 +99,7 @@ class TaskError(Row):
     traceback: str = ""
     user_error: bool = False
     final: bool = False
+    computation: bool = False
 
 
 # The manifest of a packed data set, and the file of a run that points to one.

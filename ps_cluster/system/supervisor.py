@@ -87,6 +87,7 @@ class TaskExit:
     time: float  # unix s, from the task's own error; 0 for a task that could not write one
     user_error: bool
     final: bool = False  # the task says that a restart would fail the same way
+    computation: bool = False  # the user's own computation failed, which it does each time
 
     @property
     def how(self) -> str:
@@ -236,6 +237,7 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
         time=error.time,
         user_error=error.user_error,
         final=error.final,
+        computation=error.computation,
     )
 
 

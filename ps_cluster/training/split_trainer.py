@@ -28,6 +28,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.models.cuts import Block, NetworkPart, StagedNetwork, WideNetwork, balanced, blocks_of
+from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.judges import MicroBatch
 from ps_cluster.private_names import recorded_graphs
@@ -366,7 +367,7 @@ class SplitStep(TrainStep):
         """Return loss and metric of a micro-batch, and of each part the gradient and the fresh statistics."""
         # With a single one the random state is that of a `TrainStep`, else each has its own.
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
-        with tf.device(self._parted.last):
+        with tf.device(self._parted.last), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 random_state = tf.stack([self._config.training.seed, draws])

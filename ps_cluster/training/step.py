@@ -20,6 +20,7 @@ from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
 from ps_cluster.config.modes import SCHEDULES, RuleSettings, Schedule, ScheduleSettings
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import import_object, tf
+from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.runs.run_dir import IDENTITY
 
 if TYPE_CHECKING:  # imports TensorFlow
@@ -81,15 +82,18 @@ class TrainStep:
         """Compute a step. `step`: int64 []; `weights`: [n]; `statistics`: float32 [m]."""
         batch = self.batch(step)
         random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            passed = self._network.forward(weights, statistics, batch.inputs, random_state)
-            loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights))
+        with tf.name_scope(COMPUTATION):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                passed = self._network.forward(weights, statistics, batch.inputs, random_state)
+                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights))
+            gradient = tape.gradient(loss, weights)
+            metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
         return StepResult(
-            gradient=self._clip(tape.gradient(loss, weights)),
+            gradient=self._clip(gradient),
             fresh=passed.fresh,
             loss=loss,
-            metric=tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs)),
+            metric=metric,
             learning_rate=self.learning_rate(step),
         )
 

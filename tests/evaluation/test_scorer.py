@@ -9,6 +9,7 @@ import pytest
 from ps_cluster.config import build_config, registry
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed
+from ps_cluster.errors import FailedComputation
 from ps_cluster.evaluation import scorer as scoring
 from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer, room_for
 from ps_cluster.runs.checkpoints import Checkpoint
@@ -70,6 +71,22 @@ def test_a_network_that_changes_in_each_call_has_one_score_and_is_saved_as_in_th
     assert float(keras.models.load_model(tmp_path / "model.keras").layers[0].calls) == 0
     equal = scorer.score(checkpoint(np.zeros(15)))
     assert equal.loss == pytest.approx(np.log(3), rel=1e-5), "of each example, although the loss is a sum"
+
+
+FAILING = """
+import keras
+
+def build(examples):
+    code = keras.layers.Lambda(lambda row: keras.ops.cast(row * 0 + 20, "int32"))
+    embedded = [code, keras.layers.Embedding(10, 2, name="words"), keras.layers.Flatten()]
+    return keras.Sequential([keras.Input([4]), *embedded, keras.layers.Dense(examples.outputs)])
+"""
+
+
+def test_a_network_that_fails_on_test_examples_is_told_in_one_line_with_the_reason_of_tensorflow(scorer_of):
+    scorer = scorer_of(FAILING, "float32")
+    with pytest.raises(FailedComputation, match=r"computation failed.*: indices\[0,0\] = 20 is not in \[0, 10\)$"):
+        scorer.score(Checkpoint(1, {"weights": np.zeros(47, np.float32), "statistics": np.zeros(0, np.float32)}))
 
 
 POLICIES = """

@@ -218,6 +218,10 @@ DEATHS = {
     "an evaluator that died is started again whatever it says": Story(
         [BEGINS, (9, died("evaluator-0", user_error=True))], [DIES, "RestartTask(evaluator-0)"]
     ),
+    "an evaluator whose computation fails is not started again, as it would fail each time": Story(
+        [BEGINS, (9, died("evaluator-0", code=2, line="indices", computation=True)), (20,)],
+        ["ended with exit code 2: indices (log: log); training goes on without it"],
+    ),
     "a leader that ends without a result fails the run": Story(
         [BEGINS, (9, leader_done("failed"))], ["failed, 1: chief-0 ended without a result (log: /run/logs/chief-0.log)"]
     ),

@@ -10,6 +10,7 @@ from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.models import build
+from ps_cluster.models.failures import failure_of_computation
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.step import TrainStep, learning_rate
@@ -23,6 +24,22 @@ def test_images_that_are_not_varied_come_to_the_network_as_float32_and_other_inp
     network = FlatNetwork(keras.Sequential([keras.Input([3]), keras.layers.Dense(5)]))
     inputs = TrainStep(config, network, dataset.spec, train_examples=5).batch(np.int64(0)).inputs
     assert {name: rows.dtype.name for name, rows in inputs.items()} == {"image": "float32", "codes": "uint8"}
+
+
+def test_an_error_in_the_users_own_computation_is_told_with_its_layer_and_its_reason(tmp_path, monkeypatch):
+    rows = {"codes": np.full((5, 2), 20, np.int32), "target": np.arange(5)}
+    dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", Contents.of(rows, rows))
+    monkeypatch.chdir(dataset.directory)
+    config = build_config(None, {"data.dataset": "packed_arrays", "training.batch_size_per_worker": 2})
+    embedding = keras.layers.Embedding(10, 3, name="words")
+    layers = [keras.Input([2], dtype="int32"), embedding, keras.layers.Flatten(), keras.layers.Dense(5)]
+    network = FlatNetwork(keras.Sequential(layers, name="mine"))
+    step = TrainStep(config, network, dataset.spec, train_examples=5)
+    vectors = flatten(network.model.trainable_variables), tf.zeros([network.statistics.length])
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        tf.function(step, autograph=False)(tf.constant(0, tf.int64), *vectors)
+    told = failure_of_computation(error.value)
+    assert told == "the network's own computation failed (in 'mine/words'): indices[0,0] = 20 is not in [0, 10)"
 
 
 def parts_of_workers(folder, monkeypatch, mode, steps_of, **values):
