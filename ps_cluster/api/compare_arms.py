@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ps_cluster.api import sent
-from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
 from ps_cluster.config.sections import flat
@@ -91,6 +91,7 @@ def compare(
     Raises:
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """
+    refuse_within_a_run("compare")
     sent.check_known(options, (*_OF_ALL, *_OF_RUNS))
     fields = {name: sent.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
     if arms is not None:

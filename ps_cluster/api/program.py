@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from ps_cluster.config import registry
 from ps_cluster.config.layers import without_variables
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
-from ps_cluster.system.environment import CALLER_PID
+from ps_cluster.system.environment import CALLER_PID, LAUNCHER_PID
 from ps_cluster.system.supervisor import how_ended
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
@@ -25,6 +26,21 @@ LOOK_EVERY_S = 0.2
 _CHUNK_BYTES = 2**16
 _ERROR = "Error: "  # begins the line that says why a command failed
 _LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
+
+
+def refuse_within_a_run(function: str) -> None:
+    """Raise UserError where a process of a run calls this function of the Python API, by importing the user's file.
+
+    Every process of a run imports the file that defines its network. If the file started a run then, each of these would
+    start another one, without end.
+    """
+    file = registry.file_that_runs()
+    if file is None and LAUNCHER_PID not in os.environ:
+        return
+    raise UserError(
+        f"{function}: it was called by a process of a run, which imports {file or 'your code'}, and would start a run in "
+        'each of them: put the call under if __name__ == "__main__":'
+    )
 
 
 class Program:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.api import sent
-from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
@@ -58,6 +58,7 @@ def train(
       TrainingFailed: the training failed.
       KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
     """
+    refuse_within_a_run("train")
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
     with untrusted.writing_alone():
         values = sent.with_data(sent.values_of(options, settings) | named, data, print_line)

@@ -12,6 +12,8 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
 from functools import cache, cached_property
 from importlib import metadata
@@ -267,6 +269,23 @@ def defined_in_trusted() -> dict[str, Any]:
     return {name: thing for file in files for name, thing in vars(_module(Reference(file, "*"))).items()}
 
 
+_file_that_runs: ContextVar[str | None] = ContextVar("_file_that_runs", default=None)
+
+
+@contextmanager
+def _running(file: str) -> Iterator[None]:
+    token = _file_that_runs.set(file)
+    try:
+        yield
+    finally:
+        _file_that_runs.reset(token)
+
+
+def file_that_runs() -> str | None:
+    """Return the user's file that this process is importing just now, because a run names it; None if it imports none."""
+    return _file_that_runs.get()
+
+
 def load(reference: Reference) -> Any:
     """Run the file, once per process, and return the object that it defines under the name.
 
@@ -308,7 +327,8 @@ class PickledFunction:
     @cached_property
     def _function(self) -> Callable[..., Any]:
         try:
-            functions = pickle.loads(self._reference.file.read_bytes())
+            with _running(str(self._reference.file)):
+                functions = pickle.loads(self._reference.file.read_bytes())
         except Exception as error:  # e.g. a module that it names is not here
             raise UserError(f"'{self._reference}': the function can't be read: {_told(error)}") from error
         if not isinstance(functions, dict) or self._reference.name not in functions:
@@ -332,7 +352,7 @@ def load_entry_point(group: str, name: str) -> Any:
     """Return the object that an installed package has registered. Raises UserError where it can't be loaded."""
     point = next(point for point in entry_points(group) if point.name == name)
     try:
-        with without_first_lines():
+        with without_first_lines(), _running(point.value):
             return point.load()
     except Exception as error:
         raise UserError(
@@ -358,7 +378,7 @@ def _module(reference: Reference) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        with without_first_lines():  # many begin with `import keras`
+        with without_first_lines(), _running(path):  # many begin with `import keras`
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
@@ -367,7 +387,8 @@ def _module(reference: Reference) -> ModuleType:
 
 
 def _told(error: Exception) -> str:
-    return one_line(f"{type(error).__name__}: {error}", 500)
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return one_line(f"{kind}{error}", 500)
 
 
 # Import the part that a catalogue object names, when a process that has TensorFlow needs it.

@@ -38,6 +38,35 @@ def test_the_lines_of_the_program_are_printed_and_the_result_is_what_it_left(cal
     assert [row["step"] for row in result.history] == [10, 20]
 
 
+UNGUARDED = """
+import ps_cluster
+
+def build(examples):
+    return None
+
+ps_cluster.{function}(run_dir={folder!r}) if "{function}" == "train" else ps_cluster.compare(output={folder!r})
+"""
+
+
+@pytest.mark.parametrize("function", ["train", "compare"])
+def test_a_script_that_starts_a_run_when_a_run_imports_it_is_refused_and_starts_nothing(call, function, tmp_path):
+    (tmp_path / "my.py").write_text(UNGUARDED.format(function=function, folder=str(tmp_path / "another")))
+    with pytest.raises(ps_cluster.UserError) as error:
+        call("completed", model=f"{tmp_path}/my.py:build")
+    told = str(error.value)
+    assert f"my.py:build': the file can't be run: {function}: it was called by a process of a run" in told
+    assert 'under if __name__ == "__main__":' in told and "\n" not in told
+    assert not (tmp_path / "another").exists()
+
+
+def test_no_process_that_a_launcher_has_started_trains(call, monkeypatch):
+    monkeypatch.setenv("PS_CLUSTER_LAUNCHER_PID", "1")
+    with pytest.raises(
+        ps_cluster.UserError, match="train: it was called by a process of a run, which imports your code"
+    ):
+        call("completed")
+
+
 def test_callbacks_get_every_row_in_the_order_in_which_it_was_written(call):
     seen = []
     call("completed", on_progress=lambda row: seen.append(row.applied), on_evaluation=lambda row: seen.append(row))

@@ -70,17 +70,24 @@ def framed(run_dir):
         ("raise ValueError('no\\n  good')", 1, "ValueError: no good"),
         ("raise UserError('no checkpoint')", 2, "no checkpoint"),
         ("from ps_cluster.errors import RunFailed; raise RunFailed('no room')", 1, "no room"),
+        (
+            "error = ValueError('indices [[{{node own_computation/words/Gather}}]]'); error.error_code = 3; raise error",
+            2,
+            "the network's own computation failed (in 'words'): indices",
+        ),
         ("raise RuntimeError('Could not start gRPC server')", 98, "RuntimeError: Could not start gRPC server"),
     ],
 )
 def test_what_ended_a_task_is_written_down(framed, run_dir, body, exit_code, message):
     process = framed(body)
     output, _ = process.communicate(timeout=20)
-    assert process.returncode == exit_code and ("Traceback" in output) == (message not in ("no checkpoint", "no room"))
+    in_a_line = exit_code == 2 or message == "no room"
+    assert process.returncode == exit_code and ("Traceback" in output) is not in_a_line
     written = json.loads(run_dir.error("chief", 0).read_text())
     assert (written["type"], written["index"], written["pid"]) == ("chief", 0, process.pid)
     assert written["message"] == message and "Traceback" in written["traceback"]
-    assert written["user_error"] is (exit_code == 2) and written["final"] is (message in ("no checkpoint", "no room"))
+    assert written["user_error"] is (exit_code == 2) and written["final"] is in_a_line
+    assert written["computation"] is message.startswith("the network's own computation")
 
 
 # Sorting keeps the main thread outside the interpreter, as TensorFlow does, so that no Python handler can run.

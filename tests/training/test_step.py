@@ -35,9 +35,9 @@ def test_an_error_in_the_users_own_computation_is_told_with_its_layer_and_its_re
     layers = [keras.Input([2], dtype="int32"), embedding, keras.layers.Flatten(), keras.layers.Dense(5)]
     network = FlatNetwork(keras.Sequential(layers, name="mine"))
     step = TrainStep(config, network, dataset.spec, train_examples=5)
-    vectors = flatten(network.model.trainable_variables), tf.zeros([network.statistics.length])
+    vectors = tf.constant(flatten(network.model.trainable_variables)), tf.zeros([network.statistics.length])
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        tf.function(step, autograph=False)(tf.constant(0, tf.int64), *vectors)
+        tf.function(lambda number: vars(step(number, *vectors)), autograph=False)(tf.constant(0, tf.int64))
     told = failure_of_computation(error.value)
     assert told == "the network's own computation failed (in 'mine/words'): indices[0,0] = 20 is not in [0, 10)"
 
