@@ -185,9 +185,10 @@ class BoundedShard(WaitingShard):
     begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
     Workers wait for all others except those that the chief knows to be gone, those not heard of for `LEASE_S` and, once
-    the workers together have every step that is left, those without one. A worker that comes back (or late) goes on at the lowest clock that the bound
-    allows. If it was under way, others should already have seen its update: its gradient is dropped and computed again,
-    like one that is staler than `max_staleness`. So both bounds hold for every update, whoever died.
+    the workers together have every step that is left, those without one. A worker that comes back (or late) goes on at
+    the lowest clock that the bound allows. If it was under way, others should already have seen its update: its gradient
+    is dropped and computed again, like one that is staler than `max_staleness`. So both bounds hold for every update,
+    whoever died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
