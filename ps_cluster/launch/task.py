@@ -37,7 +37,7 @@ from ps_cluster.errors import (
     RunFailed,
     UserError,
 )
-from ps_cluster.files import locks
+from ps_cluster.files import locks, writing
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json
 from ps_cluster.launch import local_run
@@ -182,7 +182,7 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
     try:
         body()
     except BaseException as error:
-        return _record(as_loss(error) if alone else as_failure(error), run_dir, task)
+        return _record(_superseded() or (as_loss(error) if alone else as_failure(error)), run_dir, task)
     return 0
 
 
@@ -192,6 +192,20 @@ def as_failure(error: BaseException) -> BaseException:
         if failure := failure_of_computation(cause):
             return FailedComputation(failure).with_traceback(error.__traceback__)
     return error
+
+
+def _superseded() -> Superseded | None:
+    """Return the reason why this leader may not write any more; None where it may, or leads nothing.
+
+    A newer leader ends what this one has left waiting, which then fails here with errors of TensorFlow.
+    """
+    try:
+        writing.check()
+    except Superseded as error:
+        return error
+    except OSError:  # a shared folder that can't be read just now
+        pass
+    return None
 
 
 def as_loss(error: BaseException) -> BaseException:

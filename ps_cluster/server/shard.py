@@ -15,9 +15,8 @@ cancels an operation that waits, never one whose inputs are there.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from ps_cluster.config.modes import METHODS
 from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
+from ps_cluster.server.leftovers import LOCK, new_session, note
 from ps_cluster.server.staleness import Arrival, Correction
 from ps_cluster.server.update_rules import Lookahead, Matrix, UpdateRule, make_rule, times
 from ps_cluster.server.wire import MessageLayout, codec_of
@@ -55,7 +55,7 @@ class InitialState:
     """The initial values of a store, or of a slice of it; vectors in float32.
 
     weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
-    step keeps: s becomes keep s + fresh.
+    step keeps: s becomes keep s + fresh. session: of the leader, see server/leftovers.py. index: of the slice.
     """
 
     weights: np.ndarray
@@ -63,20 +63,35 @@ class InitialState:
     statistics: np.ndarray
     keep: np.ndarray
     matrices: tuple[Matrix, ...] = ()
+    session: str = field(default_factory=new_session)
+    index: int = 0
 
     def split(self, slices: int) -> list[InitialState]:
         """Return the state of each slice, with contiguous parts of all vectors. Of several none has matrices."""
         if slices == 1:
             return [self]
         vectors = self.weights, self.factors, self.statistics, self.keep
-        return [InitialState(*parts) for parts in zip(*(np.array_split(vector, slices) for vector in vectors))]
+        return self._parts(zip(*(np.array_split(vector, slices) for vector in vectors)))
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
         """Return the state of each slice: the weights at these positions, int64 [k], and so many statistics."""
         at = np.cumsum(statistics)[:-1]
         parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
         parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
-        return [InitialState(*vectors) for vectors in zip(*parts)]
+        return self._parts(zip(*parts))
+
+    def _parts(self, parts: Iterable[tuple[np.ndarray, ...]]) -> list[InitialState]:
+        return [InitialState(*vectors, session=self.session, index=index) for index, vectors in enumerate(parts)]
+
+    def name(self, kind: str, what: str) -> str:
+        """Return the name of a resource of this slice; note it on the current device, so that a later leader ends it.
+
+        Args:
+          kind: as in server/leftovers.py.
+        """
+        name = f"{self.session}/slice-{self.index}/{what}"
+        note(kind, [name])
+        return name
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,7 @@ class ParameterShard:
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self._ledger = ShardLedger(config.ledger_window)
             # Without a unique name it shares its lock with every other section made eagerly on the device.
-            self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
+            self._section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         statistics = (tf.float32, self.statistics_length)
         weights, columns = (self.wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))

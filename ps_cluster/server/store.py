@@ -7,7 +7,6 @@ shard.py.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -76,7 +75,7 @@ class ParameterStore:
         self.layout = list(layout)
         self._most_workers = config.most_workers
         # In names of what workers keep: another leader's training has other variables in the same worker.
-        self.session = uuid.uuid4().hex
+        self.session = parts[0].session
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
 

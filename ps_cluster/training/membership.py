@@ -31,6 +31,7 @@ from ps_cluster.private_names import (
 )
 from ps_cluster.runs.messages import TOLD, LeaderMessage, LeaderStart
 from ps_cluster.runs.run_dir import AGREEMENT, say
+from ps_cluster.server.leftovers import end_earlier
 from ps_cluster.system.network import check_is_free, cut, working
 from ps_cluster.training.agreement import CompatibilityFingerprint
 
@@ -235,7 +236,10 @@ def device_of(task: Task) -> str:
 
 
 class TaskAdmission:
-    """Compares what a task that has come works with, and tells it who leads. A launcher's tasks need neither."""
+    """Compares what a task that has come works with, tells it who leads, and ends what earlier leaders left there.
+
+    A launcher's tasks need none of it.
+    """
 
     def __init__(self, leading: LeaderStart, own: CompatibilityFingerprint):
         self._leading = leading
@@ -251,6 +255,8 @@ class TaskAdmission:
             reason = self._own.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
+        if reason is None:
+            end_earlier(device_of(task), self._leading.term)
         tell(task, LeaderMessage(term=self._leading.term, refused=reason))
         return reason
 

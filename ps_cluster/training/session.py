@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +30,7 @@ from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.shard import InitialState, ParameterShard
 from ps_cluster.server.staleness import Correction
 from ps_cluster.server.store import ParameterStore
@@ -45,10 +47,15 @@ LOCAL_DEVICE = "/device:CPU:0"
 
 
 def build(
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
 ) -> tuple[ParameterStore, Compute]:
-    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
+    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step.
+
+    Args:
+      session: the leader's, by which all is named that it makes on servers (server/leftovers.py).
+    """
     network, start = make_network(config, dataset, own_device)
+    start = replace(start, session=session)
     store = make_store(config, dataset, network, devices, start.split(len(devices)))
     step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     around = config.mode_kind.step
@@ -99,7 +106,7 @@ def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
     return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}
 
 
-Build = Callable[[RunConfig, PackedDataset, Sequence[str], str], tuple[ParameterStore, Compute]]
+Build = Callable[[RunConfig, PackedDataset, Sequence[str], str, str], tuple[ParameterStore, Compute]]
 
 
 class SessionStart:
@@ -181,7 +188,7 @@ class SessionStart:
         """
         if self.leads:
             self.reporter.row("building")
-        store, compute = self._build(self.config, self.dataset, devices, own_device)
+        store, compute = self._build(self.config, self.dataset, devices, own_device, new_session(self.term))
         if self.leads and self.resumed is None:  # a run that goes on has its states, and one more is enough for it
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:

@@ -14,6 +14,7 @@ import csv
 import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -81,15 +82,23 @@ def train(
 
 
 def build(
-    config: RunConfig, dataset: PackedDataset, holders: Sequence[str], own_device: str, *, log: Path | None = None
+    config: RunConfig,
+    dataset: PackedDataset,
+    holders: Sequence[str],
+    own_device: str,
+    session: str,
+    *,
+    log: Path | None = None,
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with a slice for each worker's part on each of `holders`, and the step through all of them.
 
     Args:
+      session: as for `session.build`.
       log: the file to write the device of each operation to, if that is asked for.
     """
     mode = cast(SplitNetwork, config.mode_kind)
     network, start = make_network(config, dataset, own_device)
+    start = replace(start, session=session)
     try:
         step = import_object(mode.cut)(config, dataset, network, own_device, len(holders))
     except ValueError as error:

@@ -126,7 +126,8 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     # Written after each push: where they are seldom.
     files = of_left_out(0) if config.mode_kind.takes_local_steps else ()
     lengths = [part.length for part in store.slices]
-    return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=store.session)
+    name = f"{store.session}/left-out"
+    return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
 
 
 def steps_function(

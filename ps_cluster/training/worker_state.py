@@ -5,8 +5,9 @@ slice has its step already) or dropped (it came too late). So the state changes 
 
     compute ──► push ──► outcome of each slice ──► settle: applied? keep the new state, and write it : keep the old one
 
-worker's process   variables "local/NAME/…"; made when first used, gone with the process
-its workspace      two files of a state, written after every other push; a worker that is started again reads the newer
+worker's process   variables "SESSION/NAME/…" of one leader; made when first used, freed by the next leader
+its workspace      two files of a state, written after every other push; read by a worker that is started again, and for
+                   the next leader, whose variables are new ones
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ps_cluster.config.registry import tf
+from ps_cluster.server.leftovers import VARIABLE, note, term_of
 from ps_cluster.server.shard import APPLIED, after
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
@@ -34,9 +36,14 @@ class KeepsState(ABC):
         Else put the state before it back. Returns a tensor to depend on. `outcomes`: as for `Settle`.
         """
 
+_SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
+
 
 class WorkerState:
     """The variables of a worker's process that a graph uses. They outlive the graph, and by two files the process.
+
+    Each leader has variables of its own: two leaders may be at work in one process, of which one was frozen for a while. They
+    share the files. A state that a newer leader has written counts as newer than all of an earlier one.
 
     A dying process may leave the file that it writes incomplete, so they are written in turn: the other is whole.
     """
@@ -45,12 +52,13 @@ class WorkerState:
         """Begin a graph.
 
         Args:
-          name: of the state; the process has one of each name.
+          name: of the state; the process has one of each name. It begins with the leader's session.
           says: what it is, for the worker's log.
           files: names of the two in the worker's workspace; none: the state ends with the process.
         """
         self._name, self._says, self._files = name, says, files
         self._kept: dict[str, tf.Variable] = {}
+        self._names: list[str] = []
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
         """Return the process's variable of this name, which is kept; its first value is 0. Of a constant, the constant."""
@@ -63,7 +71,8 @@ class WorkerState:
         """Return the process's variable of this name, which is not kept in files."""
         from ps_cluster.private_names import variable_of_process
 
-        return variable_of_process(f"local/{self._name}/{name}", shape, dtype)
+        self._names.append(f"{self._name}/{name}")
+        return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
         """Fill the variables where this process has none yet: from the newer whole file, else with 0.
@@ -72,7 +81,11 @@ class WorkerState:
         """
         with tf.control_dependencies(needed):
             is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
-        return tf.cond(is_there, lambda: tf.constant(0, tf.int64), lambda: self._fill(step))
+
+        def begin() -> tf.Tensor:
+            return after([note(VARIABLE, self._names)], self._fill(step))
+
+        return tf.cond(is_there, lambda: tf.constant(0, tf.int64), begin)
 
     @property
     def _saves(self) -> tf.Variable:
@@ -90,7 +103,7 @@ class WorkerState:
         number = tf.maximum(*counts)
         told = tf.cond(
             number > 0,
-            lambda: _tell(f"{self._says} goes on as it was after", number, "periods of this worker"),
+            lambda: _tell(f"{self._says} goes on as it was after", number % 2**_SAVES_BITS, "periods of this worker"),
             lambda: _tell(f"{self._says} begins anew: this worker has no earlier state"),
         )
         with tf.control_dependencies([told]):
@@ -156,7 +169,8 @@ class WorkerState:
         if not self._files:
             return tf.group(*needed)
         with tf.control_dependencies(needed):
-            number = self._saves.assign_add(1)
+            term = term_of(self._name) * 2**_SAVES_BITS
+            number = self._saves.assign(term + (self._saves.read_value() + 1) % 2**_SAVES_BITS)
         with tf.control_dependencies([number]):
             parts = [tf.reshape(tf.bitcast(variable.read_value(), tf.uint8), [-1]) for variable in self._kept.values()]
         name = tf.gather(tf.constant(list(self._files)), number % len(self._files))
@@ -203,11 +217,10 @@ class ErrorFeedback:
           rounded: (vector float32 [n], seed int32 [2]) → what is sent of it.
           lengths: of the part of each slice that the pushes go to; n together.
           files: of a state.
-          name: of the training and the slice. All graphs of one training share a vector; another leader's training has
-            another one in the same worker.
+          name: of a state.
         """
         self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
-        self._name = f"left-out/{name}"
+        self._name = name
 
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, Settle]:
         """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and what keeps the rest then."""

@@ -14,7 +14,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES, Task
-from ps_cluster.errors import LostTask
+from ps_cluster.errors import SUPERSEDED, LostTask
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.task import as_loss
 from ps_cluster.launch.topology import ClusterTopology
@@ -88,6 +88,18 @@ def test_what_ended_a_task_is_written_down(framed, run_dir, body, exit_code, mes
     assert written["message"] == message and "Traceback" in written["traceback"]
     assert written["user_error"] is (exit_code == 2) and written["final"] is in_a_line
     assert written["computation"] is message.startswith("the network's own computation")
+
+
+def test_a_leader_whose_work_a_newer_one_has_ended_says_that_and_writes_nothing(framed, run_dir):
+    claims = """from ps_cluster.files.writing import set_fence
+from ps_cluster.runs.messages import claim
+set_fence(claim(RunDir(Path(sys.argv[1]))).check)
+claim(RunDir(Path(sys.argv[1])))
+raise RuntimeError('the queue is gone')"""
+    process = framed(claims)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == SUPERSEDED and "a newer leader (term 2) has taken over" in output
+    assert "the queue is gone" not in output and not run_dir.error("chief", 0).exists()
 
 
 # Sorting keeps the main thread outside the interpreter, as TensorFlow does, so that no Python handler can run.

@@ -11,7 +11,8 @@ from ps_cluster.config.modes import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY, OF_OPTIMIZER
-from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, InitialState
+from ps_cluster.server.leftovers import new_session
+from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, InitialState, after
 from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
@@ -115,6 +116,34 @@ def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(lost)
     worker(5, START, becomes=lost)
     seen.append(periods(config)(3, START)["gradient"])
     assert np.stack(seen) == pytest.approx(np.stack(expected), rel=1e-4, abs=1e-5)
+
+
+def leader(term):
+    """Return a function of (period, weights): a period of a leader in this process, which other leaders use too."""
+    config = config_of(**WITH_MOMENTUM)
+    start = replace(beginning(ONES), session=new_session(term))
+    local = LocalTraining(quadratic, config, start, NOTHING)
+
+    @tf.function(autograph=False)
+    def run(number, weights):
+        moved = local(number, weights, tf.zeros([0])).gradient
+        with tf.control_dependencies([moved]):
+            settled = local.settle(number, tf.constant([APPLIED]))
+        return after([settled], moved)
+
+    return lambda period: run(identity(period), tf.constant(START, tf.float32)).numpy()
+
+
+def test_a_leader_that_wakes_up_late_changes_nothing_of_its_successors_optimizer_in_the_same_worker():
+    expected = by_hand("momentum", range(4), START)
+    old, new = leader(1), leader(2)
+    assert old(0) == pytest.approx(expected[0], rel=1e-4, abs=1e-5)
+    assert new(1) == pytest.approx(expected[1], rel=1e-4, abs=1e-5), "it goes on with the optimizer's state"
+    for period in (7, 8):
+        old(period)
+    assert new(2) == pytest.approx(expected[2], rel=1e-4, abs=1e-5)
+    old(9)  # it writes its state into the same files, which counts as older
+    assert periods(config_of(**WITH_MOMENTUM))(3, START)["gradient"] == pytest.approx(expected[3], rel=1e-4, abs=1e-5)
 
 
 def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):

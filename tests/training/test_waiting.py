@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
+from ps_cluster.server.leftovers import new_session
 from ps_cluster.training.modes.waiting import GraphCondition
 from tests.helpers.processes import wait_until
 
@@ -16,7 +17,7 @@ class Gate:
 
     def __init__(self):
         self._section = tf.CriticalSection(shared_name=f"gate-{id(self)}")
-        self.condition = GraphCondition("/device:CPU:0", self._section)
+        self.condition = GraphCondition("/device:CPU:0", self._section, lambda queue: f"{new_session()}/{queue}")
         self._number = tf.Variable(0)
         self.attempts = tf.Variable(0)
         self.opened = []

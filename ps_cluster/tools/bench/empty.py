@@ -100,11 +100,12 @@ def print_table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 
 def build(
-    length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
+    length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
 ) -> tuple[ParameterStore, Compute]:
     """Return what `session.build` returns for networks, for `length` weights that stay 0."""
     nothing = np.zeros(0, np.float32)
-    start = InitialState(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
+    weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
+    start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
     total_steps = config.total_steps(dataset.train_examples)
     store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 

@@ -209,14 +209,14 @@ class FragmentedWorker:
                 [part.length],
                 (training.seed + _APART * index) % 2**31,
                 of_left_out(index),
-                name=f"{store.session}/{index}",
+                name=f"{store.session}/left-out-{index}",
             )
             for index, part in enumerate(self._slices)
             if part.codec.loses
         ]
 
         def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
-            return self.own.state.scratch(f"{store.session}/{name}", shape, dtype)
+            return self.own.state.scratch(name, shape, dtype)
 
         self._pulled = variable("pulled", [int(self._ends[-1])])
         self._statistics = variable("statistics", [int(self._statistics_ends[-1])])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pydantic import Field
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.config.modes import ON_DEATH, WORKER, Mode, ModeSettings, OnDeath, Waits
 from ps_cluster.config.registry import graph, tf
+from ps_cluster.server.leftovers import QUEUE, queue_named
 from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, InitialState, ParameterShard, Push, after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.training.step import WorkerIdentity
@@ -31,7 +33,7 @@ class WaitingShard(ParameterShard):
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
-        self._changed = GraphCondition(device, self._section)
+        self._changed = GraphCondition(device, self._section, partial(start.name, QUEUE))
 
     def _sent(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
         """Return `numbers` (int64 [] each) copied to the ps, else every retry of a wait would fetch them again."""
@@ -57,7 +59,6 @@ class WaitingShard(ParameterShard):
         return []
 
 
-_UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
 _NOWHERE = -1  # in place of a queue's number: in no queue
 
 
@@ -73,16 +74,18 @@ class GraphCondition:
     take the element of a slower graph that was counted before.
 
     TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That graph stays
-    and gets its own element, so it takes no other graph's.
+    and gets its own element, so it takes no other graph's. A graph of an earlier leader waits for queues of its own, which
+    the next leader closes (server/leftovers.py).
 
     Attributes:
       waiting: int32 [], how many graphs wait and were not yet notified.
     """
 
-    def __init__(self, device: str, section: tf.CriticalSection):
+    def __init__(self, device: str, section: tf.CriticalSection, name: Callable[[str], str]):
+        """Make the queues. `name`: returns a name that no other leader has, for "changed-0" and "changed-1"."""
         self._section = section
         with tf.device(device):
-            self._queues = [tf.queue.FIFOQueue(_UNBOUNDED, tf.bool, []) for _ in range(2)]
+            self._queues = [queue_named(name(f"changed-{number}")) for number in range(2)]
             self._turn = tf.Variable(0)
             self.waiting = tf.Variable(0)
 

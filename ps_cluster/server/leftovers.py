@@ -1,0 +1,106 @@
+"""Name what a leader makes on servers, and end what an earlier leader has left there.
+
+Without a launcher (`task`), servers outlive their leaders, and a leader that is frozen may wake up beside its successor.
+TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use the
+same one. So each such name begins with the leader's session, which holds its term:
+
+    term-000002-5f0c…/slice-0/changed-0
+
+Variables that a leader makes eagerly have no name. They can't be shared, and TensorFlow frees them with the leader. A resource
+with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have made there, and
+the next leader closes and frees those of the leaders before it. A graph that waits for an older leader's queue then fails, and
+leaves the thread that it holds: on a server with two threads, no graph of the new leader could run beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from ps_cluster.config.registry import tf
+
+REGISTER = "ps_cluster/names made by leaders"
+"""The one resource that all leaders of a server share: a list of "KIND NAME", string [k]."""
+QUEUE, LOCK, VARIABLE = "queue", "lock", "variable"
+QUEUE_CAPACITY = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
+_TERM = re.compile(r"term-(\d+)-")
+
+
+def new_session(term: int = 0) -> str:
+    """Return a name that no other leader has. `term`: the number of the leader's claim (runs/messages.py); 0 without one."""
+    return f"term-{term:06d}-{uuid.uuid4().hex}"
+
+
+def term_of(name: str) -> int:
+    """Return the term of the leader that a name belongs to; 0 for a name that does not begin with a leader's session."""
+    match = _TERM.match(name)
+    return int(match[1]) if match else 0
+
+
+def note(kind: str, names: Sequence[str]) -> tf.Tensor:
+    """Add names of one kind to the list of the current device's process, in a graph or at once.
+
+    Returns a tensor to depend on.
+    """
+    register = _register()
+    added = tf.constant([f"{kind} {name}" for name in names])
+    is_there = tf.raw_ops.VarIsInitializedOp(resource=register)
+    before = tf.cond(is_there, lambda: _read(register), lambda: tf.zeros([0], tf.string))
+    entries = tf.concat([before, added], 0)
+    return _assign(register, entries)
+
+
+def end_earlier(device: str, term: int) -> list[str]:
+    """Close and free what leaders of earlier terms have left by name in the process of `device`; return the names."""
+    with tf.device(device):
+        register = _register()
+        if not tf.raw_ops.VarIsInitializedOp(resource=register):
+            return []
+        entries = [entry.decode() for entry in _read(register).numpy()]
+        kept, ended = [], []
+        for entry in entries:
+            kind, _, name = entry.partition(" ")
+            if term_of(name) < term:
+                _end(kind, name)
+                ended.append(name)
+            else:
+                kept.append(entry)
+        _assign(register, tf.constant(kept, tf.string, [len(kept)]))
+    return ended
+
+
+def queue_named(name: str) -> Any:
+    """Return the queue of bool [] that has this name on the current device; make it if there is none.
+
+    Outside of a graph, the public `tf.queue.FIFOQueue` replaces the name by a small number, which two leaders share.
+    """
+    handle = tf.raw_ops.FIFOQueueV2(component_types=[tf.bool], shapes=[[]], capacity=QUEUE_CAPACITY, shared_name=name)
+    return tf.queue.QueueBase([tf.bool], [[]], None, handle)
+
+
+def _end(kind: str, name: str) -> None:
+    if kind == QUEUE:
+        queue = queue_named(name)
+        queue.close(cancel_pending_enqueues=True)
+        handle = queue.queue_ref
+    elif kind == LOCK:
+        handle = tf.raw_ops.MutexV2(shared_name=name)
+    else:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=name)
+    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+
+
+def _register() -> tf.Tensor:
+    return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[None], shared_name=REGISTER)
+
+
+def _read(register: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=register, dtype=tf.string), [None])
+
+
+def _assign(register: tf.Tensor, entries: tf.Tensor) -> tf.Tensor:
+    assigned = tf.raw_ops.AssignVariableOp(resource=register, value=entries)
+    with tf.control_dependencies([] if assigned is None else [assigned]):
+        return tf.size(entries)
