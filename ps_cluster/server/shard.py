@@ -15,7 +15,7 @@ cancels an operation that waits, never one whose inputs are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,17 +71,20 @@ class InitialState:
         if slices == 1:
             return [self]
         vectors = self.weights, self.factors, self.statistics, self.keep
-        return self._parts(zip(*(np.array_split(vector, slices) for vector in vectors)))
+        return self._cut(*(np.array_split(vector, slices) for vector in vectors))
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
         """Return the state of each slice: the weights at these positions, int64 [k], and so many statistics."""
         at = np.cumsum(statistics)[:-1]
         parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
         parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
-        return self._parts(zip(*parts))
+        return self._cut(*parts)
 
-    def _parts(self, parts: Iterable[tuple[np.ndarray, ...]]) -> list[InitialState]:
-        return [InitialState(*vectors, session=self.session, index=index) for index, vectors in enumerate(parts)]
+    def _cut(self, *vectors: Sequence[np.ndarray]) -> list[InitialState]:
+        return [
+            replace(self, weights=weights, factors=factors, statistics=statistics, keep=keep, matrices=(), index=index)
+            for index, (weights, factors, statistics, keep) in enumerate(zip(*vectors, strict=True))
+        ]
 
     def name(self, kind: str, what: str) -> str:
         """Return the name of a resource of this slice; note it on the current device, so that a later leader ends it.

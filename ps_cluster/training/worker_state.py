@@ -22,6 +22,8 @@ from ps_cluster.config.registry import tf
 from ps_cluster.server.leftovers import VARIABLE, note, term_of
 from ps_cluster.server.shard import APPLIED, after
 
+_SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
+
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
 """Settles the worker's own state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, none if it keeps nothing."""
 
@@ -35,8 +37,6 @@ class KeepsState(ABC):
 
         Else put the state before it back. Returns a tensor to depend on. `outcomes`: as for `Settle`.
         """
-
-_SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
 
 
 class WorkerState:

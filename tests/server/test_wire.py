@@ -231,8 +231,8 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost
             first = 2 * counted - index
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
         wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]
-        name, first = (f"{store.session}/{index}", 0) if in_periods else (store.session, ends[index] - part.length)
-        left_out = variable_of_process(f"local/left-out/{name}/vector", [], tf.float32).read_value().numpy()
+        name, first = (f"left-out-{index}", 0) if in_periods else ("left-out", ends[index] - part.length)
+        left_out = variable_of_process(f"{store.session}/{name}/vector", [], tf.float32).read_value().numpy()
         assert np.linalg.norm(left_out) > 0.001
         assert applied[index] + left_out[first : first + part.length] == pytest.approx(wanted, abs=1e-4)
 

@@ -104,7 +104,9 @@ class LocalOptimizer:
     def __init__(self, training: LocalTraining, length: int, dtype: tf.DType):
         """Name the variables. `length`: of the weights. `dtype`: that they are computed in."""
         self._training, self._dtype = training, dtype
-        self.state = WorkerState(f"{training.start.session}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER)
+        self.state = WorkerState(
+            f"{training.start.session}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
+        )
         self.weights = self.state.scratch("weights", [length], tf.float32)
         self._rule = make_rule(
             training.settings, self.weights, training.start.factors, self.state.variable, training.start.matrices
