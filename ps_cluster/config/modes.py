@@ -158,6 +158,14 @@ class Mode:
         """True if all workers take part in each step, each with the slice of its own part of the network."""
         return self.splits != "data"
 
+    @property
+    def lowers_rate(self) -> bool:
+        """True if the rate is lowered while more workers take part than at first (`server.staleness.RateOfMoreWorkers`).
+
+        With local steps the rate is that of a worker's own updates, which are not stale.
+        """
+        return self.is_stale and not self.fixed_workers and not self.takes_local_steps
+
     def place(self, workers: Any) -> tuple[str, Any]:
         """Return mode and workers, as a recipe's rates name them. `workers`: `cluster.workers`."""
         if self.rated_as:

@@ -38,7 +38,7 @@ READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
 BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
-ONE_A_SLICE = "each_"  # begins the names of slots that are one number of each slice: float32 [ps]
+ONE_A_SLICE = "each_"  # begins the names of slots that are a number of each slice: float32 [ps], or a few: [ps, k]
 # Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
@@ -47,7 +47,7 @@ KNOWN = {
     "counts": (np.int64, (2,)),
     "waiting": (np.float64, (2,)),
 }
-KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1,))
+KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1, 2))
 
 
 class CheckpointError(UserError):
@@ -468,6 +468,6 @@ def resliced(checkpoint: Checkpoint, slices: int) -> Checkpoint:
 def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
     if name == "counts":  # refused and dropped pushes differ; what is told is the largest
         return np.repeat(array.max(axis=0, keepdims=True), slices, axis=0)
-    if name in BY_SLICE or name.startswith(ONE_A_SLICE):
-        return np.repeat(array[:1], slices, axis=0)
+    if name in BY_SLICE or name.startswith(ONE_A_SLICE):  # those of a slice whose rows it continues: `journal.history_of`
+        return array[[index if index < len(array) else 0 for index in range(slices)]]
     return array

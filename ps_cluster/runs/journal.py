@@ -58,10 +58,12 @@ class LeaderStretch(Row):
         without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
       problem: what a proof of this work has to tell, beside what its rows show; empty where there is nothing.
+      workers: with how many the whole training was begun; 0: not known.
     """
 
     term: Count = 0
     step: Count
+    workers: Count = 0
     rows: list[Count]
     checksums: list[Count]
     rules: Annotated[str, Field(max_length=10_000)] = ""
@@ -172,10 +174,14 @@ class Journal:
             self._unconfirmed.append(self._unwritten.popleft())
 
 
-def stretch_of(pieces: Sequence[Piece], *, term: int, step: int, rules: str = "", problem: str = "") -> LeaderStretch:
+def stretch_of(
+    pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
+) -> LeaderStretch:
     """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
-    return LeaderStretch(term=term, step=step, rows=rows, checksums=checksums, rules=rules, problem=problem)
+    return LeaderStretch(
+        term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
+    )
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:

@@ -14,7 +14,11 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX, Count, Row
 
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
-STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
+# The update was made with the row's learning rate x `rate_factor` (`server.staleness.RateOfMoreWorkers`).
+STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
+# See `server.staleness.RateOfMoreWorkers`.
+RATE_RETURNS_OVER = 100  # updates in which a lowered factor of the rate grows e-fold, once workers have left
+HEARD_OF = 16  # updates for each worker that there ever was, within which one that takes part has one of its own
 # The times of a step, in order: the chief schedules its dispatch; the worker asks for parameters (or has them already,
 # because the push of the step before has brought them), is admitted (may have to wait), has pulled them, has computed,
 # and pushes (later than computed where the worker is slow on purpose); on the parameter server the push enters the
@@ -82,7 +86,7 @@ class ShardJoiner:
     def add(self, rows: list[np.ndarray]) -> np.ndarray:
         """Return one row for each step that is now applied on every slice, in the order of their steps.
 
-        A step's staleness is that of its stalest slice. Its times on the parameter server are those of the slice that
+        A step's staleness is that of its stalest slice, its rate factor the lowest of any slice. Its times on the parameter server are those of the slice that
         applied it last. Its worker is the one that pushed to slice 0.
 
         Args:
@@ -105,6 +109,7 @@ class ShardJoiner:
         """Return one row per step: structured array [steps] of ROW. `rows`: [steps, slices] of ROW."""
         joined, last = rows[:, 0].copy(), rows["applied_time"].argmax(axis=1)
         joined["staleness"] = rows["staleness"].max(axis=1)
+        joined["rate_factor"] = rows["rate_factor"].min(axis=1)
         for name in ("entered_time", "applied_time"):
             joined[name] = rows[name][np.arange(len(rows)), last]
         if not self._shared:

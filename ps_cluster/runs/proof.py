@@ -25,10 +25,12 @@ from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import COUNTS, NO_ROWS, ROW, WHOLE, ShardJoiner, StepSet, check_values, names_of
+from ps_cluster.runs.ledger import COUNTS, HEARD_OF, NO_ROWS, RATE_RETURNS_OVER, ROW, WHOLE, ShardJoiner, StepSet, check_values, names_of
 
 MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
+_NEVER = 2**40  # updates since one that a worker has not had
+FACTOR_TOLERANCE = 1e-3  # hundreds of roundings of float32, one after the other
 Json = dict[str, Any]
 OnRows = Callable[[int], None]
 
@@ -57,6 +59,7 @@ class ExpectedRows:
       highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
       holds_from: the first row of each slice for which rates and bound hold: those before were made by other settings.
       examples_unit: a step has a multiple of it, the batch size where a step may have fewer batches; 0: all have `examples`.
+      begun_with: while more workers than these take part the rate is lowered, see `FactorsOfRates`; None: by any factor.
     """
 
     examples: int | None = None
@@ -65,6 +68,45 @@ class ExpectedRows:
     highest_rate: float = 0.0
     holds_from: Sequence[int] = ()
     examples_unit: int = 0
+    begun_with: int | None = None
+
+
+class FactorsOfRates:
+    """Computes the factors of learning rates from the workers of the rows alone (`server.staleness.RateOfMoreWorkers`)."""
+
+    def __init__(self, begun_with: int):
+        """Start before the first update. `begun_with`: the number of workers at the start of training."""
+        self._begun = begun_with
+        self._heard: dict[int, int] = {}  # worker → updates since its newest one
+        self._before = 0.0  # logarithm of the newest factor
+
+    def read(self, workers: np.ndarray) -> np.ndarray:
+        """Return the factors of the next updates, float64 [k]. `workers`: whose gradients they are, int64 [k].
+
+        f[i] = min(s[i], f[i-1] (1 + g)), where s is what suits the workers that take part. In logarithms that is i g plus
+        the lowest so far of s[i] - i g.
+        """
+        places = np.arange(len(workers))
+        suits = -2 * np.log(np.maximum(1.0, self._taking_part(workers) / self._begun))
+        growth = math.log1p(1 / RATE_RETURNS_OVER) * (places + 1)
+        logarithms = growth + np.minimum(self._before, np.minimum.accumulate(suits - growth))
+        self._before = float(logarithms[-1])
+        factors: np.ndarray = np.exp(logarithms)
+        return factors
+
+    def _taking_part(self, workers: np.ndarray) -> np.ndarray:
+        """Return how many workers take part at each update, int64 [k]."""
+        places, counts, found = np.arange(len(workers)), np.zeros(len(workers), np.int64), np.unique(workers).tolist()
+        firsts = np.zeros(len(workers), np.int64)
+        for worker in set(found) - self._heard.keys():
+            firsts[np.argmax(workers == worker)] += 1
+        ever = len(self._heard) + np.cumsum(firsts)
+        for worker in {*self._heard, *found}:
+            before = -self._heard.get(worker, _NEVER) - 1
+            ages = places - np.maximum.accumulate(np.where(workers == worker, places, before))
+            counts += ages < HEARD_OF * np.maximum(self._begun, ever)
+            self._heard[worker] = int(ages[-1])
+        return counts
 
 
 class ShardAudit:
@@ -85,6 +127,7 @@ class ShardAudit:
         self._steps = StepSet()
         self._newest, self._run = 0, rounds.most  # the last row's version, and how many rows in a row have it
         self._begun = 0  # updates with a row
+        self._factors = None if expected.begun_with is None else FactorsOfRates(expected.begun_with)
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None
         self.wrong_round: tuple[int, int] | None = None
@@ -155,6 +198,11 @@ class ShardAudit:
             wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
             first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
             self._note("learning_rate", wrong, rows, f"where {first:.6g} follows from the step")
+        if self._factors is not None:
+            factors = self._factors.read(rows["worker"].astype(np.int64))
+            wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
+            why = f"where {factors[np.argmax(wrong)]:.6g} follows from the workers before"
+            self._note("rate_factor", wrong, rows, why)
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
         """Keep the first row with a wrong value. `wrong`: bool [k]. `why`: may name other columns in braces."""

@@ -27,7 +27,7 @@ from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
 from ps_cluster.server.leftovers import LOCK, new_session, note
-from ps_cluster.server.staleness import Arrival, Correction
+from ps_cluster.server.staleness import NEVER, Arrival, Correction, RateOfMoreWorkers
 from ps_cluster.server.update_rules import Lookahead, Matrix, UpdateRule, make_rule, times
 from ps_cluster.server.wire import MessageLayout, codec_of
 
@@ -143,6 +143,8 @@ class ParameterShard:
             correction: type[Correction] = import_object(method.correction)
             usual = config.mode_kind.emulated_workers(config)
             self._method = correction(config.staleness, self._weights, usual, config.most_workers)
+            lowers = config.mode_kind.lowers_rate
+            self._lowered = RateOfMoreWorkers(usual, config.most_workers) if lowers else None
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
             of_version = [self._weights, self._statistics, *self._method.of_version]
@@ -322,10 +324,11 @@ class ParameterShard:
 
     def _apply_push(self, push: Push) -> tf.Tensor:
         arrival = Arrival(push.worker, push.version, self._version.read_value())
-        rate = tf.cast(push.value("learning_rate"), tf.float32)
+        factor = tf.ones([]) if self._lowered is None else self._lowered.factor(push.worker)
+        rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
         gradient, share = self._method.correct(push.gradient, arrival)
         version = self.apply_gradient(gradient, rate, push.fresh, share)
-        return after([self._record(push, version, arrival.staleness)], APPLIED)
+        return after([self._record(push, version, arrival.staleness, factor)], APPLIED)
 
     def apply_gradient(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
@@ -369,9 +372,11 @@ class ParameterShard:
         """
         return self._statistics.assign(self._keep * self._statistics.read_value() + fresh, read_value=False)
 
-    def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
-        """Write the row of an accepted push."""
-        known = [tf.cast(value, tf.float64) for value in (push.step, version, stale)]
+    def _record(
+        self, push: Push, version: tf.Tensor, stale: tf.Tensor, rate_factor: tf.Tensor | float = 1.0
+    ) -> tf.Operation:
+        """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
+        known = [tf.cast(value, tf.float64) for value in (push.step, version, stale, rate_factor)]
         own = tf.stack([*known, push.entered, now_after(version)])
         return self._ledger.write(tf.concat([own, push.row], axis=0)[None])
 
@@ -410,6 +415,8 @@ class ParameterShard:
             (f"slot_{name}" if variable.shape.rank else f"{ONE_A_SLICE}{name}"): variable
             for name, variable in self._slots.items()
         }
+        if self._lowered is not None:
+            slots |= {f"{ONE_A_SLICE}{name}": variable for name, variable in self._lowered.slots.items()}
         return {"weights": self._weights, "statistics": self._statistics, **slots}
 
     def digest(self) -> tf.Tensor:
@@ -450,7 +457,10 @@ class ParameterShard:
         """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
             value = state[name]
-            if variable.shape.rank == 2:  # a row for each worker, and their number may have changed
+            if name.startswith(ONE_A_SLICE) and variable.shape.rank:  # of each worker, and their number may have changed
+                (own,) = variable.shape
+                value = np.concatenate([value[:own], np.full(max(0, own - len(value)), NEVER, np.float32)])
+            elif variable.shape.rank == 2:  # a row for each worker, and their number may have changed
                 newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])
             variable.assign(value)

@@ -169,7 +169,8 @@ class RunProgress:
         self._tally.add(rows, seconds)
         self._measure(rows)
         for name in SUMMED:
-            self._fresh[name] += float(rows[name].sum())
+            applied = rows["rate_factor"] if name == "learning_rate" else 1.0
+            self._fresh[name] += float((rows[name] * applied).sum())
         self._fresh_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:

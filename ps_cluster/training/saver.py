@@ -42,6 +42,11 @@ SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
 AGAIN_AFTER_S = 5.0  # a checkpoint of whole epochs that the disk has refused
 
 
+def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
+    """Return with how many workers the whole training was begun. `before`: what earlier leaders did of it."""
+    return before[0].workers if before else config.mode_kind.emulated_workers(config)
+
+
 class Saver:
     """Saves the state of a training into the run directory while it goes on.
 
@@ -189,7 +194,10 @@ class Saver:
         meta = CheckpointMeta(
             leaders=[
                 *self._before,
-                stretch_of(self._books.pieces, term=self._term, step=step, rules=self._rules, problem=self.problem),
+                stretch_of(
+                    self._books.pieces, term=self._term, step=step, workers=begun_with(self._config, self._before),
+                    rules=self._rules, problem=self.problem,
+                ),
             ],
             config=self._config.model_dump(mode="json"),
             dataset_kind=cast(Kind, self._dataset_kind),

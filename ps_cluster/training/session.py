@@ -39,7 +39,7 @@ from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
-from ps_cluster.training.saver import Saver, check_disk
+from ps_cluster.training.saver import Saver, begun_with, check_disk
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
 from ps_cluster.training.worker import Compute
 
@@ -301,6 +301,7 @@ class Session:
             rates=expected_rates(config, self._total_steps),
             highest_rate=config.optimizer.learning_rate,
             holds_from=[self._rows_by_other_rules(history) for history in before],
+            begun_with=begun_with(config, self._before) if config.mode_kind.lowers_rate else config.most_workers,
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written

@@ -6,7 +6,7 @@ import pytest
 from ps_cluster.runs import journal
 from ps_cluster.runs.journal import RECORD
 from ps_cluster.runs.ledger import COUNTS, StepSet
-from ps_cluster.runs.proof import MOST_PROBLEMS, RoundShape, audit
+from ps_cluster.runs.proof import MOST_PROBLEMS, ExpectedRows, FactorsOfRates, RoundShape, audit
 from tests.helpers.ledgers import rows_of, write_journal
 
 ONE, UPDATES = RoundShape(1, 1, 1), 6
@@ -309,3 +309,28 @@ def test_a_value_that_no_row_can_have_is_a_problem_though_its_checksum_is_right(
     run.set(1, rows)
     proof = run.proof()
     assert not proof["holds"] and f"has {column} " in proof["problems"][0]
+
+
+WORKERS = [0, 1, 3, 2, 4, 0]
+OF_MORE = {"worker": WORKERS, "rate_factor": FactorsOfRates(3).read(np.array(WORKERS))}
+
+
+def test_a_rate_that_was_lowered_as_the_workers_in_the_rows_demand(tmp_path):
+    run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
+    assert run.proof(expected=ExpectedRows(begun_with=3))["holds"]
+    assert run.rows[0]["rate_factor"] == pytest.approx([1, 1, 1, 9 / 16, 9 / 25, 9 / 25])
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "row", "factor", "told"),
+    [
+        (3, 3, 1.0, "row 3: step 3 has rate_factor 1, where 0.5625"),  # the whole rate with a worker more
+        (3, 1, 0.5, "row 1: step 1 has rate_factor 0.5, where 1 "),  # lowered without one
+        (5, 3, None, "row 3: step 3 has rate_factor 0.5625, where 1 "),  # all five were there from the start
+    ],
+)
+def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, begun_with, row, factor, told):
+    run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
+    run.rows[1]["rate_factor"][row] = run.rows[1]["rate_factor"][row] if factor is None else factor
+    problems = run.proof(expected=ExpectedRows(begun_with=begun_with))["problems"]
+    assert any(f"slice 1: {told}" in problem for problem in problems)

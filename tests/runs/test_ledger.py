@@ -28,11 +28,12 @@ def test_an_update_is_applied_when_its_last_slice_is_and_entered_when_that_one_w
     assert joined["applied_time"].tolist() == [4, 9]
 
 
-def test_an_update_is_as_stale_as_its_stalest_slice_and_otherwise_as_the_first_has_it():
+def test_an_update_is_as_stale_and_its_rate_as_low_as_on_any_slice_and_otherwise_as_the_first_has_it():
     first, second = random_rows(3, seed=1), random_rows(3, seed=2)
     joined = ShardJoiner(2).add([first, second])
     assert joined["staleness"].tolist() == np.maximum(first["staleness"], second["staleness"]).tolist()
-    for name in set(COLUMNS) - {"staleness", "entered_time", "applied_time"}:
+    assert joined["rate_factor"].tolist() == np.minimum(first["rate_factor"], second["rate_factor"]).tolist()
+    for name in set(COLUMNS) - {"staleness", "rate_factor", "entered_time", "applied_time"}:
         assert joined[name].tolist() == first[name].tolist()
 
 

@@ -28,12 +28,12 @@ def written(tmp_path):
 
 def test_the_columns_are_named_and_numbers_written_as_what_they_are(written):
     times = {"entered_time": 1_800_000_000.25, "applied_time": [1_800_000_001.5, 1_800_000_002.5]}
-    written(rows_of([0, 2], version=[1, 2], staleness=[0, 1], loss=[0.1, np.nan], **times))
+    written(rows_of([0, 2], version=[1, 2], staleness=[0, 1], rate_factor=0.6, loss=[0.1, np.nan], **times))
     header, *lines = written.path.read_text().splitlines()
     assert header.split(",") == list(COLUMNS)
-    assert [line.split(",")[:5] for line in lines] == [
-        ["0", "1", "0", "1800000000.250000", "1800000001.500000"],
-        ["2", "2", "1", "1800000000.250000", "1800000002.500000"],
+    assert [line.split(",")[:6] for line in lines] == [
+        ["0", "1", "0", "0.6", "1800000000.250000", "1800000001.500000"],
+        ["2", "2", "1", "0.6", "1800000000.250000", "1800000002.500000"],
     ]
     loss = COLUMNS.index("loss")
     assert [line.split(",")[loss] for line in lines] == ["0.1", "nan"]
