@@ -385,7 +385,15 @@ def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions
         return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
     names = ", ".join(map(str, start or stop))
     done = f"started {names}" if start else f"stopped {names}; others take their steps"
-    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}")
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}{_rate_of(config, workers)}")
+
+
+def _rate_of(config: RunConfig, workers: int) -> str:
+    """Return what is to be told of the learning rate with so many workers; empty where it stays whole."""
+    begun = config.training_workers
+    if not config.mode_kind.lowers_rate or workers <= begun:
+        return ""
+    return f", with {(begun / workers) ** 2:.2g} of the learning rate, which suits {begun}"
 
 
 def _count(workers: int) -> str:

@@ -468,6 +468,8 @@ def resliced(checkpoint: Checkpoint, slices: int) -> Checkpoint:
 def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
     if name == "counts":  # refused and dropped pushes differ; what is told is the largest
         return np.repeat(array.max(axis=0, keepdims=True), slices, axis=0)
-    if name in BY_SLICE or name.startswith(ONE_A_SLICE):  # those of a slice whose rows it continues: `journal.history_of`
+    if name in BY_SLICE or name.startswith(
+        ONE_A_SLICE
+    ):  # those of a slice whose rows it continues: `journal.history_of`
         return array[[index if index < len(array) else 0 for index in range(slices)]]
     return array

@@ -86,8 +86,8 @@ class ShardJoiner:
     def add(self, rows: list[np.ndarray]) -> np.ndarray:
         """Return one row for each step that is now applied on every slice, in the order of their steps.
 
-        A step's staleness is that of its stalest slice, its rate factor the lowest of any slice. Its times on the parameter server are those of the slice that
-        applied it last. Its worker is the one that pushed to slice 0.
+        A step's staleness is that of its stalest slice, and its rate factor the lowest of any slice. Its times on the
+        parameter server are those of the slice that applied it last. Its worker is the one that pushed to slice 0.
 
         Args:
           rows: the new rows of each slice, structured arrays of ROW.

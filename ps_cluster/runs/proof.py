@@ -25,7 +25,18 @@ from ps_cluster.files.untrusted import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.runs import journal
-from ps_cluster.runs.ledger import COUNTS, HEARD_OF, NO_ROWS, RATE_RETURNS_OVER, ROW, WHOLE, ShardJoiner, StepSet, check_values, names_of
+from ps_cluster.runs.ledger import (
+    COUNTS,
+    HEARD_OF,
+    NO_ROWS,
+    RATE_RETURNS_OVER,
+    ROW,
+    WHOLE,
+    ShardJoiner,
+    StepSet,
+    check_values,
+    names_of,
+)
 
 MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise

@@ -457,7 +457,9 @@ class ParameterShard:
         """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
             value = state[name]
-            if name.startswith(ONE_A_SLICE) and variable.shape.rank:  # of each worker, and their number may have changed
+            if (
+                name.startswith(ONE_A_SLICE) and variable.shape.rank
+            ):  # of each worker, and their number may have changed
                 (own,) = variable.shape
                 value = np.concatenate([value[:own], np.full(max(0, own - len(value)), NEVER, np.float32)])
             elif variable.shape.rank == 2:  # a row for each worker, and their number may have changed

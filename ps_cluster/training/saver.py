@@ -195,8 +195,12 @@ class Saver:
             leaders=[
                 *self._before,
                 stretch_of(
-                    self._books.pieces, term=self._term, step=step, workers=begun_with(self._config, self._before),
-                    rules=self._rules, problem=self.problem,
+                    self._books.pieces,
+                    term=self._term,
+                    step=step,
+                    workers=begun_with(self._config, self._before),
+                    rules=self._rules,
+                    problem=self.problem,
                 ),
             ],
             config=self._config.model_dump(mode="json"),

@@ -376,13 +376,14 @@ FROM_1_TO_4 = {"workers": 2, "bounds": (1, 4)}
 SCALING = {
     "the lowest spare indices start": Story(
         [BEGINS, (2, scale_to(4))],
-        ["Scale(worker-2, worker-3, )", "AnswerScale(started worker-2, worker-3; now 4 workers, False)"],
+        ["Scale(worker-2, worker-3, )",
+         "AnswerScale(started worker-2, worker-3; now 4 workers, with 0.25 of the learning rate, which suits 2, False)"],
         FROM_1_TO_4,
     ),
     "the highest indices stop, and come back": Story(
         [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
         ["Scale(worker-2, worker-3, ", "now 4", "Scale(, worker-1, worker-2, worker-3)",
-         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, )", "now 2"],
+         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, )", "now 2 workers, False"],
         FROM_1_TO_4,
     ),
     "a worker that waits for its restart and is to stop is not started again": Story(
@@ -408,6 +409,9 @@ SCALING = {
     ),
     "without bounds it is the number of the start and no other": Story(
         [BEGINS, (2, scale_to(3))], ["got 3: this run was started for 2 and no other number of workers"]
+    ),
+    "where a worker takes its own local steps, their rate stays whole": Story(
+        [BEGINS, (2, scale_to(3))], ["Scale", "now 3 workers, False"], FROM_1_TO_4 | {"mode": "diloco"}
     ),
     "a mode that needs all its workers refuses and says why": Story(
         [BEGINS, (2, scale_to(1))],
