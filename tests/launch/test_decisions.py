@@ -383,7 +383,8 @@ SCALING = {
     "the highest indices stop, and come back": Story(
         [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
         ["Scale(worker-2, worker-3, ", "now 4", "Scale(, worker-1, worker-2, worker-3)",
-         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, )", "now 2 workers, False"],
+         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, )",
+         "now 2 workers, False"],
         FROM_1_TO_4,
     ),
     "a worker that waits for its restart and is to stop is not started again": Story(
