@@ -149,12 +149,11 @@ def _fork_server_for(
 
 
 def training_outcome(run_dir: RunDir) -> str:
-    """Return the outcome that the leader wrote: "completed", "stopped" or "diverged"; "failed" where it wrote none."""
+    """Return the outcome that the leader wrote; "failed" where it wrote none."""
     try:
-        result = read_json(run_dir.training_result, TrainingResult)
+        return read_json(run_dir.training_result, TrainingResult).outcome
     except (FileNotFoundError, UserError):
         return "failed"
-    return "diverged" if result.diverged else "completed" if result.completed else "stopped"
 
 
 def write_ending(

@@ -29,12 +29,12 @@ from ps_cluster.files.writing import open_to_write, write_whole
 from ps_cluster.files.yaml_files import parse_yaml
 from ps_cluster.launch import topology as memory
 from ps_cluster.launch.launcher import run_local
-from ps_cluster.launch.rules import diverged_line
+from ps_cluster.launch.rules import broken_line
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import every_tenth
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
 from ps_cluster.system import network
 from ps_cluster.system.environment import stop_signals
@@ -102,8 +102,8 @@ def resume_run(
         dataset = whole.holding_out(config.evaluation.validation_examples)
         with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
             ended = checkpoints.ended(run_dir.checkpoints)
-            if ended and ended.outcome == "diverged":
-                raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
+            if ended and ended.outcome in BROKEN:
+                raise UserError(f"run '{root}' can't be resumed: {broken_line(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
         # Fewer updates than were done are refused.
         newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None

@@ -29,7 +29,7 @@ from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.launcher import TASK_ARGV, write_ending
 from ps_cluster.launch.local_run import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, diverged_line
+from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, broken_line
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
@@ -37,7 +37,7 @@ from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.messages import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
@@ -509,8 +509,8 @@ class TaskSupervisor:
         line = f"{self._task} has ended: training is {ended.outcome} at step {ended.last_step:,}"
         self._view.notice(TASK_ENDED(line, outcome=ended.outcome, step=ended.last_step))
         code, self._concluded = self._conclude(ended.outcome), True
-        if ended.outcome == "diverged":
-            self._view.notice(TASK_GIVES_UP(diverged_line(ended.last_step)))
+        if ended.outcome in BROKEN:
+            self._view.notice(TASK_GIVES_UP(broken_line(ended.outcome, ended.last_step)))
             return FAILED
         preempted = ended.outcome != "completed" and self._requests.last_signal not in (0, signal.SIGINT)
         return RETRY if preempted else code

@@ -25,7 +25,7 @@ from ps_cluster.runs.logs import (
     TASK_RESTARTED,
     WORKER_SILENT,
 )
-from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
+from ps_cluster.runs.result_rows import BROKEN, SAVING, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
@@ -36,14 +36,20 @@ from ps_cluster.system.supervisor import TaskExit
 class Ending:
     """The end of a run; `message` says what went wrong, on one line."""
 
-    outcome: str  # "completed" | "stopped" | "diverged" | "failed"
+    outcome: str  # one of `result_rows.Outcome`
     exit_code: int = 0
     message: str | None = None
     user_error: bool = False
 
 
-def diverged_line(updates: int) -> str:
-    """Return what to do about a training whose weights are no longer finite, on one line."""
+def broken_line(outcome: str, updates: int) -> str:
+    """Return what to do about a training that ended in one of `BROKEN`, on one line."""
+    if outcome == "nan_loss":
+        return (
+            f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
+            "NaN in the inputs and targets, and in the loss for a logarithm of 0 or a division by 0 "
+            "(docs/extending.md#if-it-does-not-learn)"
+        )
     return (
         f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
         "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
@@ -696,9 +702,9 @@ class Decisions:
 
     def _ended(self) -> Ending:
         """Return the end of a run of which nothing is left to do."""
-        if self._outcome != "diverged":
+        if self._outcome not in BROKEN:
             return Ending(self._outcome)
-        return Ending("diverged", 1, diverged_line(max(0, self._most_applied)))
+        return Ending(self._outcome, 1, broken_line(self._outcome, max(0, self._most_applied)))
 
     def _unscored(self, why: str) -> Ending:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"

@@ -25,7 +25,7 @@ from ps_cluster.report.progress import real
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import RUN_ENDED, LogLine
-from ps_cluster.runs.result_rows import ProgressRow, Summary, told
+from ps_cluster.runs.result_rows import BROKEN, ProgressRow, Summary, told
 from ps_cluster.runs.run_dir import RunDir
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -34,7 +34,7 @@ WIDE = 80  # columns from which addresses have room
 MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
 MOST_CHANGES = 3  # of the number of workers
 _TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
-_COLOURS = {"completed": "bold green", "stopped": "bold yellow", "diverged": "bold red", "failed": "bold red"}
+_COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
 
 Json = Mapping[str, Any]
 
@@ -188,6 +188,13 @@ def _warning(summary: Json) -> str:
     page, bad, total = "docs/extending.md#if-it-does-not-learn", summary["bad_losses"], summary["updates"]["applied"]
     if summary["outcome"] == "diverged":
         return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
+    if summary["outcome"] == "nan_loss":
+        return f"the loss was NaN or infinite in every step: no number here says that anything was learned. {page}"
+    if few := summary["too_few_examples"]:
+        return (
+            f"{few:,} test {summary['unit']} are too few to tell whether it is better than guessing: score it on more, or "
+            f"let several runs agree. {page}"
+        )
     if summary["learned"] is False:
         guess = told(
             *((summary["guess"], None) if summary["evaluation"]["test_error"] is None else (None, summary["guess"]))

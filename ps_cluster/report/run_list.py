@@ -32,6 +32,7 @@ COLOURS = {
     "completed": "green",
     "stopped": "yellow",
     "diverged": "bold red",
+    "nan_loss": "bold red",
     "failed": "bold red",
     RUNNING: "bold cyan",
     UNKNOWN: "dim",
@@ -46,7 +47,7 @@ class ListedRun:
     """A run directory. What is not known is None.
 
     Attributes:
-      state: "running", the outcome ("completed", "stopped", "diverged", "failed"), or "unknown" without a summary.
+      state: "running", the outcome ("completed", "stopped", "diverged", "nan_loss", "failed"), or "unknown" without a summary.
       began_at: seconds since 1970 at which it was started or resumed last.
       mode, dataset, model: as the configuration has them.
       test_accuracy, test_error, step: of the last score. updates, total: applied, and of the whole run.

@@ -72,7 +72,7 @@ def write_summary(
     tell is null.
 
     Args:
-      outcome: "completed", "stopped", "diverged" or "failed".
+      outcome: one of `Outcome`.
       wall_seconds: from the start of the command to now.
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
@@ -105,6 +105,7 @@ def write_summary(
         unit=pointer.unit,
         guess=guess and guess.value,
         learned=guess and guess.is_beaten_by(evaluation),
+        too_few_examples=guess.examples if guess and guess.is_too_uncertain_for(evaluation) else None,
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
@@ -137,7 +138,10 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> J
     """
     summary = read_json(run_dir.summary, Summary)
     evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
-    found = {"evaluation": evaluation, "learned": guess.is_beaten_by(evaluation) if guess else summary.learned}
+    found: dict[str, object] = {"evaluation": evaluation}
+    if guess:
+        few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
+        found |= {"learned": guess.is_beaten_by(evaluation), "too_few_examples": few}
     return _write(run_dir, summary.model_copy(update=found))
 
 
@@ -189,7 +193,7 @@ def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
         training = result
     else:
         training = TrainingResult(
-            completed=False,
+            outcome="stopped",
             train_seconds=row.train_seconds,
             goodput=row.times.goodput,
             rolled_back_seconds=row.times.rolled_back,
@@ -273,6 +277,9 @@ def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
 # The metric that an answer gets which does not look at the inputs. Whoever is not better has learned nothing.
 
 
+FEW = 10  # test examples, below which a mean error says little
+
+
 class Guess(NamedTuple):
     """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
 
@@ -282,13 +289,32 @@ class Guess(NamedTuple):
     def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
         """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
 
-        Returns None where nothing was scored.
+        Returns None where nothing was scored, and where the examples are too few to say that it is not.
+        """
+        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
+        if self.is_too_uncertain_for(scores):
+            return None
+        if accuracies:
+            return max(accuracies) > self.value + self._chance
+        errors = [row.test_error for row in scores.history if row.test_error is not None]
+        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
+
+    def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
+        """Return whether there are too few examples to tell that a network has learned nothing.
+
+        That is so where even half of the way from the guess to a perfect accuracy might be chance, and the best score is
+        not beyond chance; of errors, below `FEW` examples.
         """
         accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
         if accuracies:
-            return max(accuracies) > self.value + 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
-        errors = [row.test_error for row in scores.history if row.test_error is not None]
-        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
+            best, half = max(accuracies), (1 - self.value) / 2
+            return self._chance > half and best <= self.value + self._chance
+        return self.examples < FEW and any(row.test_error is not None for row in scores.history)
+
+    @property
+    def _chance(self) -> float:
+        """Three standard errors of the guess's accuracy."""
+        return 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
 
 
 def guess_of_run(pointer: Path) -> Guess | None:

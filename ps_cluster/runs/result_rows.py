@@ -121,8 +121,11 @@ def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
 
 # Files that the evaluator writes: scores, and the best one.
 
-Ending = Literal["completed", "stopped", "diverged"]
+Ending = Literal["completed", "stopped", "diverged", "nan_loss"]
 """The end of a training that did not fail."""
+
+BROKEN: tuple[Ending, ...] = ("diverged", "nan_loss")
+"""The ends of a training that learns nothing more: a weight, or the loss of every step, is NaN or infinite."""
 
 
 class MeasuredMetric(Row):
@@ -307,12 +310,10 @@ class TrainingResult(TrainingNumbers):
     """The leader's result.
 
     Attributes:
-      completed: all updates were applied before any stop.
-      diverged: a weight is NaN or infinite; training was stopped then.
+      outcome: how the training ended. "completed": all updates were applied before any stop. One of `BROKEN`: it was stopped.
     """
 
-    completed: bool
-    diverged: bool = False
+    outcome: Ending
     workers: list[WorkerRow] = []
     parameter_servers: list[ServerSize] = []
 
@@ -390,6 +391,7 @@ class Summary(TrainingNumbers):
     Attributes:
       guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
       learned: whether the best score is better than that; None if unknown.
+      too_few_examples: how many test examples there are, where they are too few to tell; else None.
       leaders: how many led a training on several machines, one after the other; None on one machine.
     """
 
@@ -407,6 +409,7 @@ class Summary(TrainingNumbers):
     unit: Word = "examples"
     guess: Loss | None = None
     learned: bool | None = None
+    too_few_examples: Count | None = None
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None

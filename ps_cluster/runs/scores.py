@@ -21,7 +21,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric, PredictionsHeader, ScoreRow, Summary
+from ps_cluster.runs.result_rows import BROKEN, EvaluationRow, MeasuredMetric, PredictionsHeader, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -189,7 +189,7 @@ def load(path: Path) -> Predictions:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return "completed" or "diverged" for a run that has ended so, its last checkpoint scored; None for any other.
+    """Return "completed" or one of `BROKEN` for a run that has ended so, its last checkpoint scored; None for any other.
 
     Raises UserError for damaged files.
     """
@@ -199,4 +199,4 @@ def outcome_of(root: Path) -> str | None:
     except FileNotFoundError:
         return None
     is_over = ended is not None and summary.evaluation.step == ended.last_step
-    return summary.outcome if is_over and summary.outcome in ("completed", "diverged") else None
+    return summary.outcome if is_over and summary.outcome in ("completed", *BROKEN) else None

@@ -23,6 +23,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.rules import RestartPolicy
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import BROKEN
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system.environment import CALLER_PID, StopRequests
@@ -155,7 +156,7 @@ class Fleet:
             return self._over(job, "stopped")
         line = task_exit.last_line.removeprefix("Error: ") or "no output"
         why = f"{task_exit.how}: {line} (log: {job.log})"
-        is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) == "diverged"
+        is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) in BROKEN
         if is_hopeless or self._restarts.next_delay_s(job.task, RETRIES) is None:
             return self._over(job, "failed", why)
         self._notify(f"{job.name} died, and goes on ({self._restarts.deaths(job.task)} of {RETRIES}): {why}")

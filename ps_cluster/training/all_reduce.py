@@ -107,7 +107,7 @@ def _train(
         until = min(progress.applied + config.updates_at_once, progress.total)
         progress.scheduled(np.arange(progress.applied, until))
         request = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
-        if session.leads and session.diverged:
+        if session.leads and session.broken:
             request = STOP
         stop, *digests = (
             run_updates(tf.constant(until - progress.applied), tf.constant(request, tf.float64)).numpy().tolist()

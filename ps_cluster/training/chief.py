@@ -133,7 +133,7 @@ class Chief:
     def run(self, drain: Drain) -> None:
         self._session.start()
         with self._upkeep:
-            while not (self._progress.completed or drain.is_set() or self._session.diverged):
+            while not (self._progress.completed or drain.is_set() or self._session.broken):
                 self._dispatch()
                 drain.wait(POLL_S)
                 if self._look("training"):

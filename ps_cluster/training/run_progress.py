@@ -206,6 +206,10 @@ class RunProgress:
                 own[name] = self.clock.unsettled(own[name])
         return Ledgers(rows, ledgers.counts)
 
+    def has_no_loss(self, least: int) -> bool:
+        """Return whether the loss was NaN or infinite in every step so far, of `least` steps or more."""
+        return self._tally.gradients >= least and self._tally.bad_losses == self._tally.gradients
+
     @property
     def applied(self) -> int:
         """The number of updates applied; of rounds the parameter server alone knows which are over."""
@@ -290,7 +294,7 @@ class RunProgress:
         times, applied = self.clock.times, self.applied
         backups = self._config.mode_kind.late_workers(self._config)
         return TrainingResult(
-            completed=self.completed,
+            outcome="completed" if self.completed else "stopped",
             bad_losses=self._tally.bad_losses,
             train_seconds=times.seconds if times.last_update is None else times.last_update,
             rolled_back_seconds=times.rolled_back,

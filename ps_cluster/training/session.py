@@ -44,6 +44,7 @@ from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
+NO_LOSS_AFTER = 100  # steps; a training that has no finite loss in any of them is stopped
 
 
 def build(
@@ -250,9 +251,14 @@ class Session:
         self._saver.problem = self._saver.problem or problem or ""
 
     @property
-    def diverged(self) -> bool:
-        """True if a weight was NaN or infinite at the last save: nothing more is learned."""
-        return self._saver.diverged
+    def broken(self) -> Ending | None:
+        """The outcome of a training that learns nothing more, so that it is stopped; None while it may learn."""
+        return self._broken(least_steps=NO_LOSS_AFTER)
+
+    def _broken(self, least_steps: int) -> Ending | None:
+        if self.progress.has_no_loss(least_steps):  # whose weights may be NaN as well: the loss was so first
+            return "nan_loss"
+        return "diverged" if self._saver.diverged else None
 
     @property
     def rests(self) -> bool:
@@ -271,15 +277,16 @@ class Session:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
-          stopped: training was stopped early; unless it diverged, every update should be there otherwise.
+          stopped: training was stopped early; unless it is broken, every update should be there otherwise.
           goes_on: another leader will go on with what is left.
         """
         self._saver.save_last()
         outcome: Ending = "completed" if self.progress.completed else "stopped"
-        if self.diverged:
-            outcome, stopped = "diverged", stopped or not self.progress.completed
-            say(f"the training diverged: after {self.progress.applied:,} updates weights are NaN or infinite")
-        self._reporter.end(self._result(None if stopped else self.progress.total))
+        if broken := self._broken(least_steps=1):
+            outcome, stopped = broken, stopped or not self.progress.completed
+            say(f"the training ends as {broken} after {self.progress.applied:,} updates")
+        result = self._result(None if stopped else self.progress.total)
+        self._reporter.end(result.model_copy(update={"outcome": outcome}))
         goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
             self._run_dir.checkpoints,
@@ -326,7 +333,7 @@ class Session:
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
-        more = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
+        more = {"updates": updates, "proof": Proof.model_validate(proof)}
         return result.model_copy(
             update=more | {"parameter_servers": servers if config.mode_kind.has_parameter_servers else []}
         )

@@ -214,7 +214,7 @@ def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):
     ("name", "content"),
     [
         ("metrics/training.json", "{"),
-        ("metrics/training.json", '{"completed": "yes"}'),
+        ("metrics/training.json", '{"outcome": "yes"}'),
         ("metrics/training.json", '{"completed": true, "updates": {"applied": "60"}}'),
         ("cluster.json", "[" * 10**5),
         ("cluster.json", '{"launcher": {"pid": 1}, "tasks": [{"type": "king", "index": 0, "pid": 1}]}'),

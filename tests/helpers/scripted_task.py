@@ -194,7 +194,12 @@ class Run:
 
     def end(self, completed, proof=None):
         updates = dict.fromkeys(("scheduled", "applied"), 3) | dict.fromkeys(("duplicated", "lost", "rolled_back"), 0)
-        result = {"completed": completed, "train_seconds": 1.0, "examples_per_second": 1.0, "workers": []}
+        result = {
+            "outcome": "completed" if completed else "stopped",
+            "train_seconds": 1.0,
+            "examples_per_second": 1.0,
+            "workers": [],
+        }
         result |= {"updates": updates | {"replays_refused": 0, "mixed": 0}, "staleness": {}, "parameter_servers": []}
         result |= {"goodput": 1.0, "rolled_back_seconds": 0.0, "interrupted_seconds": 0.0}
         result |= {"proof": proof or {"holds": True, "problems": [], "slices": []}}

@@ -318,6 +318,10 @@ STOPPING = {
         [BEGINS, (9, ctrl_c), (10, leader_done("stopped")), (20, evaluator_done)],
         [*ASKED, "DrainLeader(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
     ),
+    "a run whose loss was never a number is scored, and has failed": Story(
+        [BEGINS, (8, row(340)), (10, leader_done("nan_loss")), (20, evaluator_done)],
+        ["StopTraining(5.0)", "nan_loss, 1: the loss was NaN or infinite in every step of 340 updates"],
+    ),
     "a run that diverged is scored, and has failed": Story(
         [BEGINS, (8, row(340)), (10, leader_done("diverged")), (20, evaluator_done)],
         ["StopTraining(5.0)", "diverged, 1: the training diverged: after 340 updates weights are NaN or infinite"],

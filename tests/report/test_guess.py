@@ -57,5 +57,22 @@ def test_a_guess_is_beaten_by_more_than_chance(scores, beaten):
     assert Guess(0.1, examples=1000).is_beaten_by(EvaluationSummary(history=history)) is beaten
 
 
+@pytest.mark.parametrize(
+    ("examples", "score", "beaten", "too_few"),
+    [
+        (6, {"test_accuracy": 1.0}, None, True),
+        (6, {"test_accuracy": 0.5}, None, True),
+        (20, {"test_accuracy": 0.8}, None, True),
+        (20, {"test_accuracy": 0.9}, True, False),
+        (100, {"test_accuracy": 0.6}, False, False),
+        (9, {"test_error": 0.1}, None, True),
+        (10, {"test_error": 0.1}, True, False),
+    ],
+)
+def test_of_few_examples_it_is_said_that_they_are_too_few_to_tell(examples, score, beaten, too_few):
+    guess, scores = Guess(0.5, examples), EvaluationSummary(history=[ScoreRow(step=1, **score)])
+    assert (guess.is_beaten_by(scores), guess.is_too_uncertain_for(scores)) == (beaten, too_few)
+
+
 def test_without_the_data_no_guess_is_known(tmp_path):
     assert guess_of_run(tmp_path / "dataset.json") is None

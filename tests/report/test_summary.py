@@ -23,7 +23,7 @@ from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 
 RESULT = {
-    "completed": True,
+    "outcome": "completed",
     "train_seconds": 16.1,
     "examples_per_second": 3100.0,
     "goodput": 1.0,
@@ -277,6 +277,11 @@ def test_an_error_that_is_no_number_is_told_as_scored(run_dir):
             "diverged: weights are NaN or infinite, and training",
         ),
         ({"learned": False, "guess": 0.1}, "not better than guessing, which has accuracy 10.00%: nothing was learned"),
+        (
+            {"outcome": "nan_loss", "learned": True, "bad_losses": 391},
+            "the loss was NaN or infinite in every step: no number here says that anything was learned",
+        ),
+        ({"too_few_examples": 6}, "6 test images are too few to tell whether it is better than guessing"),
         ({"learned": True, "bad_losses": 7}, "the loss was NaN or infinite in 7 of 391 updates"),
         ({"learned": True}, ""),
         ({"learned": None}, ""),

@@ -44,7 +44,7 @@ class Dispatcher:
 class Session:
     """`look` is called at each look, and applies by `apply` what was handed out."""
 
-    rests = diverged = False
+    rests, broken = False, None
     store, compute = STORE, None
 
     def __init__(self, dispatcher, look):

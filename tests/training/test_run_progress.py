@@ -123,6 +123,16 @@ def test_a_row_has_nothing_where_a_mean_is_no_number():
     assert progress.row("training").diverged is False
 
 
+def test_a_training_has_no_loss_if_that_of_every_step_was_no_number_and_there_were_enough_of_them():
+    progress = make_progress()
+    progress.scheduled(np.arange(3))
+    assert not progress.has_no_loss(least=1), "nothing is known of it"
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0), loss=np.nan))
+    assert progress.has_no_loss(least=2) and not progress.has_no_loss(least=3)
+    look(progress, applied((2, 3, 0, 0, 7, 1.0), loss=1.0))
+    assert not progress.has_no_loss(least=1)
+
+
 def test_a_row_names_who_is_at_each_open_dispatch():
     progress = make_progress(steps=9)
     for first in (0, 3, 6):
@@ -319,7 +329,7 @@ def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine
     machine.now = 60.0
     look(progress, applied((0, 1, 0, 0, 7, 2.0), (1, 2, 0, 1, 8, 4.0), (2, 3, 0, 0, 7, 5.0)))
     result = progress.result()
-    assert result.train_seconds == 5 and result.goodput == 1 and not result.completed
+    assert result.train_seconds == 5 and result.goodput == 1 and result.outcome == "stopped"
     assert result.examples_per_second == 10 / 1, "from the first update of the last worker"
 
 

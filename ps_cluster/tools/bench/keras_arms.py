@@ -140,7 +140,7 @@ def train_by_variables(
     parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
     rate = total * config.training.batch_size_per_worker / seconds
     servers = [ServerSize(index=0, parameters=parameters)]
-    found = {"parameter_servers": servers, "completed": True, "examples_per_second": rate}
+    found = {"parameter_servers": servers, "outcome": "completed", "examples_per_second": rate}
     write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 

@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.runs.ledger import NO_ROWS
 from ps_cluster.runs.proof import read_csv
-from ps_cluster.runs.result_rows import ScoreRow, Summary
+from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import phase_shares
 from ps_cluster.tools.compare.estimates import Metric, metric_of
@@ -155,7 +155,7 @@ def _summary(run_root: Path, run_dir: RunDir) -> Summary:
         summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{run_root}' holds no finished run: it has no summary.json") from error
-    if summary.outcome not in ("completed", "diverged"):
+    if summary.outcome not in ("completed", *BROKEN):
         raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{summary.outcome}'")
     if not summary.evaluation.history:
         raise UserError(f"run directory '{run_root}' has no test score: none of its checkpoints was scored")
