@@ -44,12 +44,15 @@ lock: $(TOOLS)
 	$(COMPILE) $(ARGS) --output-file requirements.txt
 	$(COMPILE) $(ARGS) --group test --group lint $(LEFT_OUT) --constraint requirements.txt --output-file requirements-dev.txt
 
-# The last line lets `import ps_cluster` find this checkout from any folder.
+# The last lines let `import ps_cluster` find this checkout from any folder, and make the command ps-cluster, as pip does.
 $(STAMP): requirements.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "TensorFlow needs Python 3.11 to 3.13: make PYTHON=python3.13 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(LOCKED) requirements.txt
 	$(VENV)/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "ps_cluster.pth").write_text("$(CURDIR)\n")'
+	printf '%s\n' '#!/bin/sh' "'''exec' \"$(CURDIR)/$(VENV)/bin/python\" \"\$$0\" \"\$$@\"" "' '''" \
+		'from ps_cluster.cli.main import main' 'if __name__ == "__main__":' '    main()' > $(VENV)/bin/ps-cluster
+	chmod +x $(VENV)/bin/ps-cluster
 	touch $@
 
 $(TOOLS): requirements-dev.txt $(STAMP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata, util
@@ -16,7 +17,36 @@ _INSTALLED = _INSTALLED_CONFIGS.is_dir()
 
 IMPORT_FOLDER = _PACKAGE.parent  # the checkout, or site-packages
 CONFIG_FOLDER = _INSTALLED_CONFIGS if _INSTALLED else IMPORT_FOLDER / "configs"
-PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # the command that users type
+
+_NAME = "ps-cluster"  # of the command that installing brings
+
+
+def program(typed: str, folder: Path, python: str = sys.executable) -> str:
+    """Return the command to name in hints: as it was typed, if it can be told, else one that works in `folder`.
+
+    Args:
+      typed: the first of the program's arguments, sys.argv[0].
+      python: the interpreter, beside which the command is if it is installed.
+    """
+    script = Path(python).parent / _NAME
+    on_path = shutil.which(_NAME)
+    is_on_path = on_path is not None and script.is_file() and os.path.samefile(on_path, script)
+    installed = _NAME if is_on_path else shlex.quote(str(script))
+    if os.path.basename(typed) == "cli.py":
+        return f"python {shlex.quote(typed)}"
+    if os.path.basename(typed) != _NAME and os.path.samefile(folder, IMPORT_FOLDER) and not _INSTALLED:
+        return "python cli.py"
+    return installed if script.is_file() else f"{shlex.quote(python)} -m ps_cluster"
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return Path("/")
+
+
+PROGRAM = program(sys.argv[0] if sys.argv else "", _current_folder())  # the command that users type
 
 
 def how_to_install(python: str = "") -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster import __version__
-from ps_cluster.installation import to_install
+from ps_cluster.installation import program, to_install
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import FEW_EXAMPLES, small
 
@@ -129,6 +129,48 @@ def test_make_install_lets_any_folder_import_the_package(tmp_path):
         cwd="/", env=ELSEWHERE, capture_output=True, text=True,
     )  # fmt: skip
     assert told.stdout == f"{checkout}/ps_cluster\n", told.stderr
+    command = checkout / ".venv" / "bin" / "ps-cluster"
+    environment = ELSEWHERE | {"PYTHONPATH": sysconfig.get_path("purelib")}
+    told = subprocess.run([command, "--version"], cwd="/", env=environment, capture_output=True, text=True)
+    assert told.stdout == f"ps-cluster, version {__version__}\n", told.stderr
+
+
+def test_a_python_without_the_packages_is_told_to_activate_the_environment(tmp_path):
+    checkout = tmp_path / "a checkout"
+    checkout.mkdir()
+    shutil.copy(PROJECT / "cli.py", checkout)
+    (checkout / "ps_cluster").symlink_to(PROJECT / "ps_cluster")
+    for do in ("make install, then: . .venv/bin/activate", f"activate .venv, by: . '{checkout}/.venv/bin/activate'"):
+        bare = [sys.executable, "-S", checkout / "cli.py", "doctor"]
+        told = subprocess.run(bare, cwd="/", env=ELSEWHERE, capture_output=True, text=True)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert re.fullmatch(rf"Error: .* has no package 'click': {re.escape(do)}\n", told.stderr)
+        (checkout / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+        (checkout / ".venv" / "bin" / "activate").touch()
+
+
+@pytest.mark.parametrize(
+    ("typed", "folder", "expected"),
+    [
+        ("cli.py", PROJECT, "python cli.py"),
+        ("/a b/cli.py", "/", "python '/a b/cli.py'"),
+        ("/somewhere/pytest", PROJECT, "python cli.py"),
+        ("/somewhere/pytest", "/", "{ps-cluster}"),
+        ("/{bin}/ps-cluster", PROJECT, "{ps-cluster}"),
+        ("/usr/lib/ps_cluster/__main__.py", "/", "{ps-cluster}"),
+    ],
+)
+def test_hints_name_the_command_that_works(tmp_path, monkeypatch, typed, folder, expected):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = f"{python} -m ps_cluster"
+    assert program(typed, Path(folder), str(python)) == expected.replace("{ps-cluster}", without)
+    script = python.with_name("ps-cluster")
+    script.touch(0o755)
+    assert program(typed, Path(folder), str(python)) == expected.replace("{ps-cluster}", str(script))
+    monkeypatch.setenv("PATH", str(python.parent))
+    assert program(typed, Path(folder), str(python)) == expected.replace("{ps-cluster}", "ps-cluster")
 
 
 def _run(bin_folder, folder, *arguments, expected=0):

@@ -71,6 +71,13 @@ def test_the_list_fits_the_terminal(width):
     assert len(lines) >= 4 and max(map(len, lines)) <= int(width)
 
 
+def test_in_a_pipe_no_name_is_broken(folder, monkeypatch):
+    name = "20261127-183757-async-a_network_with_a_long_name-and-a-data-set-with-one-too"
+    (folder / "good").rename(folder / name)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert name in run().stdout.split()
+
+
 def test_without_a_folder_there_are_no_runs_but_a_folder_that_is_named_has_to_be_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "runs/no-run")
     told = run()

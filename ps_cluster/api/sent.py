@@ -68,10 +68,33 @@ def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
     return flat(plain(settings or {})) | overrides((), named)
 
 
+# What Keras's `compile` and `fit` call things, and what does the same here.
+_OF_KERAS = {
+    "callbacks": "on_progress=function and on_evaluation=function are called while it trains; early stopping: return "
+    "ps_cluster.STOP; the best model is always kept",
+    "validation_data": "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
+    "validation_split": "settings={'data.held_out': 0.1} says which share is held out where no examples to test on are given",
+    "x": "give the data as data=(x_train, y_train)",
+    "y": "give the data as data=(x_train, y_train)",
+    "sample_weight": "give weights with the data: data={'x_train': …, 'y_train': …, 'weight_train': …}",
+    "class_weight": "settings={'training.class_weights': {'name of a class': 2.0}}",
+    "optimizer": "compile() the model in your function, or settings={'optimizer.rule': 'adam'}",
+    "loss": "compile() the model in your function with it",
+    "metrics": "compile() the model in your function with them",
+    "lr": "it is called learning_rate",
+    "steps_per_epoch": "steps=… is the number of all updates; an epoch is all training examples once",
+    "initial_epoch": "resume=RUN_DIR goes on with an earlier run",
+    "shuffle": "examples are always shuffled, by seed=…",
+    "verbose": "lines are printed by the program that trains; contextlib.redirect_stdout takes them",
+}
+
+
 def check_known(options: Iterable[str], known: Iterable[str]) -> None:
     """Raise UserError for the first of the keywords `options` that is not `known`."""
     for name in options:
         if name not in known:
+            if name in _OF_KERAS:
+                raise UserError(f"{name}: there is no such argument, which Keras has: {_OF_KERAS[name]}")
             hint = did_you_mean(name, known)
             raise UserError(
                 f"{name}: there is no such argument: {hint}any setting goes into settings={{'section.key': …}}"

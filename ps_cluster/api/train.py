@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -17,9 +18,12 @@ from ps_cluster.api import sent
 from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
+from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import new_root
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
@@ -33,6 +37,7 @@ def train(
     data: Any = None,
     *,
     run_dir: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
     on_evaluation: OnEvaluation | None = None,
@@ -45,8 +50,11 @@ def train(
       model: the name of a network, "file.py:name", a .keras file or a Keras model to go on from, or a function
         build(examples, settings) or build() that returns a Keras model; None: the default network.
       data: the name of a data set, the path of files of your own, "file.py:name", {x_train, y_train, x_test, y_test},
-        ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last three; None: auto.
+        (x_train, y_train), ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last
+        four; None: auto.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
+      resume: the folder of an earlier run to continue, e.g. `result.run_dir`. `epochs` or `steps` make it longer, `ps` cuts
+        the parameters anew; everything else stays. A network that is code is given again, as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
       on_progress: called with each row of progress while it trains (`row.applied`, `row.loss`, …).
       on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A callback that returns
@@ -59,6 +67,10 @@ def train(
       KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
     """
     refuse_within_a_run("train")
+    if resume is not None:
+        if data is not None or run_dir is not None or settings is not None:
+            raise UserError("resume: a run goes on with its own data and settings, in its own folder: leave those out")
+        return _resumed(Path(resume), model, options, on_progress, on_evaluation, command)
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
     with untrusted.writing_alone():
         values = sent.with_data(sent.values_of(options, settings) | named, data, print_line)
@@ -88,6 +100,57 @@ def train(
 
 sent.show_keywords(train)
 
+_OF_RESUME = ("epochs", "steps", "ps")  # keywords that may change when a run is resumed
+
+
+def _resumed(
+    folder: Path,
+    model: Any,
+    options: Mapping[str, Any],
+    on_progress: OnProgress | None,
+    on_evaluation: OnEvaluation | None,
+    command: Sequence[str],
+) -> Result:
+    """Continue a run as `train` does. The arguments are those of `train`."""
+    sent.check_known(options, sent.KEYWORDS)
+    if others := [name for name in options if name not in _OF_RESUME]:
+        raise UserError(f"{others[0]}: a run is resumed as it was; only {', '.join(_OF_RESUME)} may change")
+    run = RunDir.open(folder)
+    arguments = [f"--{name}={sent.plain(value)}" for name, value in options.items() if value is not None]
+    if file := _code_to_resume(run, model):
+        arguments += ("--code", str(file))
+    listener = Listener(run, on_progress, on_evaluation)
+    listener.skip()
+    with Program((*command, "run", "--resume", str(run.root), *arguments)) as program:
+        program.attend(listener.look)
+        program.check(run.launcher_log)
+    return Result(run.root)
+
+
+def _code_to_resume(run: RunDir, model: Any) -> Path | None:
+    """Return the file of the network that the caller allows to be run; None where the run needs no code for it.
+
+    Raises:
+      UserError: the network is code and the caller does not give it, or gives another one.
+    """
+    begun = flat(read_yaml(run.config)).get("model.name")
+    code = NETWORKS.code_of(begun) if isinstance(begun, str) else None
+    if code is None and model is None:
+        return None
+    if model is None:
+        raise UserError(f"resume: the network of '{run.root}' is code, '{begun}': give it again, as model=…")
+    with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
+        name = sent.write_network(model, Path(temporary))
+        written = Path(name.rpartition(":")[0] or name)
+        name = NETWORKS.named_by_user(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
+        if name != begun:
+            raise UserError(
+                f"model: the run in '{run.root}' was begun with another network, '{begun}': give that one, or train anew"
+            )
+        if code is not None and written.is_relative_to(temporary):
+            shutil.copyfile(written, code)  # so that what is run is the caller's, whoever wrote into the folder
+    return code
+
 
 # Call functions of the caller for what a run has written since the last look.
 
@@ -116,6 +179,11 @@ class Listener:
         self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
         self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
         self._later: list[tuple[float, Callable[[], object]]] = []
+
+    def skip(self) -> None:
+        """Leave out the rows that are there, which are of an earlier session of the run."""
+        for rows, _ in (self._progress, self._evaluation):
+            rows.new_rows()
 
     def look(self) -> bool:
         """Call the functions for the new rows, until one wants to stop. Return whether one does."""

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserError, did_you_mean
-from ps_cluster.files.values import Malformed, decimal, whole
+from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
 from ps_cluster.files.writing import check_file, check_folder, write_json, write_whole
 from ps_cluster.installation import PROGRAM
 
@@ -313,8 +313,23 @@ class OutputPath(click.Path):
         return path
 
 
+class InputPath(click.Path):
+    """A parameter type: a file or folder to read."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, parameter, context)))
+        try:
+            refuse_address(str(path))
+        except Malformed as error:
+            self.fail(f"'{value}' {error}.", parameter, context)
+        return path
+
+
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
-FOLDER = click.Path(path_type=Path)  # a folder to read
+FOLDER = InputPath()
 PRINTED_FILE = OutputPath(check_file, allow_dash=True)  # -: standard output
 STDOUT = Path("-")
 LIST = CommaList()

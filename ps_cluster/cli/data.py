@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def verify(names: tuple[str, ...]) -> None:
         print_line(f"there are no packed copies in {sources.packed_folder(cache_dir)}")
     if damaged:
         raise RunFailed(
-            f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {' '.join(damaged)}), "
+            f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {shlex.join(damaged)}), "
             "and the next command that needs one packs it again"
         )
 

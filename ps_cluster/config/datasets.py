@@ -17,7 +17,7 @@ from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import Part, PathFromText, Registry, Section, absolute_path
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import Malformed, decimal, whole
+from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -245,6 +245,10 @@ def named_by_user(text: str, folder: Path) -> str:
     """
     if place := parse(text):
         return str(place._replace(path=absolute_path(place.path, folder)))
+    try:
+        refuse_address(text)
+    except Malformed as error:
+        raise UserError(f"dataset: '{text:.200}' {error}") from error
     return str(_recognised(absolute_path(Path(text), folder))) if _is_path(text, folder) else text
 
 

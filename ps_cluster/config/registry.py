@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol,
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.values import one_line
+from ps_cluster.files.values import one_line, refuse_address
 from ps_cluster.quiet_import import without_first_lines
 
 
@@ -473,6 +473,7 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 def _no_zero(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("no file name holds a zero character")
+    refuse_address(str(path))
     return path
 
 

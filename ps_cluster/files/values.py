@@ -104,6 +104,18 @@ def cell(value: object) -> object:
     return f"'{text}" if is_formula else text
 
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
+
+
+def refuse_address(path: str) -> None:
+    """Raise Malformed for the address of a store elsewhere, such as gs://bucket/runs; as a path it would be a folder here."""
+    if _ADDRESS.match(path):
+        raise Malformed(
+            "is the address of a store elsewhere, and only folders of this machine are read and written: mount it (e.g. "
+            "gcsfuse, s3fs), or copy the files"
+        )
+
+
 def _printable(character: str) -> str:
     return "?" if unicodedata.category(character) in _UNSAFE else character
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from ps_cluster.files.untrusted import trusted
-from ps_cluster.files.values import Malformed
+from ps_cluster.files.values import Malformed, refuse_address
 
 
 def _unchecked() -> None:
@@ -224,6 +224,7 @@ def check_folder(path: Path) -> None:
 
 
 def _check_names(path: Path) -> None:
+    refuse_address(str(path))
     if "\0" in str(path):
         raise Malformed("has a null character in its name")
     if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts) or len(os.fsencode(path)) > LONGEST_PATH:

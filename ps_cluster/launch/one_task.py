@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks, writing
 from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.launcher import TASK_ARGV, write_ending
@@ -42,7 +43,7 @@ from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
-from ps_cluster.system.network import check_is_free, guard_port, working
+from ps_cluster.system.network import check_is_free, guard_port, unknown_hosts, working
 from ps_cluster.system.supervisor import is_stopped, signal_name
 from ps_cluster.training.agreement import newest_checkpoint
 
@@ -312,8 +313,8 @@ class TaskSupervisor:
         start: Callable[[int | None], subprocess.Popen[bytes]], limits: LauncherLimits, patience: RendezvousLimits,
         *, conclude: Callable[[str], int] = lambda outcome: 0, total: int | None = None,
         note_workers: Callable[[Mapping[int, int]], None] = lambda pids: None,
-        reach: Reach = working, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        reach: Reach = working, unknown: Callable[[Iterable[str]], list[str]] = unknown_hosts,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ):  # fmt: skip
         """Prepare.
 
@@ -321,6 +322,7 @@ class TaskSupervisor:
           start: starts the task's process; the leader's gets the number of workers that are enough.
           conclude: called by the leader once, with the outcome of its training; returns the exit code of the proof.
           note_workers: called by the leader with index → pid of the workers, whenever they have changed.
+          unknown: returns the hosts of some addresses whose names can't be resolved.
         """
         self._task = task
         self._topology = topology
@@ -334,7 +336,7 @@ class TaskSupervisor:
         self._conclude, self._concluded = conclude, False
         self._note_workers, self._workers = note_workers, dict[int, int]()
         self._total = total
-        self._reach = reach
+        self._reach, self._unknown = reach, unknown
         self._clock = clock
         self._awake = AwakeClock(clock)  # for the limits of the process: both may be frozen together
         self._sleep = sleep
@@ -469,9 +471,14 @@ class TaskSupervisor:
         if (in_vain or was_there) and self._has_ended():
             _end(child)
             return self._say_completed()
+        why = self._why_silent([address])
         if in_vain:
-            return self._kill(child, f"{leader} ({address}) did not answer for {self._patience.wait_s:g} s")
-        line = f"waiting for {leader} ({address}) ({away_s:.0f} of {self._patience.wait_s:g} s)"
+            if not why:
+                return self._kill(child, f"{leader} ({address}) did not answer for {self._patience.wait_s:g} s")
+            _end(child)  # it does not hang, so its stacks would tell nothing
+            self._view.notice(TASK_GIVES_UP(f"{self._task} ends: {leader} ({address}) can't be reached{why}; {_AGAIN}"))
+            return RETRY
+        line = f"waiting for {leader} ({address}) ({away_s:.0f} of {self._patience.wait_s:g} s){why}"
         self._say(WAITING(line), about="away")
         return None
 
@@ -539,15 +546,22 @@ class TaskSupervisor:
                 line = f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later"
                 self._view.notice(line)
                 return workers
-            waited_s = now_s - began_s
+            waited_s, why = now_s - began_s, self._why_silent(addresses[task] for task in missing)
             if waited_s >= patience.wait_s:
-                self._view.notice(f"{names} did not answer for {patience.wait_s:g} s")
+                self._view.notice(f"{names} did not answer for {patience.wait_s:g} s{why}")
                 return None
-            self._say(WAITING(f"waiting for {names} ({waited_s:.0f} of {patience.wait_s:g} s)"), missing)
+            self._say(WAITING(f"waiting for {names} ({waited_s:.0f} of {patience.wait_s:g} s){why}"), missing)
             until_s = self._clock() + GATHER_EVERY_S
             while self._clock() < until_s and self._requests.count == 0:
                 self._sleep(LOOK_EVERY_S)
         return None
+
+    def _why_silent(self, addresses: Iterable[str]) -> str:
+        """Return the end of a line about tasks that do not answer: the names of hosts that can't be resolved, or ""."""
+        if not (hosts := self._unknown(addresses)):
+            return ""
+        named = ", ".join(f"'{one_line(host, 100)}'" for host in hosts)
+        return f": this machine can't resolve the name {named}; correct the address, or wait until the name service knows it"
 
     # Saying.
 

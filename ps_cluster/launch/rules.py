@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -707,7 +708,7 @@ class Decisions:
         return Ending(self._outcome, 1, broken_line(self._outcome, max(0, self._most_applied)))
 
     def _unscored(self, why: str) -> Ending:
-        do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"
+        do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {shlex.quote(str(self._run_dir.checkpoints))}"
         return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
 
     def _drop_plans(self, tasks: Iterable[Task]) -> None:

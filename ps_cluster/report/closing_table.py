@@ -263,7 +263,7 @@ def _places(run_dir: RunDir) -> Iterator[str]:
     if run_dir.results_page.is_file():
         yield f" results        {run_dir.results_page}"
     if run_dir.tensorboard.is_dir():
-        yield f" curves         tensorboard --logdir {run_dir.tensorboard}"
+        yield f" curves         tensorboard --logdir {shlex.quote(str(run_dir.tensorboard))}"
 
 
 def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -18,6 +19,7 @@ from ps_cluster.files.values import one_line, printable
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import ERROR
 
+_WIDEST_IN_A_PIPE = 10_000  # characters
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 
 
@@ -55,6 +57,17 @@ class SafeConsole(Console):
     def can_redraw(self) -> bool:
         """True if the reader is a terminal that can move its cursor."""
         return cast(Output, self.file).isatty() and self.is_terminal and not self.is_dumb_terminal
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does. A table is as wide as it needs where no terminal limits it: a pipe is searched for names."""
+        before = self.width
+        if len(objects) == 1 and isinstance(objects[0], Table) and not self.is_terminal and "COLUMNS" not in os.environ:
+            wide = self.options.update(max_width=_WIDEST_IN_A_PIPE)
+            self.width = max(before, Measurement.get(self, wide, objects[0]).maximum)
+        try:
+            super().print(*objects, **options)
+        finally:
+            self.width = before
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_printable_lines(text), **options)  # before its width is measured

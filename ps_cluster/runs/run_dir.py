@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 import threading
 from collections import deque
@@ -268,7 +269,7 @@ def check_unused(root: Path) -> None:
     if begun and run.launcher_log.is_file() and not run.has_trained:
         untrusted.refuse_foreign(run.launcher_log)
         return
-    go_on = f", or go on with --resume {root}" if run.config.is_file() else ""
+    go_on = f", or go on with --resume {shlex.quote(str(root))}" if run.config.is_file() else ""
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
 
 

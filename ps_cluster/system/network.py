@@ -373,6 +373,18 @@ def working(addresses: Mapping[Key, str]) -> set[Key]:
         return {key for key, works_ in zip(addresses, answers, strict=True) if works_}
 
 
+def unknown_hosts(addresses: Iterable[str]) -> list[str]:
+    """Return the names of hosts, in addresses `host:port`, for which this machine knows no address."""
+    return [host for host in dict.fromkeys(host_and_port(address)[0] for address in addresses) if not _is_known(host)]
+
+
+def _is_known(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
 def until_none_works(addresses: Iterable[str], within_s: float) -> None:
     """Wait, at most `within_s`, until no server at these addresses works any more."""
     left, deadline = set(addresses), time.monotonic() + within_s

@@ -12,6 +12,7 @@ import pytest
 import ps_cluster
 from ps_cluster.api.compare_arms import compare
 from ps_cluster.api.train import train
+from ps_cluster.config import build_config
 from tests.helpers.processes import assert_none_left
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 from tests.test_imports import imported_by
@@ -126,6 +127,23 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ({"epochs": 1, "steps": 2}, "--epochs and --steps say the same thing twice"),
         ({"mode": "asynk"}, "did you mean 'async'"),
         ({"settings": {"training.sed": 1}}, "training.sed"),
+        (
+            {"callbacks": []},
+            "callbacks: there is no such argument, which Keras has: on_progress=function and on_evaluation=",
+        ),
+        (
+            {"validation_data": ()},
+            "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
+        ),
+        (
+            {"class_weight": {}},
+            "class_weight: there is no such argument, which Keras has: settings={'training.class_weights'",
+        ),
+        (
+            {"resume": "runs/none"},
+            "resume: a run goes on with its own data and settings, in its own folder: leave those out",
+        ),
+        ({"run_dir": "gs://bucket/run"}, "run_dir: 'gs://bucket/run' is the address of a store elsewhere"),
         ({"data": 7}, "data: got int: give (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a mapping"),
         ({"data": {"x_train": [[1], [2]]}}, "data: y_train is missing"),
         (
@@ -179,6 +197,69 @@ def test_nobody_else_may_write_to_what_is_written(call, tmp_path):
         os.umask(before)
     code = [tmp_path / "run", *(tmp_path / "run" / "code").rglob("*")]
     assert len(code) > 2 and not any(path.stat().st_mode & 0o022 for path in code)
+
+
+def build(examples):
+    """A network that is only sent."""
+
+
+def another(examples):
+    """Another network."""
+    return examples
+
+
+@pytest.fixture
+def again(call, tmp_path):
+    """again(model, …) → the result and the arguments of a run that is resumed; it was begun with `build`."""
+    call("completed", model=build)
+    name = build_config(tmp_path / "run" / "code" / "settings.yaml").model.name
+    (tmp_path / "run" / "config.yaml").write_text(f"model: {{name: '{name}'}}\n")
+
+    def again(model=None, **options):
+        command = (sys.executable, str(FAKE), "resumed")
+        result = train(model, resume=tmp_path / "run", command=command, **options)
+        return result, (tmp_path / "run" / "arguments.txt").read_text().split("\n")
+
+    yield again
+    assert_none_left(tmp_path / "run")
+
+
+def test_a_run_is_resumed_with_the_network_that_is_given_again_and_its_earlier_rows_are_not_told(again, tmp_path):
+    seen = []
+    result, arguments = again(build, epochs=4, ps=2, on_evaluation=lambda row: seen.append(row.step))
+    code = next((tmp_path / "run" / "code").glob("*.pickle"))
+    assert arguments == ["run", "--resume", str(tmp_path / "run"), "--epochs=4", "--ps=2", "--code", str(code)]
+    assert seen == [30] and result.run_dir == tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        (None, {}, "is code, '{run}/code/build-{digest}.pickle:build': give it again, as model=…"),
+        (
+            another,
+            {},
+            "was begun with another network, '{run}/code/build-{digest}.pickle:build': give that one, or train anew",
+        ),
+        (build, {"workers": 3}, "workers: a run is resumed as it was; only epochs, steps, ps may change"),
+        (build, {"epoch": 3}, "epoch: there is no such argument: did you mean 'epochs'"),
+    ],
+)
+def test_a_run_is_resumed_only_as_it_was(again, tmp_path, model, options, told):
+    (code,) = (tmp_path / "run" / "code").glob("*.pickle")
+    before = code.read_bytes()
+    with pytest.raises(ps_cluster.UserError) as error:
+        again(model, **options)
+    assert told.format(run=tmp_path / "run", digest=code.stem.removeprefix("build-")) in str(error.value)
+    assert list((tmp_path / "run" / "code").glob("*.pickle")) == [code] and code.read_bytes() == before
+
+
+def test_code_in_the_folder_of_a_run_is_replaced_by_what_the_caller_gives(again, tmp_path):
+    (code,) = (tmp_path / "run" / "code").glob("*.pickle")
+    before = code.read_bytes()
+    code.write_bytes(b"somebody else's")
+    again(build)
+    assert code.read_bytes() == before
 
 
 def test_help_shows_the_options_of_the_command():

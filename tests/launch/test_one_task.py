@@ -63,6 +63,7 @@ def keep(tmp_path, monkeypatch):
             note_workers=lambda pids: call.workers.append(pids),
             conclude=lambda outcome: call.concluded.append(outcome) or call.of_proof,
             reach=lambda addresses: {task for task, address in addresses.items() if address in call.there},
+            unknown=lambda addresses: [one for one in addresses if one in call.unknown],
             clock=time.clock, sleep=time.sleep,
         ).run()  # fmt: skip
 
@@ -85,8 +86,15 @@ def keep(tmp_path, monkeypatch):
 
     call.time, call.requests, call.child, call.run_dir, call.row = time, requests, child, run_dir, row
     call.said, call.there = [], {"a:1", "b:2", "c:3"}
-    call.concluded, call.of_proof, call.workers = [], 0, []
+    call.concluded, call.of_proof, call.workers, call.unknown = [], 0, [], ()
     return call
+
+
+def test_a_task_whose_leader_has_an_unknown_name_ends_with_that_reason_and_without_stacks(keep):
+    keep.there, keep.unknown = set(), ("a:1",)
+    assert keep("worker", wait_s=30.0) == 75
+    assert "can't be reached: this machine can't resolve the name 'a:1'; correct the address" in keep.said[-1]
+    assert signal.SIGUSR1 not in keep.child.signals
 
 
 def ends(keep, code, at_s=5.0):
@@ -307,10 +315,11 @@ def gather(tmp_path):
 
         return TaskSupervisor(
             Task("chief", 0), THREE, RunDir(tmp_path), View(), requests, None, LauncherLimits(), patience,
-            reach=reach, clock=time.clock, sleep=time.sleep,
+            reach=reach, unknown=lambda addresses: [one for one in addresses if one in call.unknown],
+            clock=time.clock, sleep=time.sleep,
         ).gather()  # fmt: skip
 
-    call.said, call.time, call.requests = [], time, requests
+    call.said, call.time, call.requests, call.unknown = [], time, requests, ()
     return call
 
 
@@ -319,6 +328,14 @@ def test_the_chief_begins_when_all_are_there_whatever_the_order(gather):
     assert 7 <= gather.time.now_s < 9
     assert gather.said[0] == "waiting for ps-0 (b:2), worker-0 (c:3), worker-1 (d:4) (0 of 600 s)"
     assert gather.said[-1] == "all other tasks answer"
+
+
+def test_a_host_whose_name_is_not_known_is_named_as_such(gather):
+    gather.unknown = ("b:2",)
+    assert gather(RendezvousLimits(35), {"c:3": 0, "d:4": 0, "e:5": 0}) is None
+    why = ": this machine can't resolve the name 'b:2'; correct the address, or wait until the name service knows it"
+    assert gather.said[0] == f"waiting for ps-0 (b:2) (0 of 35 s){why}"
+    assert gather.said[-1] == f"ps-0 (b:2) did not answer for 35 s{why}"
 
 
 def test_every_ten_seconds_it_says_for_whom_it_waits_until_the_bound(gather):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import time
 
 import pytest
@@ -330,6 +331,17 @@ def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will
     score(run_dir, 391, 0.71)
     text = closing_table(write(run_dir), run_dir)
     assert "71.00% at step 391" in text and "NOT THE LAST" not in text and "evaluate" not in text
+
+
+def test_printed_commands_quote_paths_with_spaces(run_dir):
+    root = run_dir.root.with_name("my run")
+    run_dir.root.rename(root)
+    moved = RunDir(root)
+    checkpoints.save(moved.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
+    moved.tensorboard.mkdir(exist_ok=True)
+    lines = closing_table(write(moved, outcome="stopped"), moved).splitlines()
+    commands = [shlex.split(line) for line in lines if line.startswith((" go on", " curves"))]
+    assert [command[-1] for command in commands] == [str(moved.tensorboard), str(root)]
 
 
 @pytest.mark.parametrize(("outcome", "goes_on"), [("completed", False), ("stopped", True), ("failed", True)])

@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -275,7 +276,7 @@ def data_set(cache_dir: Path, data_dir: Path | None) -> Finding:
     if entry.archives:
         return ok(f"{entry.title} is here: {entry.archives[0]}")
     if damaged:
-        return warn(f"the packed copy {damaged[0]} is damaged", f"{PROGRAM} data rm {damaged[0]}")
+        return warn(f"the packed copy {damaged[0]} is damaged", f"{PROGRAM} data rm {shlex.quote(damaged[0])}")
     return warn(
         f"{entry.title} is not here: a run downloads it, or else trains on the generated set and says so",
         f"{PROGRAM} data fetch cifar10, or give it by --data-dir",
