@@ -4,7 +4,8 @@ A run of this machine is compared with an undisturbed run of the same work. The 
 last fault, and the final accuracy says little while the learning rate is high. So the disturbed run has a constant rate
 until the last fault, is drained there after M steps, and continues with a cool-down in which the rate falls. The
 undisturbed run has the same rate at every step: constant for M steps, then falling. Both end after the same number of
-updates, computed from the same batches. A run on hosts is judged by itself.
+updates, computed from the same batches. Equal asynchronous runs end with different accuracies, so several undisturbed runs
+are needed to judge the accuracy. A run on hosts is judged by itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def run_chaos(
     """Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM. Bad input: UserError.
 
     Args:
-      root: folder of both runs and chaos.json; None makes a new folder under runs/.
+      root: folder of all runs and chaos.json; None makes a new folder under runs/.
       faults: replace those of the plan. Faults that the system does not allow are skipped.
     """
     settings.check()
@@ -146,7 +147,7 @@ class Experiment(ABC):
 
 
 class BesideUndisturbed(Experiment):
-    """A run of this machine that is disturbed and goes on to its end, and an undisturbed one of the same work."""
+    """A run of this machine that is disturbed and goes on to its end, and undisturbed ones of the same work."""
 
     def carry_out(self, faults: Sequence[Fault] | None) -> list[str]:
         began, settings, evidence = time.monotonic(), self._settings, self.evidence
@@ -170,11 +171,14 @@ class BesideUndisturbed(Experiment):
         evidence.disturbed = disturbed = self._to_the_end("disturbed", None)
         took = time.monotonic() - began
 
-        self._notify(f"undisturbed run: the same {total:,} steps")
-        evidence.undisturbed = undisturbed = self._to_the_end("undisturbed", settings.run_options(schedule))
         evidence.test_examples = load_pointed(files.dataset).test_examples
+        for number in range(1, settings.undisturbed_runs + 1):
+            of_several = f" {number} of {settings.undisturbed_runs}" * (settings.undisturbed_runs > 1)
+            self._notify(f"undisturbed run{of_several}: the same {total:,} steps")
+            name = "undisturbed" if number == 1 else f"undisturbed-{number}"
+            evidence.undisturbed.append(self._to_the_end(name, settings.run_options(schedule)))
         step_ids = read_csv(files.updates)["step"].astype(int).tolist()
-        return complaints(disturbed, undisturbed, total, step_ids, evidence.test_examples, took)
+        return complaints(disturbed, evidence.undisturbed, total, step_ids, evidence.test_examples, took)
 
     def _to_the_end(self, name: str, options: Sequence[str] | None) -> dict[str, Any]:
         with self._training(name, options) as (run, runner):

@@ -27,6 +27,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.chaos.hosts import MOST_HOSTS
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
+from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 
 
 @command(
@@ -34,6 +35,7 @@ from ps_cluster.tools.chaos.settings import ChaosSettings
         "chaos --faults 3",
         'chaos --kinds "kill worker,kill ps" --faults 4 --mode bounded',
         "chaos --minutes 10 --workers 2 --seed 1",
+        "chaos --undisturbed-runs 5",
         "chaos --hosts 3 --faults 8",
     )
 )
@@ -77,11 +79,18 @@ from ps_cluster.tools.chaos.settings import ChaosSettings
     "when it ends, and there is no undisturbed run.",
 )
 @option(
-    "--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of both runs and chaos.json; default: a new one in runs/."
+    "--undisturbed-runs",
+    type=Whole(1, 100),
+    default=ChaosSettings.undisturbed_runs,
+    help="Undisturbed runs of the same work. Their accuracies differ by chance, so the accuracy of the disturbed run is "
+    f"judged only beside {LEAST_UNDISTURBED} or more.",
 )
+@option("--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of all runs and chaos.json; default: a new one in runs/.")
 @click.pass_context
 def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
-    """Inject faults into a run, from tasks killed to a full disk, and compare it with an undisturbed one."""
+    """Inject faults into a run, from tasks killed to a full disk, and compare it with undisturbed runs of the same work."""
+    if settings["hosts"] and is_given(context, "undisturbed_runs"):
+        raise UserError("--hosts and --undisturbed-runs: there is no undisturbed run on hosts: leave one of them out")
     if settings["minutes"] and is_given(context, "faults"):
         raise UserError("--faults and --minutes both say how long: give one of them")
     from ps_cluster.tools.chaos.chaos_run import run_chaos

@@ -42,6 +42,7 @@ class ChaosSettings:
     least_cool_down: int = SHORTEST_COOL_DOWN  # steps
     # On hosts. Less than most faults last, so that what they hit counts as lost and has to be taken in again.
     lost_after_seconds: float = 10.0
+    undisturbed_runs: int = 1  # of the same work, to compare with; none beside a run on hosts
     more_options: tuple[str, ...] = ()  # of `run`, or of `task`
 
     def most_steps(self) -> int:

@@ -11,15 +11,23 @@ from statistics import fmean, stdev, variance
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import MeasuredMetric
 
-# Two-sided 95 % quantiles of Student's t (0.975) by degrees of freedom. Between two rows the row with fewer degrees is
-# used, so an interval is never too narrow.
+# Two-sided quantiles of Student's t by the percentage that the interval holds and the degrees of freedom. Between two rows
+# the row with fewer degrees is used, so an interval is never too narrow.
 _DEGREES = (*range(1, 31), 40, 60, 120)
-_QUANTILES = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-    2.021, 2.000, 1.980,
-)  # fmt: skip
+_QUANTILES = {
+    95: (
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+        2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+        2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+        2.021, 2.000, 1.980,
+    ),
+    99: (
+        63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169,
+        3.106, 3.055, 3.012, 2.977, 2.947, 2.921, 2.898, 2.878, 2.861, 2.845,
+        2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
+        2.704, 2.660, 2.617,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,9 @@ class Estimate:
         return cls(n, mean, sd, mean - half, mean + half, paired)
 
 
-def t_quantile(degrees: float) -> float:
-    """Return half the width of a 95 % interval, in standard errors. `degrees` of freedom: at least 1."""
-    return _QUANTILES[bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
+def t_quantile(degrees: float, percent: int = 95) -> float:
+    """Return half the width of an interval of 95 or 99 %, in standard errors. `degrees` of freedom: at least 1."""
+    return _QUANTILES[percent][bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
