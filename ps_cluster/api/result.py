@@ -132,5 +132,5 @@ class Result:
 
     def __repr__(self) -> str:
         scores = self._summary.evaluation.history
-        scored = f", test {scores[-1].test} at step {scores[-1].step}" if scores else ""
+        scored = f", {', '.join(scores[-1].scores)} at step {scores[-1].step}" if scores else ""
         return f"Result('{self.run_dir}': {self.outcome}{scored})"

@@ -299,7 +299,8 @@ class LookaheadSettings(Section):
 class EvaluationSettings(Section):
     augment_last: bool = Field(description="Also score the last checkpoint over six views of each image.")
     after_training: bool = Field(
-        description="Keep all checkpoints and score them after training, so that scoring takes no time from it."
+        description="Keep all checkpoints, that of the initial weights too, and score them after training, so that scoring "
+        "takes no time from it."
     )
     draw_results: bool = Field(description="Draw the page results/results.html when the run has ended.")
     gradients: bool = Field(
@@ -323,7 +324,9 @@ class Checkpoints(Section):
         )
     )
     every_epochs: float | None = Field(
-        gt=0, le=100_000, description="Write one after so many epochs instead, e.g. 0.125."
+        gt=0,
+        le=100_000,
+        description="Write one after so many epochs instead, e.g. 0.125. Each is scored, and kept until then.",
     )
     snapshot_every_seconds: float = Field(
         gt=0,

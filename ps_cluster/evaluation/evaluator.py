@@ -50,8 +50,9 @@ def evaluate(
 ) -> list[EvaluationRow]:
     """Score each new checkpoint of a run until training has ended and the last one is scored.
 
-    Of several new ones only the newest is scored, unless the run's `evaluation.after_training` wants all of them scored
-    after its end. A step that metrics/evaluation.jsonl already has is not scored again (except with `once`).
+    Of several new ones only the newest is scored, unless the run asks for the scores of all: checkpoints of whole epochs
+    (`checkpoints.every_epochs`), and all that are scored after its end (`evaluation.after_training`). A step that
+    metrics/evaluation.jsonl already has is not scored again (except with `once`).
 
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
@@ -155,16 +156,17 @@ class _Evaluator:
         self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 
     def _due(self, scored: set[int], has_ended: bool) -> int | None:
-        """Return the step to score next: the newest, or the oldest if scoring waits for the end of training."""
-        if self._folder.scores_after_training():
-            left = [step for step in self._sound() if step not in scored] if has_ended else []
-            return min(left, default=None)
+        """Return the step to score next: the newest, or the oldest if all are to be scored."""
+        if self._folder.scores_after_training() and not has_ended:
+            return None
+        if self._folder.scores_all():
+            return min((step for step in self._sound() if step not in scored), default=None)
         newest = self._newest()
         return None if newest in scored else newest
 
     def _say_what_is_left_out(self, step: int, scored: set[int]) -> None:
         """Name, once, the sound checkpoints that are not scored because that of `step` is newer."""
-        if self._folder.scores_after_training():
+        if self._folder.scores_all():
             return
         older = sorted({one for one in self._sound() if one < step} - scored - self._left_out)
         self._left_out.update(older)
@@ -210,6 +212,7 @@ class _Evaluator:
             step=checkpoint.step,
             **_measured(score, self._scorer.objective.field),
             test_loss=score.loss,
+            validation_loss=score.validation_loss,
             compiled=dict(score.compiled),
             train_seconds=checkpoint.meta.train_seconds,
             examples=checkpoint.meta.examples,
@@ -217,7 +220,7 @@ class _Evaluator:
         )
         row = row.model_copy(update={"best": self._records.is_best(row)})
         self._rows.append(row)
-        line = _line(row, f"{self._scorer.test_examples:,}", self._scorer.unit, checkpoint.meta.dataset_kind)
+        line = _line(row, self._scorer, checkpoint.meta.dataset_kind)
         self._notify(SCORE(line, **row.fields))
         if self._records.acquire():
             if augmented or row.step not in self._records.steps():
@@ -290,16 +293,24 @@ def _measured(score: Scored, field: str) -> dict[str, Any]:
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
 
 
-def _line(row: EvaluationRow, count: str, unit: str, dataset_kind: str | None) -> str:
-    loss = "not a finite number" if row.test_loss is None else f"{row.test_loss:.4f}"
-    held_out = "" if row.validation is None else f", on {unit} held out {row.validation}"
+def _line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None) -> str:
+    """Return a score as a line. The first part is the score that the best model is chosen by."""
+    unit = f"{'GENERATED ' * (dataset_kind == 'synthetic')}{scorer.unit}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     compiled = "".join(f", {name} {value:.4g}" for name, value in row.compiled.items())
-    return (
-        f"step {row.step:,}: test {row.test}{held_out}{views}, loss {loss}{compiled} "
-        f"({count} {'GENERATED ' * (dataset_kind == 'synthetic')}{unit}, {row.seconds:.1f} s)"
-        f"{', best so far' * row.best}"
-    )
+    parts = [
+        f"test {row.test}{views}, loss {_loss(row.test_loss)}{compiled} ({scorer.test_examples:,} {unit}, "
+        f"{row.seconds:.1f} s)"
+    ]
+    if row.validation is not None:
+        count = f"{scorer.validation_examples:,} {unit} held out"
+        parts.insert(0, f"validation {row.validation}, loss {_loss(row.validation_loss)} ({count})")
+    parts[0] += ", best so far" * row.best
+    return f"step {row.step:,}: {' · '.join(parts)}"
+
+
+def _loss(value: float | None) -> str:
+    return "not a finite number" if value is None else f"{value:.4f}"
 
 
 # Find the checkpoints of a run.
@@ -350,6 +361,13 @@ class CheckpointFolder:
     def scores_after_training(self) -> bool:
         """Return whether the run wants its checkpoints scored after training; False if there is no run yet."""
         return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
+
+    def scores_all(self) -> bool:
+        """Return whether the run wants each of its checkpoints scored; False if there is no run yet."""
+        if not self.run_dir.config.is_file():
+            return False
+        config = load_config(self.run_dir.config)
+        return config.evaluation.after_training or config.checkpoints.every_epochs is not None
 
     def describe_lack(self) -> str:
         """Return why there is nothing to score, in a few words."""

@@ -1,4 +1,4 @@
-"""Score a checkpoint: metric and loss on the whole test set, and the metric on held-out training examples.
+"""Score a checkpoint: metric and loss on the whole test set, and on held-out training examples.
 
 TensorFlow is imported when the first scorer is made.
 """
@@ -56,6 +56,7 @@ class Scored:
     metric: float | None  # on the test examples
     loss: float | None
     validation_metric: float | None = None  # on held-out training examples, if there are any
+    validation_loss: float | None = None
     augmented_metric: float | None = None  # of the mean over views of each test example, if asked for
     compiled: Mapping[str, float] = field(default_factory=dict)  # of compile(), on the test examples
     predictions: Predictions | None = field(
@@ -83,6 +84,7 @@ class Scorer:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
+        self.validation_examples = dataset.validation_examples
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._config, self._dataset = config, dataset
         # A user's own network is saved as its function makes it, without the run's precision. It is built first, so that its
@@ -115,14 +117,14 @@ class Scorer:
           UserError: the checkpoint is not of this network.
         """
         self._assign(checkpoint)
-        held_out = self._over("validation", self._sums)[0] if self._dataset.validation_examples else None
+        held_out = self._over("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
         self._compiled.taken()
         metric, loss, kept = self._over("test", self._sums)
         compiled = self._compiled.taken()
         by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
         about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
         predictions = Predictions(*about, kept) if kept else None
-        return Scored(metric, loss, held_out, by_views, compiled, predictions)
+        return Scored(metric, loss, *held_out, by_views, compiled, predictions)
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
         """Return the network with the weights of a checkpoint, as it is saved. Raises UserError for another network's."""

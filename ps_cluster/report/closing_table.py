@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +32,7 @@ BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
 WIDE = 80  # columns from which addresses have room
 MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
+MOST_EPOCHS = 6  # that have no score
 MOST_CHANGES = 3  # of the number of workers
 _TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
@@ -115,8 +116,12 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
     yield "settings", _settings(summary["settings"])
     if notice := summary["network"]["notice"]:
         yield "network", Text(notice, "yellow")
-    metric = "test accuracy" if evaluation["test_error"] is None else "test error"
-    yield metric, _score(evaluation, updates["applied"], summary["unit"])
+    metric = "accuracy" if evaluation["test_error"] is None else "error"
+    if evaluation["best_chosen_on"] == "validation":
+        yield f"validation {metric}", _validation_score(evaluation)
+    yield f"test {metric}", _score(evaluation, updates["applied"], summary["unit"])
+    if lacking := evaluation["epochs_not_scored"]:
+        yield "not scored", Text(_not_scored(lacking), "yellow")
     if warning := _warning(summary):
         yield "WARNING", Text(warning, "bold red")
     yield "speed", f"{number(summary['examples_per_second'], ',.0f')} {summary['unit']}/s"
@@ -166,18 +171,44 @@ def _settings(settings: Json) -> str:
     return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others as by default"
 
 
+def _not_scored(epochs: Sequence[float]) -> str:
+    """Return which epochs have no score, and why."""
+    named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
+    more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
+    return (
+        f"epoch{'s' * (len(epochs) > 1)} {named}{more}: the next epoch was over before a checkpoint could be written; a larger "
+        "checkpoints.every_epochs asks for fewer"
+    )
+
+
+def _validation_score(evaluation: Json) -> Text:
+    """Return the metric on held-out examples, by which the best model is chosen."""
+    last, best = (_value(evaluation, name) for name in ("validation", "best_validation"))
+    text = Text(last, "bold") + Text(f" at step {evaluation['step']:,}", "default")
+    if evaluation["best_step"] == evaluation["step"]:
+        return text + Text(", the best", "default")
+    return text + Text(
+        f" · best {best} at step {evaluation['best_step']:,}" if evaluation["best_step"] else "", "default"
+    )
+
+
+def _value(evaluation: Json, name: str) -> str:
+    """Return a metric of an evaluation in words. `name`: of its examples, e.g. "best_test"."""
+    words = told(evaluation[f"{name}_accuracy"], evaluation[f"{name}_error"])
+    return words.split(" ", 1)[1] if words else "not a finite number"
+
+
 def _score(evaluation: Json, last_step: int, unit: str) -> Text:
     """Return the metric and its step; a step before the last one is pointed out."""
-    words = (told(evaluation[f"{name}_accuracy"], evaluation[f"{name}_error"]) for name in ("test", "best_test"))
-    last, best = (one and one.split(" ", 1)[1] for one in words)
     if evaluation["step"] is None:
         return Text("not measured: no checkpoint was scored", "yellow")
-    text = Text(last or "not a finite number", "bold") + Text(f" at step {evaluation['step']:,}", "default")
+    text = Text(_value(evaluation, "test"), "bold") + Text(f" at step {evaluation['step']:,}", "default")
     if evaluation["augmented_test_accuracy"] is not None:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] not in (None, evaluation["step"]):
-        on = f"{unit} held out" if evaluation["best_chosen_on"] == "validation" else f"test {unit}"
-        text.append(f" · best {best} at step {evaluation['best_step']:,}, chosen on {on}")
+        best = f"{_value(evaluation, 'best_test')} at step {evaluation['best_step']:,}"
+        held_out = evaluation["best_chosen_on"] == "validation"
+        text.append(f" · {best}, the best on {unit} held out" if held_out else f" · best {best}, chosen on test {unit}")
     if evaluation["step"] < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
     return text

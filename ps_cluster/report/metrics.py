@@ -179,6 +179,16 @@ METRICS: tuple[RunMetric, ...] = (
     RunMetric("ps_cluster_learning_rate", "Mean learning rate of the newest updates", _of_row("learning_rate")),
     RunMetric("ps_cluster_test_accuracy_ratio", "Test accuracy of the newest score", _of_score("test_accuracy")),
     RunMetric("ps_cluster_test_error", "Test error of the newest score", _of_score("test_error")),
+    RunMetric(
+        "ps_cluster_validation_accuracy_ratio",
+        "Accuracy of the newest score on held-out training examples",
+        _of_score("validation_accuracy"),
+    ),
+    RunMetric(
+        "ps_cluster_validation_error",
+        "Error of the newest score on held-out training examples",
+        _of_score("validation_error"),
+    ),
     RunMetric("ps_cluster_scored_step", "Step of the newest score", _of_score("step")),
     RunMetric("ps_cluster_phase", "1 for the phase that the leader is in", _phase, ("phase",)),
     RunMetric("ps_cluster_progress_timestamp_seconds", "Time of the leader's newest sign of life", _of_row("time")),

@@ -190,9 +190,10 @@ class Curves:
         return "seconds of training" if along == "train_seconds" else f"{self.unit} trained on"
 
     def draw(self, panel: Axes, along: str, measure: str) -> None:
-        """Draw a measure of the training and of the test examples."""
+        """Draw a measure of the training, of the test examples, and of held-out training examples if there are any."""
         _line(panel, self.trained, along, measure, "training", PALETTE[5], "")
         _line(panel, self.tested, along, f"test_{measure}", "test", PALETTE[0], "o")
+        _line(panel, self.tested, along, f"validation_{measure}", "validation", PALETTE[1], "s")
         panel.set_ylabel(measure)
         if measure == "accuracy":
             panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))

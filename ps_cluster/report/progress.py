@@ -133,9 +133,11 @@ def progress_line(state: RunState) -> str:
 
 
 def score_line(row: EvaluationRow) -> str:
-    """Return a score as a line, for logs."""
-    loss = f", loss {row.test_loss:.3f}" if row.test_loss is not None else ""
-    return f"step {row.step:,}: test {row.test}{loss}{', best so far' * row.best}"
+    """Return a score as a line, for logs. The first part is the score that the best model is chosen by."""
+    losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
+    parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
+    parts[0] += ", best so far" * row.best
+    return f"step {row.step:,}: {' · '.join(parts)}"
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
@@ -158,10 +160,11 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     parts += [Text(), _task_table(state, width)]
     if state.last_score and state.best_score:
         last, best = state.last_score, state.best_score
-        text = Text("test ").append(last.test, "bold green").append(f" at step {last.step:,}", "default")
+        chosen_by, *others = last.scores
+        text = Text(chosen_by, "bold green").append(f" at step {last.step:,}", "default")
         if best is not last:
-            text.append(f" · best {best.test} at step {best.step:,}", "default")
-        parts += [Text(), text]
+            text.append(f" · best {best.scores[0].split(' ', 1)[1]} at step {best.step:,}", "default")
+        parts += [Text(), text.append("".join(f" · {other}" for other in others), "default")]
     return Group(*parts)
 
 

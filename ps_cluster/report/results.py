@@ -137,9 +137,17 @@ class _ScoredRun:
         """The last scored model, whose predictions are shown, and the best one, which is kept: each with its score."""
         score = self.summary.evaluation
         models: dict[str, Json] = {
-            "last": {"step": score.step, "test_accuracy": score.test_accuracy, "test_error": score.test_error},
+            "last": {
+                "step": score.step,
+                "validation_accuracy": score.validation_accuracy,
+                "validation_error": score.validation_error,
+                "test_accuracy": score.test_accuracy,
+                "test_error": score.test_error,
+            },
             "best": {
                 "step": score.best_step,
+                "validation_accuracy": score.best_validation_accuracy,
+                "validation_error": score.best_validation_error,
                 "test_accuracy": score.best_test_accuracy,
                 "test_error": score.best_test_error,
                 "chosen_on": score.best_chosen_on,
@@ -147,27 +155,39 @@ class _ScoredRun:
         }
         return models if score.step is not None else {}
 
+    @property
+    def _best_words(self) -> dict[str, str | None]:
+        """The examples that a model can be chosen on, in the order of weight → the metric of the best one in words."""
+        score = self.summary.evaluation
+        return {
+            "validation": told(score.best_validation_accuracy, score.best_validation_error),
+            "test": told(score.best_test_accuracy, score.best_test_error),
+        }
+
     def of_which(self) -> Iterator[str]:
         """Yield sentences that say of which model the page is, and what the best one reaches."""
         score = self.summary.evaluation
         if score.step is None:
             return
-        last, best = told(score.test_accuracy, score.test_error), told(score.best_test_accuracy, score.best_test_error)
-        yield f"This page is of the last scored model, that of step {score.step:,}: test {last or 'metric not finite'}."
+        yield f"This page is of the last scored model, that of step {score.step:,}: {', '.join(score.scores)}."
         if score.best_step == score.step:
             yield "It is the best one too, which predict and export take (best/model.keras)."
         elif score.best_step is not None:
             chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
+            best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
             yield (
                 f"The best one, which predict and export take (best/model.keras), is that of step {score.best_step:,}: "
-                f"test {best or 'metric not finite'}; it was chosen on {chosen}."
+                f"{best or 'test metric not finite'}; it was chosen on {chosen}."
             )
 
     def highlights(self) -> Iterator[tuple[str, str]]:
         """Yield name and text of the most important numbers."""
         score = self.summary.evaluation
-        last, best = told(score.test_accuracy, score.test_error), told(score.best_test_accuracy, score.best_test_error)
-        for name, text in (("last test", last), ("best test", best)):
+        last = {"last validation": score.validation, "last test": told(score.test_accuracy, score.test_error)}
+        best = {f"best {name}": text for name, text in self._best_words.items()}
+        if score.best_chosen_on == "validation":  # the test score of the model that was chosen, not the best of all
+            best["test of the best,"] = best.pop("best test")
+        for name, text in (last | best).items():
             if text:
                 metric, value = text.split(" ", 1)
                 yield f"{name} {metric}", value.replace("%", "\N{NO-BREAK SPACE}%")

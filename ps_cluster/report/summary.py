@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ps_cluster.config import changed, load_config
+from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import load_pointed
@@ -38,6 +38,8 @@ from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, T
 from ps_cluster.runs.run_dir import RunDir
 
 SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
+
+MOST_EPOCHS_LISTED = 10_000  # of those without a score; `checkpoints.every_epochs` may ask for very many
 
 UPDATES = tuple(Updates.model_fields)  # names
 
@@ -90,7 +92,7 @@ def write_summary(
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
-    evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
+    evaluation, guess = _evaluation(run_dir, config, notify), guess_of_run(run_dir.dataset)
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
     summary = Summary(
         schema_=SCHEMA,
@@ -137,7 +139,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> J
       UserError: the summary is damaged.
     """
     summary = read_json(run_dir.summary, Summary)
-    evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
+    evaluation, guess = _evaluation(run_dir, load_config(run_dir.config), notify), guess_of_run(run_dir.dataset)
     found: dict[str, object] = {"evaluation": evaluation}
     if guess:
         few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
@@ -243,7 +245,7 @@ def _parameter_servers(rows: list[ServerSize], tasks: Tasks, restarts: Restarts)
     ]
 
 
-def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
+def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> EvaluationSummary:
     """Return the scores in the order of steps, the newest of each step; nulls and an empty history without any."""
     rows = read_rows(run_dir.evaluation, EvaluationRow, notify)
     by_step = {row.step: ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields}) for row in rows}
@@ -258,10 +260,31 @@ def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
         augmented_test_accuracy=last.augmented_test_accuracy,
         best_test_accuracy=best.test_accuracy,
         best_test_error=best.test_error,
+        best_validation_accuracy=best.validation_accuracy,
+        best_validation_error=best.validation_error,
         best_step=best.step,
         best_chosen_on="test" if last.validation is None else "validation",
+        epochs_not_scored=_epochs_not_scored(run_dir, config, history),
         history=history,
     )
+
+
+def _epochs_not_scored(run_dir: RunDir, config: RunConfig, history: Sequence[ScoreRow]) -> list[float]:
+    """Return the epochs, before that of the last score, at which a score was asked for and there is none.
+
+    The score of an epoch is that of a checkpoint between its end and the end of the next one.
+    """
+    every = config.checkpoints.every_epochs
+    if every is None:
+        return []
+    try:
+        dataset = load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
+    except (UserError, OSError):  # the packed copy is not on this machine any more
+        return []
+    of_a_pass = config.examples_seen(dataset.train_examples)
+    scored = {math.floor((row.examples or 0) / of_a_pass / every + 1e-9) for row in history}
+    last = min(max(scored), MOST_EPOCHS_LISTED)
+    return [number * every for number in range(1, last) if number not in scored]
 
 
 def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:

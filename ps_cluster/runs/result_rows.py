@@ -134,7 +134,7 @@ class MeasuredMetric(Row):
     Attributes:
       test_accuracy, test_error: over the test examples; one is None, both if it is not finite. test_loss: None if not
         finite.
-      validation_accuracy, validation_error: over held-out training examples; None without any.
+      validation_accuracy, validation_error, validation_loss: over held-out training examples; None without any.
     """
 
     step: Count
@@ -143,6 +143,7 @@ class MeasuredMetric(Row):
     test_loss: Loss | None = None
     validation_accuracy: Share | None = None
     validation_error: Loss | None = None
+    validation_loss: Loss | None = None
 
     @property
     def merit(self) -> float:
@@ -169,6 +170,12 @@ class MeasuredMetric(Row):
     def validation(self) -> str | None:
         """The metric over held-out training examples in words; None without any."""
         return told(self.validation_accuracy, self.validation_error)
+
+    @property
+    def scores(self) -> list[str]:
+        """All scores in words, e.g. "test accuracy 91.20%". The best model is chosen by the first of them."""
+        held_out = [] if self.validation is None else [f"validation {self.validation}"]
+        return [*held_out, f"test {self.test}"]
 
 
 def told(accuracy: float | None, error: float | None) -> str | None:
@@ -367,14 +374,23 @@ class ProcessUsage(Row):
 
 
 class EvaluationSummary(MeasuredMetric):
-    """The last score, the best one, and all of them in the order of steps; None without any."""
+    """The last score, the best one, and all of them in the order of steps; None without any.
+
+    Attributes:
+      best_test_accuracy, …: the scores of the best checkpoint, that of `best_step`. best_chosen_on: the examples whose
+        score made it the best.
+      epochs_not_scored: with `checkpoints.every_epochs`, those before the last score that have none.
+    """
 
     step: Count | None = None  # type: ignore[assignment]  # there may be no score
     augmented_test_accuracy: Share | None = None
     best_test_accuracy: Share | None = None
     best_test_error: Loss | None = None
+    best_validation_accuracy: Share | None = None
+    best_validation_error: Loss | None = None
     best_step: Count | None = None
     best_chosen_on: Literal["test", "validation"] | None = None
+    epochs_not_scored: list[Seconds] = []
     history: list[ScoreRow] = []
 
 

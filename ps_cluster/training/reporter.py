@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 ROW_EVERY_S = 0.5
 STALENESS_EVERY_S = 5.0
 TRAINING = ("loss", "accuracy", "error", "learning_rate", "staleness_mean", "examples_per_second")
-EVALUATION = ("test_accuracy", "test_error", "test_loss", "validation_accuracy", "validation_error", "train_seconds")
+EVALUATION = (
+    *("test_accuracy", "test_error", "test_loss", "validation_accuracy", "validation_error", "validation_loss"),
+    "train_seconds",
+)
 
 BARS = 30  # of a histogram
 

@@ -16,11 +16,13 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import last_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, is_consistent_cut, newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
@@ -33,6 +35,11 @@ FIRST_S, LONGEST_S = 5.0, 60.0
 # The chief looks at nothing while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
 # because with a slow disk longer pauses would risk more lost work than they save.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
+# Checkpoints of whole epochs were asked for one by one, and comparisons need them at the same number of examples in all
+# modes. So only the pause after a save is as long as the save itself: half of the chief's time at most.
+EPOCH_PAUSE_FACTOR = 1
+# Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this size of all together.
+MOST_WAITING_BYTES = 2_000_000_000
 # With several slices, a state that other numbers of them can go on from (runs/checkpoints.py) is there at least so often, the
 # first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
 # by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
@@ -82,11 +89,11 @@ class Saver:
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
         self._epochs = self._whole_epochs()
         self._refused_at = -math.inf
-        self._next = clock()
+        self._ended = -math.inf  # when the last save had ended
         self._even: dict[Path, int | None] = {}
         if config.slices > 1:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
-            if self._checkpoints_kept < ALL:  # where all are kept, none has to be spared, and there may be many
+            if not config.evaluation.after_training:  # where all are kept, none has to be spared, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
         has_even = any(self._even.values())  # one of step 0 spares nobody any work
         first_s = min(EVEN_EVERY_S, config.checkpoints.snapshot_every_seconds)
@@ -96,6 +103,18 @@ class Saver:
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""
+
+    @property
+    def seconds_to_checkpoint(self) -> float:
+        """The seconds until the next whole epochs are trained, at the present speed; infinite where nothing waits for them.
+
+        Whoever looks then saves all modes of a comparison at nearly the same number of examples.
+        """
+        every, speed = self._config.checkpoints.every_epochs, self._progress.epochs_per_second()
+        is_due = self._whole_epochs() > self._epochs  # it waits for the pause after the last save
+        if every is None or is_due or not speed:
+            return math.inf
+        return ((self._epochs + 1) * every - self._progress.epochs) / speed
 
     @property
     def rests(self) -> bool:
@@ -114,15 +133,10 @@ class Saver:
             self._even_at = self._clock()
         if self.rests:
             self._save_at_rest()
-        if self._clock() < self._next:
-            return
-        for directory, is_due, keep in (
-            (self._run_dir.checkpoints, self._checkpoint_is_due(), self._checkpoints_kept),
-            (self._run_dir.snapshots, self._snapshot_is_due(), SNAPSHOTS_KEPT),
-        ):
-            if is_due:
-                self._try_to_save(directory, keep)
-                return
+        if self._checkpoint_is_due():
+            self._try_to_save(self._run_dir.checkpoints, self._checkpoints_kept())
+        elif self._snapshot_is_due():
+            self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
 
     def _save_at_rest(self) -> None:
         at_rest = not self._progress.outstanding
@@ -149,23 +163,44 @@ class Saver:
         settings = self._config.checkpoints
         if settings.every_epochs is not None:
             refused = self._clock() - self._refused_at < AGAIN_AFTER_S
-            return self._whole_epochs() > self._epochs and not refused
-        return self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
+            return self._whole_epochs() > self._epochs and not refused and self._has_paused(EPOCH_PAUSE_FACTOR)
+        return (
+            self._has_paused(PAUSE_FACTOR)
+            and self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
+        )
 
     def _snapshot_is_due(self) -> bool:
         """Return whether it is time, and there is any work to spare."""
         every_s = self._config.checkpoints.snapshot_every_seconds
-        return self._progress.applied > 0 and self._clock() - self._saved[self._run_dir.snapshots] >= every_s
+        is_time = self._clock() - self._saved[self._run_dir.snapshots] >= every_s
+        return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
+
+    def _has_paused(self, factor: float) -> bool:
+        """Return whether the last save is over for `factor` times as long as it took, or for a minute."""
+        return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
     def _whole_epochs(self) -> int:
         """Return how many whole multiples of `every_epochs` were trained."""
         every = self._config.checkpoints.every_epochs
         return 0 if every is None else math.floor(self._progress.epochs / every)
 
-    @property
     def _checkpoints_kept(self) -> int:
-        """The number of checkpoints kept: all, where they are to be scored after training."""
-        return ALL if self._config.evaluation.after_training else self._config.checkpoints.keep
+        """The number of checkpoints kept: all, where they are to be scored after training.
+
+        Those of whole epochs are kept until they are scored. The evaluator scores them in the order of their steps.
+        """
+        settings = self._config.checkpoints
+        if self._config.evaluation.after_training:
+            return ALL
+        if settings.every_epochs is None or not self._config.cluster.evaluator:
+            return settings.keep
+        scored = last_row(self._run_dir.evaluation, EvaluationRow)
+        waiting = [
+            state for state in checkpoints.states(self._run_dir.checkpoints) if not scored or state.step > scored.step
+        ]
+        largest = max((state.path.stat().st_size for state in waiting), default=0)
+        room = MOST_WAITING_BYTES // largest if largest else 0
+        return max(settings.keep, min(len(waiting) + 1, room))  # and the one that is to be written
 
     @property
     def _checkpoint_every_s(self) -> float:
@@ -175,12 +210,17 @@ class Saver:
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
         return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))
 
+    def save_first(self) -> None:
+        """Save the initial weights where all checkpoints are scored after training: curves of all modes begin with them."""
+        if self._config.evaluation.after_training and not self._progress.applied:
+            self._try_to_save(self._run_dir.checkpoints, ALL)
+
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses.
 
         A leader that was frozen before the removal may wake up late: the snapshots of a newer leader stay.
         """
-        even = self._save(self._run_dir.checkpoints, self._checkpoints_kept)
+        even = self._save(self._run_dir.checkpoints, self._checkpoints_kept())
         if even or self._config.slices == 1:  # else an even snapshot may be all that fewer servers could go on from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
@@ -227,7 +267,7 @@ class Saver:
         if directory == self._run_dir.checkpoints:  # not before: a disk that refuses must not cost the one that is due
             self._epochs = self._whole_epochs()
         self.last_seconds = self._clock() - began
-        self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)
+        self._ended = self._clock()
         return even
 
     @contextlib.contextmanager

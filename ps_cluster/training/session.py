@@ -242,6 +242,8 @@ class Session:
 
     def start(self) -> None:
         """Start the clock, just before the first step is scheduled."""
+        if self.leads:
+            self._saver.save_first()
         self.progress.clock.start()
         self._reporter.start()
         self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
@@ -259,6 +261,11 @@ class Session:
         if self.progress.has_no_loss(least_steps):  # whose weights may be NaN as well: the loss was so first
             return "nan_loss"
         return "diverged" if self._saver.diverged else None
+
+    @property
+    def seconds_to_checkpoint(self) -> float:
+        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite where none is known."""
+        return self._saver.seconds_to_checkpoint
 
     @property
     def rests(self) -> bool:

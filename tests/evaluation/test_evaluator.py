@@ -132,13 +132,17 @@ def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir
     held_out = np.bincount(dataset.target("train")[-6:], minlength=10) / 6
     pairs = ((a, b) for a in range(10) for b in range(10))  # the test images would choose the other of the two
     pair = next((a, b) for a, b in pairs if held_out[a] > held_out[b] and share(dataset, a) < share(dataset, b))
-    rows = []
+    rows, lines = [], []
     for step, label in enumerate(pair, start=1):
         save(run_dir, step, always(label, network))
-        rows += evaluate(run_dir.root, once=True, notify=print)
+        rows += evaluate(run_dir.root, once=True, notify=lines.append)
     assert [row.validation_accuracy for row in rows] == [held_out[label] for label in pair]
     assert [row.test_accuracy for row in rows] == [share(dataset, label) for label in pair]
+    for row in rows:  # a constant network: its loss follows from its share of right answers
+        assert row.validation_loss == pytest.approx(np.log(9 + np.e) - row.validation_accuracy, rel=1e-5)
     assert [row.best for row in rows] == [True, False]
+    said = f"step 1: validation accuracy {held_out[pair[0]]:.2%}, loss {rows[0].validation_loss:.4f} (6 GENERATED images held"
+    assert lines[0].startswith(said) and " out), best so far · test accuracy " in lines[0]
     assert json.loads((run_dir.best / "best.json").read_text())["step"] == 1
 
 
@@ -226,6 +230,23 @@ def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_
     checkpoints.mark_ended(run_dir.checkpoints, last_step=30, outcome="completed")
     rows = evaluate(run_dir.root, notify=print)
     assert [(row.step, row.best) for row in rows] == [(10, True), (20, True), (30, False)]
+
+
+def test_every_checkpoint_of_whole_epochs_is_scored_in_order_while_training_goes_on(run_dir, network):
+    config = load_config(run_dir.config).with_values({"checkpoints.every_epochs": 1.0})
+    write_whole(run_dir.config, config.to_yaml())
+    save(run_dir, 10, always(4, network))
+    lines = []
+
+    def notify(line):
+        lines.append(line)
+        if "step 10:" in line:
+            for step in (20, 30, 40):
+                save(run_dir, step, always(1, network))
+            checkpoints.mark_ended(run_dir.checkpoints, last_step=40, outcome="completed")
+
+    assert [row.step for row in evaluate(run_dir.root, notify=notify)] == [10, 20, 30, 40]
+    assert not any("not scored" in line for line in lines)
 
 
 def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run_dir, network):

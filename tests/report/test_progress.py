@@ -131,6 +131,27 @@ def test_every_score_and_notice_is_a_line():
     ]
 
 
+def held_out_score(step, test_accuracy, validation_accuracy, best):
+    losses = {"test_loss": 0.9, "validation_loss": 1.1}
+    accuracies = {"test_accuracy": test_accuracy, "validation_accuracy": validation_accuracy}
+    return EvaluationRow(step=step, **accuracies, **losses, best=best)
+
+
+def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_chooses_the_best():
+    view, _, output = plain()
+    rows = [held_out_score(10, 0.5, 0.6, True), held_out_score(20, 0.7, 0.55, False)]
+    run = state(row=row(500))
+    for one in rows:
+        view.evaluation(one)
+        run.score(one)
+    assert output.getvalue().splitlines()[-2:] == [
+        "[ 0:00] step 10: validation accuracy 60.00%, loss 1.100, best so far · test accuracy 50.00%, loss 0.900",
+        "[ 0:00] step 20: validation accuracy 55.00%, loss 1.100 · test accuracy 70.00%, loss 0.900",
+    ]
+    shown = "validation accuracy 55.00% at step 20 · best accuracy 60.00% at step 10 · test accuracy 70.00%"
+    assert shown in drawn(run, 120)
+
+
 def test_synthetic_data_cannot_be_missed_and_real_ones_are_not_called_so():
     assert "!!!!" in plain(SYNTHETIC)[2].getvalue() and "SYNTHETIC" in plain(SYNTHETIC)[2].getvalue()
     assert "SYNTHETIC" not in plain()[2].getvalue()

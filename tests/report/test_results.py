@@ -225,6 +225,27 @@ def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_pa
     assert (models["last"]["test_accuracy"], models["best"]["test_accuracy"]) == (0.6, 0.7)
 
 
+def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(tmp_path, unrendered):
+    run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
+    summary = json.loads(run_dir.summary.read_text())
+    chosen = {"best_step": 1, "best_test_accuracy": 0.55, "best_validation_accuracy": 0.7}
+    summary["evaluation"] |= {**chosen, "best_chosen_on": "validation", "validation_accuracy": 0.65}
+    summary["evaluation"]["history"][-1] |= {"validation_accuracy": 0.65, "validation_loss": 1.5}
+    run_dir.summary.write_text(json.dumps(summary))
+    page, numbers, _ = drawn(run_dir)
+    assert "that of step 2: validation accuracy 65.00%, test accuracy 60.00%." in page
+    assert "that of step 1: validation accuracy 70.00%, test accuracy 55.00%; it was chosen on held-out" in page
+    for label, value in (
+        ("last validation accuracy", "65.00"), ("best validation accuracy", "70.00"), ("test of the best, accuracy", "55.00")
+    ):  # fmt: skip
+        assert f"<dt>{label}</dt><dd>{value}" in page
+    assert (numbers["models"]["best"]["validation_accuracy"], numbers["models"]["last"]["validation_accuracy"]) == (
+        0.7,
+        0.65,
+    )
+    assert numbers["curves"]["test"][-1]["validation_loss"] == 1.5
+
+
 def test_damaged_predictions_are_left_out_with_a_notice(of_images, unrendered):
     of_images.predictions.write_bytes(b"PK")
     page, numbers, (notice,) = drawn(of_images)

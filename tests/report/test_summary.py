@@ -21,7 +21,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
-from tests.helpers.data import only_named
+from tests.helpers.data import only_named, pack_images, random_images
 
 RESULT = {
     "outcome": "completed",
@@ -84,7 +84,10 @@ def run_dir(tmp_path):
     return run_dir
 
 
-ONE_SCORE = {"validation_accuracy": None, "augmented_test_accuracy": None, "test_error": None, "validation_error": None}
+ONE_SCORE = {
+    "validation_accuracy": None, "augmented_test_accuracy": None, "test_error": None, "validation_error": None,
+    "validation_loss": None,
+}  # fmt: skip
 ONE_ROW = ONE_SCORE | {"compiled": {}}
 
 
@@ -169,6 +172,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     assert summary["evaluation"] == {
         "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE,
         "step": 391, "best_test_accuracy": 0.71, "best_test_error": None, "best_step": 391, "best_chosen_on": "test",
+        "best_validation_accuracy": None, "best_validation_error": None, "epochs_not_scored": [],
         "history": [
             {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_ROW, "train_seconds": 8.0, "examples": 24960},
             {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_ROW, "train_seconds": 8.0, "examples": 50048},
@@ -313,13 +317,44 @@ def test_best_score_and_last_score_are_told_apart(run_dir):
 def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir):
     score(run_dir, 200, 0.74, validation_accuracy=0.70)
     score(run_dir, 300, 0.72, validation_accuracy=0.73)
-    score(run_dir, 391, 0.71, validation_accuracy=0.69)
+    score(run_dir, 391, 0.71, validation_accuracy=0.69, validation_loss=1.2)
     summary = write(run_dir)
     found = summary["evaluation"]
     assert (found["best_step"], found["best_test_accuracy"], found["best_chosen_on"]) == (300, 0.72, "validation")
-    assert found["validation_accuracy"] == 0.69
+    assert (found["validation_accuracy"], found["validation_loss"]) == (0.69, 1.2)
+    assert found["best_validation_accuracy"] == 0.73
     text = " ".join(closing_table(summary, run_dir).split())
-    assert "best 72.00% at step 300, chosen on images held out" in text
+    assert "validation accuracy 69.00% at step 391 · best 73.00% at step 300" in text
+    assert "test accuracy 71.00% at step 391 · 72.00% at step 300, the best on images held out" in text
+
+
+def pack(run_dir, tmp_path, examples=1000):
+    images, labels = random_images(examples, seed=1)
+    dataset = pack_images(
+        tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images[:20], labels[:20])
+    )
+    write_pointer(run_dir.dataset, dataset)
+
+
+@pytest.mark.parametrize(
+    ("scored_at", "lacking", "says"),
+    [
+        ((0, 1000, 2100, 3050), [], None),
+        ((1000, 3900, 4000, 5100), [2], "not scored epoch 2: the next epoch was over before"),
+        ((1000, 10_000), [2, 3, 4, 5, 6, 7, 8, 9], "not scored epochs 2, 3, 4, 5, 6, 7 and 2 more: the next"),
+    ],
+)
+def test_epochs_whose_score_was_asked_for_and_is_not_there_are_named(run_dir, tmp_path, scored_at, lacking, says):
+    pack(run_dir, tmp_path)
+    for step, examples in enumerate(scored_at):
+        score(run_dir, step, 0.5, examples=examples)
+    assert write(run_dir)["evaluation"]["epochs_not_scored"] == []
+    config = load_config(run_dir.config).with_values({"checkpoints.every_epochs": 1.0})
+    write_whole(run_dir.config, config.to_yaml())
+    summary = write(run_dir)
+    assert summary["evaluation"]["epochs_not_scored"] == lacking
+    text = " ".join(closing_table(summary, run_dir, width=200).split())
+    assert says in text if says else " epoch " not in text
 
 
 def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will_be(run_dir):

@@ -1,4 +1,5 @@
 import contextlib
+import math
 import threading
 import time
 from pathlib import Path
@@ -8,10 +9,12 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS, StepSet
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.training import saver as module
@@ -160,6 +163,67 @@ def test_all_checkpoints_are_kept_where_they_are_scored_after_the_training(tmp_p
     saving = make_saving(tmp_path, settings, **{"evaluation.after_training": True})
     saving(6)
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 6
+
+
+EVERY_EPOCH = {"every_seconds": 1.0, "every_epochs": 1.0, "snapshot_every_seconds": 1e6, "keep": 2}
+
+
+def of_whole_epochs(tmp_path, settings=EVERY_EPOCH, **more):
+    """Return (epochs, seconds=1) → the steps of the checkpoints when so many epochs are trained."""
+    saving = make_saving(tmp_path, settings, **more)
+    progress = saving.saver._progress = Trained(saving.saver._progress, epochs=0.0, applied=1)
+
+    def trained(epochs, seconds=1):
+        progress.epochs = float(epochs)
+        saving(seconds)
+        return checkpoints.steps(saving.run_dir.checkpoints)
+
+    trained.saving = saving
+    return trained
+
+
+def scored(run_dir, step):
+    append_row(run_dir.evaluation, EvaluationRow(step=step, test_accuracy=0.5, test_loss=1.0))
+
+
+def test_checkpoints_of_whole_epochs_are_kept_until_they_are_scored(tmp_path):
+    trained = of_whole_epochs(tmp_path)
+    run_dir = trained.saving.run_dir
+    assert [trained(epochs) for epochs in (1, 2, 3, 4)][-1] == [1, 2, 3, 4]
+    scored(run_dir, 2)
+    assert trained(5) == [3, 4, 5]
+    scored(run_dir, 5)
+    assert trained(6) == [5, 6], "as many as checkpoints.keep"
+
+
+def test_checkpoints_of_whole_epochs_wait_for_no_evaluator_where_there_is_none_and_only_as_far_as_there_is_room(
+    tmp_path, monkeypatch
+):
+    trained = of_whole_epochs(tmp_path / "alone", **{"cluster.evaluator": False})
+    assert [trained(epochs) for epochs in (1, 2, 3)][-1] == [2, 3]
+    trained = of_whole_epochs(tmp_path / "small")
+    trained(1)
+    (state,) = checkpoints.states(trained.saving.run_dir.checkpoints)
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 3 * state.path.stat().st_size + 1)
+    assert [trained(epochs) for epochs in (2, 3, 4, 5)][-1] == [3, 4, 5]
+
+
+def test_a_checkpoint_of_whole_epochs_does_not_wait_for_the_pause_after_a_snapshot(tmp_path):
+    trained = of_whole_epochs(tmp_path, EVERY_EPOCH | {"snapshot_every_seconds": 2.0})
+    trained.saving.books.takes = 2.0  # so snapshots pause for 40 s
+    assert trained(0, seconds=3) == [] and len(checkpoints.steps(trained.saving.run_dir.snapshots)) == 1
+    assert len(trained(1, seconds=2)) == 1
+
+
+def test_where_all_checkpoints_are_scored_after_the_training_the_first_is_that_of_the_initial_weights(tmp_path):
+    for is_after, expected in ((True, 1), (False, 0)):
+        trained = of_whole_epochs(tmp_path / str(is_after), **{"evaluation.after_training": is_after})
+        trained.saving.saver._progress.applied = 0
+        trained.saving.saver.save_first()
+        assert len(checkpoints.steps(trained.saving.run_dir.checkpoints)) == expected
+        trained.saving.saver._progress.applied = 1  # a run that is resumed
+        trained.saving.saver.save_first()
+        assert len(checkpoints.steps(trained.saving.run_dir.checkpoints)) == expected
 
 
 def test_saving_that_takes_long_is_done_less_often(saving):
@@ -390,3 +454,16 @@ def test_a_last_checkpoint_that_no_other_number_of_slices_can_go_on_from_leaves_
     saving_of_two.books.even = even
     saving_of_two.saver.save_last()
     assert (newest_even(saving_of_two.run_dir.snapshots) is None) == even
+
+
+def test_the_next_look_is_when_the_next_whole_epochs_are_over(tmp_path):
+    trained = of_whole_epochs(tmp_path, EVERY_EPOCH | {"every_epochs": 0.5})
+    saver = trained.saving.saver
+    saver._progress.epochs_per_second = lambda: 0.25
+    saver._progress.epochs = 0.3
+    assert saver.seconds_to_checkpoint == pytest.approx(0.8)
+    trained(0.5)
+    assert saver.seconds_to_checkpoint == pytest.approx(2.0)
+    saver._progress.epochs_per_second = lambda: 0.0
+    assert saver.seconds_to_checkpoint == math.inf
+    assert make_saving(tmp_path / "by_time", {}).saver.seconds_to_checkpoint == math.inf
