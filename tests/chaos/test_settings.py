@@ -66,6 +66,19 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_the_rate_is_the_one_that_such_a_training_begins_with(mode):
+    """Without a warm-up, at the highest rate of the recipe, an undisturbed run had 10 % (tutorial_cnn, 3 workers)."""
+    recipe = build_config(None, {"mode.name": mode, "model.name": "tutorial_cnn", "cluster.workers": 3})
+    (rate,) = (
+        float(option.partition("=")[2])
+        for option in ChaosSettings(mode=mode).run_options({})
+        if option.startswith("optimizer.learning_rate=")
+    )
+    assert rate == pytest.approx(recipe.schedule.start_factor * recipe.optimizer.learning_rate)
+    assert rate < recipe.optimizer.learning_rate
+
+
 def test_a_mode_without_parameter_servers_is_given_none():
     assert "--ps" not in ChaosSettings(mode="sync").run_options({})
 

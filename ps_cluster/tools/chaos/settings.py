@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ps_cluster.config import build_config
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.modes import MODES, WORKER, OnDeaths, Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
@@ -56,7 +56,13 @@ class ChaosSettings:
         return ("--workers", str(self.workers), *servers, *self.task_options(values))
 
     def task_options(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`."""
+        """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`.
+
+        The learning rate is constant until the last fault, as nobody knows when that will be. So it is the rate that a
+        training of this kind begins with: without a warm-up its highest rate makes some runs learn nothing at all.
+        """
+        config = self._config()
+        values = {"optimizer.learning_rate": config.optimizer.learning_rate * config.schedule.start_factor, **values}
         return (
             *("--dataset", "synthetic", "--model", self.model, "--seed", str(self.seed), "--mode", self.mode),
             *(option for key, value in values.items() for option in ("--set", f"{key}={value}")),
@@ -73,10 +79,13 @@ class ChaosSettings:
             raise UserError(f"--hosts: got {self.hosts}: {reason}")
         if self.parameter_servers > 1 and not self._on_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
+        self._config()
+
+    def _config(self) -> RunConfig:
         cluster = {"cluster.workers": self.workers}
         if self._on_parameter_servers:
             cluster["cluster.parameter_servers"] = self.parameter_servers
-        build_config(None, {"mode.name": self.mode, "model.name": self.model} | cluster)
+        return build_config(None, {"mode.name": self.mode, "model.name": self.model} | cluster)
 
     @property
     def _on_parameter_servers(self) -> bool:
@@ -111,12 +120,12 @@ class ChaosSettings:
 
 
 def constant_rate(steps: int) -> dict[str, Any]:
-    """Return settings with the peak learning rate at every step."""
+    """Return settings with the same learning rate at every step."""
     return {"training.steps": steps, "schedule.kind": "constant", "schedule.warmup_fraction": 0.0}
 
 
 def with_cool_down(steps: int, least: int) -> dict[str, Any]:
-    """Return settings with `steps` steps at the peak learning rate, then at least `least` in which it falls."""
+    """Return settings with `steps` steps at the same learning rate, then at least `least` in which it falls."""
     total = steps + max(least, int(COOL_DOWN_FRACTION * steps))
     return {
         "training.steps": total,
