@@ -25,6 +25,7 @@ from ps_cluster.training.membership import TaskAdmission, connect, device_of, te
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
+LEAST_POLL_S = 0.02  # where a checkpoint of whole epochs is due sooner
 DRAIN_TIMEOUT_S = 60.0
 # Seconds of work handed out ahead of what was seen applied, so that no worker waits for the chief's next look.
 AHEAD_S = 1.0
@@ -135,7 +136,7 @@ class Chief:
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):
                 self._dispatch()
-                drain.wait(POLL_S)
+                drain.wait(min(POLL_S, max(LEAST_POLL_S, self._session.seconds_to_checkpoint)))
                 if self._look("training"):
                     return  # updates may be missing; the proof then names the first
             self._work.ends = True

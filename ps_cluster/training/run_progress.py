@@ -243,6 +243,9 @@ class RunProgress:
     def updates_per_second(self) -> float:
         return self._rate(1)
 
+    def epochs_per_second(self) -> float:
+        return self._rate(2) / self._train_examples
+
     def _rate(self, field: int) -> float:
         if not self._points:
             return 0.0

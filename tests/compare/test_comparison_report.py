@@ -24,7 +24,7 @@ from ps_cluster.tools.compare.comparison_plan import read_comparison
 from ps_cluster.tools.compare.comparison_report import chosen_target, make_plots, print_report, write_report
 from ps_cluster.tools.compare.groups import check, make_groups, make_views, warn_of_rates
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables
+from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables, verdict
 from tests.compare.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.data import only_named
 
@@ -82,9 +82,13 @@ def differences(roots, target=0.5) -> list[dict[str, str]]:
     return list(table.rows)
 
 
-def noted(roots, target=None) -> list[str]:
+def noted(roots, target=0.5) -> list[str]:
+    return list(notes(groups_and_views(roots)[0], target))
+
+
+def judged(roots, target=0.5) -> list[str]:
     groups, views = groups_and_views(roots)
-    return list(notes(groups, difference_rows(groups, views, target), target))
+    return list(verdict(groups, difference_rows(groups, views, target), target))
 
 
 def test_every_file_is_there_and_holds_the_same_numbers(written):
@@ -199,14 +203,45 @@ def test_an_interval_that_holds_zero_is_marked_and_no_difference_is_shown(tmp_pa
     (row,) = differences(roots)
     assert row["difference"].startswith("~ ") and row["difference"].endswith("(-2.48 to +2.48)")
     assert row["speed_ratio"] == "~ 1.00 (1.00 to 1.00)"
-    assert noted(roots) == ["No difference shown in the final test accuracy against sync: sync-ps."]
+    assert judged(roots) == [
+        "sync-ps against sync (same batch: 128 images per worker, 384 per update; 3 seeds): no difference shown in images/s "
+        "(1.00 times; 1.00 times to 1.00 times); the time to 50 % is not compared, as it was not measured in every run; no "
+        "difference shown in the final test accuracy (+0.00 points; -2.48 points to +2.48 points)."
+    ]
+
+
+def test_the_verdict_says_in_words_what_was_measured_of_speed_time_and_metric(tmp_path):
+    (line,) = (line for line in judged(write_runs(tmp_path, stragglers=("none",))) if line.startswith("async "))
+    assert line.startswith(
+        "async against sync (same batch per worker: 128 images; 3 seeds): more images/s (2.00 times; 2.00 "
+    )
+    assert "; 50 % is reached sooner (0.51 times the time; " in line
+    assert line.endswith("; a lower final test accuracy (-2.00 points; -2.00 points to -2.00 points).")
+
+
+def test_the_verdict_stands_before_all_numbers_on_the_page_and_on_the_terminal(written):
+    first, *_ = written.headline
+    page, terminal = written.page.read_text(), io.StringIO()
+    print_report(written, Console(file=terminal, width=500))
+    assert " against sync " in first
+    assert page.index(html.escape(first)) < min(page.index(mark) for mark in ("<h2", "<table", "<img"))
+    assert terminal.getvalue().strip().startswith(f"- {first}")
 
 
 def test_one_seed_has_no_interval_and_is_said_to_prove_nothing(tmp_path):
-    roots = write_runs(tmp_path, seeds=(0,))
+    roots = write_runs(tmp_path, seeds=(0,), stragglers=("none",))
     assert all("(" not in row["difference"] + row["speed_ratio"] for row in differences(roots))
-    (line,) = noted(roots)
-    assert line.startswith("This proves nothing: one seed.") and "--seeds 3" in line
+    proof, *others = judged(roots)
+    (of_async,) = (line for line in others if line.startswith("async "))
+    assert proof.startswith("This proves nothing: one seed.") and "--seeds 3" in proof
+    assert "1 seed): more images/s in this run (2.00 times); 50 % is reached sooner in this run (" in of_async
+
+
+def test_of_many_pairs_the_verdict_names_some_and_says_how_many_there_are(tmp_path):
+    settings = [{"mode.name": "sync"}, *({"optimizer.learning_rate": 0.001 * number} for number in range(1, 12))]
+    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    lines = judged(roots)
+    assert len(lines) == 10 and lines[-1] == "3 more pairs are in the table of differences."
 
 
 def test_what_a_straggler_costs_is_told_against_the_same_arm_without_one(tmp_path):
@@ -281,7 +316,7 @@ def test_an_arm_that_did_not_learn_is_named(tmp_path):
 def test_groups_without_anything_in_common_are_said_to_be_so(tmp_path):
     settings = [{"training.seed": 0}, {"training.seed": 1}, {"mode.name": "sync", "training.batch_size_per_worker": 64}]
     roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
-    assert noted(roots)[0].startswith("Nothing is held against each other")
+    assert judged(roots)[0].startswith("Nothing is held against each other")
 
 
 def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
@@ -338,16 +373,54 @@ def test_16_arms_have_looks_of_their_own_and_a_legend_outside_of_the_curves(tmp_
 def test_a_target_below_the_first_score_is_not_compared(tmp_path):
     roots = write_runs(tmp_path, stragglers=("none",))
     assert {row["time_ratio"] for row in differences(roots, target=0.2)} == {"–"}
-    assert noted(roots, target=0.2)[-1].startswith("The first score of 9 of 9 runs was at the target already")
+    assert noted(roots, target=0.2)[-1].startswith(
+        "9 of 9 runs had no score shortly before the one that was at the target"
+    )
+    assert all("the time to 20 % is not compared" in line for line in judged(roots, target=0.2))
+
+
+def test_no_time_is_read_off_a_line_over_most_of_the_training(tmp_path):
+    """The first checkpoint of such runs was that of update 115 of 130."""
+    scores = ((0.1, 0.0, 0), (0.45, 9.0, 9000), (0.5, 10.0, 10_000))
+    roots = [write_run(tmp_path / mode, Fake({"mode.name": mode}, scores)) for mode in ("sync", "async")]
+    assert {row["time_ratio"] for row in differences(roots, target=0.35)} == {"–"}
+    assert {row["time_ratio"] for row in differences(roots, target=0.48)} == {"1.00"}
+    groups, _ = groups_and_views(roots)
+    assert [cells(row)["seconds"] for row in group_rows(groups, 0.35)] == ["≤ 9.0", "≤ 9.0"]
 
 
 @pytest.mark.parametrize(
-    ("best", "target"), [((0.71, 0.66), 0.65), ((0.65, 0.9), 0.65), ((0.034,), 0.03), ((0.0,), None)]
+    ("first", "best", "target"),
+    [
+        ((0.1, 0.1), (0.71, 0.66), 0.65),
+        ((0.1, 0.1), (0.65, 0.9), 0.65),
+        ((0.02,), (0.034,), 0.03),
+        ((0.0,), (0.0,), None),
+        ((0.36, 0.1), (0.39, 0.41), 0.39),  # 35 % was there at the first score of one of them
+        ((0.38, 0.1), (0.384, 0.41), None),
+    ],
 )
-def test_default_target_is_the_highest_round_accuracy_that_all_reached(tmp_path, best, target):
-    runs = [Fake({}, scores=((value, 1.0, 10),), guess=0.01) for value in best]
+def test_default_target_is_the_highest_round_accuracy_that_all_crossed_between_two_scores(
+    tmp_path, first, best, target
+):
+    runs = [Fake({}, scores=((low, 1.0, 10), (high, 2.0, 20)), guess=0.01) for low, high in zip(first, best)]
     roots = [write_run(tmp_path / str(index), fake) for index, fake in enumerate(runs)]
     assert chosen_target([read_record(root) for root in roots], None) == target
+    if target is None:
+        assert noted(roots, None)[-1].startswith("No time to a target is compared")
+
+
+def test_the_report_says_whether_all_runs_were_scored_at_the_same_numbers_of_images(tmp_path, no_plots):
+    scores = ((0.1, 0.0, 0), (0.4, 10.0, 5000), (0.6, 20.0, 10_000))
+    late = (scores[0], (0.4, 10.0, 5200), scores[2])
+    for name, others, says in (
+        ("alike", late, "3, at the same numbers of images (within 2.0% of the training)"),
+        ("fewer", scores[1:], "2 to 3, not at the same numbers of images"),
+    ):
+        runs = [Fake({"mode.name": mode}, one) for mode, one in (("sync", scores), ("async", others))]
+        roots = [write_run(tmp_path / name / str(index), run) for index, run in enumerate(runs)]
+        page = write_report(roots, tmp_path / name / "report").page.read_text()
+        assert f"<dt>scores of each run</dt><dd>{says}</dd>" in page
 
 
 def unequal(tmp_path, **changes) -> list[Path]:

@@ -84,7 +84,7 @@ def test_a_difference_of_errors_has_no_percent(tmp_path):
 def test_the_target_is_reached_on_the_way_down(tmp_path):
     record = read_record(write_errors(tmp_path, {"async": (2.0,)})[0])
     assert record.reached(21.0).seconds == pytest.approx(15.0) and record.reached(1.9) is None
-    assert record.reached(40.0).at_first_score
+    assert record.reached(40.0).is_limit
     assert (record.final, record.best) == (2.0, 2.0)
 
 

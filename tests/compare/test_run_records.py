@@ -25,16 +25,16 @@ def read(tmp_path, settings=None, name="run", **values):
 
 def test_target_lies_on_a_straight_line_between_two_scores(tmp_path):
     record = read(tmp_path, scores=((0.40, 10.0, 5000), (0.60, 20.0, 10_000), (0.50, 30.0, 15_000)), train_seconds=30.0)
-    assert record.reached(0.45) == Reached(pytest.approx(12.5), pytest.approx(6250.0), at_first_score=False)
-    assert record.reached(0.60) == Reached(20.0, 10_000.0, at_first_score=False)
-    assert record.reached(0.40) == Reached(10.0, 5000.0, at_first_score=True)
+    assert record.reached(0.45) == Reached(pytest.approx(12.5), pytest.approx(6250.0), is_limit=False)
+    assert record.reached(0.60) == Reached(20.0, 10_000.0, is_limit=False)
+    assert record.reached(0.40) == Reached(10.0, 5000.0, is_limit=True)
     assert record.reached(0.61) is None
     assert (record.final, record.best) == (0.50, 0.60)
 
 
 def test_a_target_takes_no_longer_than_the_training(tmp_path):
     record = read(tmp_path, scores=((0.40, 10.0, 5000), (0.60, 20.2, 10_000)), train_seconds=20.0)
-    assert record.reached(0.60) == Reached(20.0, 10_000.0, at_first_score=False)
+    assert record.reached(0.60) == Reached(20.0, 10_000.0, is_limit=False)
 
 
 def test_a_run_whose_last_loss_is_not_finite_has_no_accuracy(tmp_path):

@@ -35,7 +35,9 @@ from ps_cluster.tools.compare.groups import (
 )
 from ps_cluster.tools.compare.records import Record, ScoreInTime, read_record
 
-SCHEMA = 3  # in 1, the target was called target_accuracy; in 2, differences were sentences, called findings
+# In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was
+# called target_at_first_score.
+SCHEMA = 4
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def write_report(
 
     Args:
       target: for time and examples to target, a share of 1 for accuracies; None takes the hardest round one that all
-        runs reached.
+        runs crossed between two scores.
       baseline: label of the arm that others are compared with; None takes "sync" if there is one, else the arm of the
         first run given.
       force: compare runs that differ in what must be equal, and say so on top.
@@ -79,7 +81,7 @@ def write_report(
     views = make_views(groups, baseline)
     run_rows, group_rows = table.run_rows(groups, target), table.group_rows(groups, target)
     differences = table.difference_rows(groups, views, target)
-    headline = list(table.notes(groups, differences, target))
+    headline = [*table.verdict(groups, differences, target), *table.notes(groups, target)]
     tables = table.tables(group_rows, differences, target)
     plots = make_plots(groups, views)
     page = rendered(
@@ -116,19 +118,21 @@ def write_report(
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print warnings, tables, notes, and the path of the page."""
+    """Print warnings, what was found in words, tables, and the path of the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
-    table.print_tables(report.tables, console)
     console.print()
     for line in report.headline:
         console.print(f"- {line}", highlight=False, markup=False)
+    table.print_tables(report.tables, console)
     console.print()
     console.print(f"report  {report.page}", soft_wrap=True, highlight=False, markup=False)
 
 
 def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
-    """Return the target, by default the hardest round one that every run reached; None where guessing reaches it.
+    """Return the target, by default the hardest round one that every run crossed between two scores.
+
+    None where there is no such target, and where guessing reaches it.
 
     Runs that diverged are ignored.
 
@@ -139,8 +143,10 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
     if target is not None:
         metric.check_target(target)
         return target
+    whole = [record for record in records if not record.diverged]
     found = metric.default_target(
-        [record.best for record in records if record.best is not None and not record.diverged]
+        [record.best for record in whole if record.best is not None],
+        [record.track[0][1] for record in whole if record.track],
     )
     guesses = [record.summary.guess for record in records if record.summary.guess is not None]
     if found is not None and guesses:
@@ -160,11 +166,23 @@ def _overview(groups: Sequence[Group], target: float | None) -> dict[str, str]:
         "seeds": ", ".join(str(seed) for seed in sorted({record.seed for record in records})),
         "runs": str(len(records)),
         f"{groups[0].unit} trained on, each run": work,
+        "scores of each run": _scored(records),
         "data set": ", ".join(dict.fromkeys(f"{run.dataset} ({run.dataset_kind})" for run in summaries)),
         "model": ", ".join(dict.fromkeys(str(run.model) for run in summaries)),
         "precision": ", ".join(dict.fromkeys(str(run.precision) for run in summaries)),
         **({} if target is None else {f"target {groups[0].metric.noun}": groups[0].metric.goal(target)}),
     }
+
+
+def _scored(records: Sequence[Record]) -> str:
+    """Return how many scores the runs have and, where all have as many, how far apart those of one number are."""
+    whole = [record for record in records if not record.diverged] or list(records)
+    counts = sorted({len(record.scores) for record in whole})
+    if len(counts) > 1:
+        return f"{counts[0]} to {counts[-1]}, not at the same numbers of {whole[0].summary.unit}"
+    places = zip(*([score.examples for score in record.scores] for record in whole))
+    apart = max(max(place) - min(place) for place in places) / min(record.examples for record in whole)
+    return f"{counts[0]}, at the same numbers of {whole[0].summary.unit} (within {apart:.1%} of the training)"
 
 
 # Draw the metric of each arm over time and over examples.

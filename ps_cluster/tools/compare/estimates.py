@@ -186,20 +186,24 @@ class Metric:
         if not 0 < target <= self.most or math.isinf(target):
             raise UserError(f"target_score: got {target:g}: write {self.how}")
 
-    def default_target(self, best: Sequence[float]) -> float | None:
-        """Return the hardest round target that every run reached; None without one. `best`: the best value of each run.
+    def default_target(self, best: Sequence[float], first: Sequence[float] = ()) -> float | None:
+        """Return the hardest round target that every run crossed between two scores; None without one.
 
         Of an accuracy it is a multiple of 5 %, else of 1 %; of an error a number of two digits.
+
+        Args:
+          best: the best value of each run. first: the value of its first score, which must not be at the target yet.
         """
         if self.larger_is_better:
             lowest = min(best, default=0.0)
-            multiples = ((math.floor(lowest * per_unit + 1e-9), per_unit) for per_unit in (20, 100))
-            return next((multiple / per_unit for multiple, per_unit in multiples if multiple), None)
+            multiples = (math.floor(lowest * per_unit + 1e-9) / per_unit for per_unit in (20, 100))
+            return next((multiple for multiple in multiples if multiple > max(first, default=0.0)), None)
         highest = max(best, default=0.0)
         if not highest:
             return None
         digits = 1 - math.floor(math.log10(highest))
-        return round(math.ceil(round(highest * 10.0**digits, 9)) / 10.0**digits, max(digits, 0))
+        target = round(math.ceil(round(highest * 10.0**digits, 9)) / 10.0**digits, max(digits, 0))
+        return target if target < min(first, default=math.inf) else None
 
     def is_log(self, values: Sequence[float]) -> bool:
         """Return whether the axis of a plot with these values is logarithmic: an error falls by factors."""

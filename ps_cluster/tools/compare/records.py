@@ -17,6 +17,7 @@ from ps_cluster.runs.times import phase_shares
 from ps_cluster.tools.compare.estimates import Metric, metric_of
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")  # of a summary; all of them are known
+FURTHEST = 0.5  # of a training's examples between two scores: on the line between them a target may be read off
 _BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 
 
@@ -37,11 +38,16 @@ class ScoreInTime:
 
 @dataclass(frozen=True)
 class Reached:
-    """Cost of reaching a target; an upper limit where the first score was as good already."""
+    """Cost of reaching a target.
+
+    Attributes:
+      is_limit: only an upper limit was measured. The first score was as good already, or the score before it is further
+        away than `FURTHEST` of the training.
+    """
 
     seconds: float
     examples: float
-    at_first_score: bool
+    is_limit: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class Record:
         return self.examples / self.summary.train_seconds
 
     def reached(self, target: float | None) -> Reached | None:
-        """Return when the metric first reached `target`, on a straight line between two scores.
+        """Return when the metric first reached `target`, on a straight line between two scores that are not far apart.
 
         None if it never did, without a target, and for a run that diverged.
         """
@@ -105,14 +111,14 @@ class Record:
         before: tuple[ScoreInTime, float] | None = None
         for score, value in self.track:
             if self.metric.reaches(value, target):
-                if before is None:
-                    return Reached(score.train_seconds, float(score.examples), at_first_score=True)
+                if before is None or score.examples - before[0].examples > FURTHEST * self.examples:
+                    return Reached(score.train_seconds, float(score.examples), is_limit=True)
                 start, low = before
                 part = (target - low) / (value - low)
                 return Reached(
                     start.train_seconds + part * (score.train_seconds - start.train_seconds),
                     start.examples + part * (score.examples - start.examples),
-                    at_first_score=False,
+                    is_limit=False,
                 )
             before = score, value
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
         "examples_per_second": lambda record: record.examples_per_second,
         "seconds_to_target": reached("seconds"),
         "examples_to_target": reached("examples"),
-        "target_at_first_score": reached("at_first_score"),
+        "target_is_limit": reached("is_limit"),
         "staleness_mean": lambda record: record.summary.staleness.mean,
         "staleness_p95": lambda record: record.summary.staleness.p95,
         "staleness_max": lambda record: record.summary.staleness.max,
@@ -111,7 +110,7 @@ def difference_rows(groups: Sequence[Group], views: Sequence[View], target: floa
     """Return a row for each group and its baseline, and for each group and itself without its straggler.
 
     A group that shares both batches with the baseline has one row. Nothing is said of a group with a run that diverged,
-    and no ratio of times to a target that some run did not reach, or had reached at its first score (an upper limit).
+    and no ratio of times to a target that some run did not reach, or of whose time only an upper limit was measured.
     """
     pairs: dict[object, tuple[Group, Group, str]] = {}
     for view in views:
@@ -135,7 +134,7 @@ def _difference(group: Group, against: Group, equal: str, target: float | None) 
         estimates[f"{metric.column}_difference"] = difference(*(side.sample(reads[metric.column]) for side in both))
         for name, column in _RATIOS.items():
             reached = [record.reached(target) for side in both for record in side.records]
-            if column == "examples_per_second" or all(one and not one.at_first_score for one in reached):
+            if column == "examples_per_second" or all(one and not one.is_limit for one in reached):
                 estimates[name] = ratio(*(side.sample(reads[column]) for side in both))
     first = next(filter(None, estimates.values()), None)
     return {
@@ -161,16 +160,74 @@ def to_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-# One-line notes above the tables, of what a reader must not overlook in them.
+# What was found, in words: first the verdict on each arm, then what a reader must not overlook in the tables.
+
+_MOST_VERDICTS = 8
 
 
-def notes(groups: Sequence[Group], differences: Sequence[Row], target: float | None) -> Iterator[str]:
-    """Yield what the tables don't prove, and what diverged or did not learn."""
-    metric = groups[0].metric
+def verdict(groups: Sequence[Group], differences: Sequence[Row], target: float | None) -> Iterator[str]:
+    """Yield a sentence for each arm and its baseline. It claims nothing but what was measured."""
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
         yield "This proves nothing: one seed. Two runs of one arm would differ too. --seeds 3 shows what differs."
     elif len(groups) > 1 and not differences:
         yield "Nothing is held against each other: no two groups have the same straggler and an equal batch."
+    found = [row for row in differences if row["arm"] != row["against"]]
+    for row in found[:_MOST_VERDICTS]:
+        if parts := list(_verdict_parts(row, target)):
+            yield f"{_pair(row)}: {'; '.join(parts)}."
+    if len(found) > _MOST_VERDICTS:
+        yield f"{len(found) - _MOST_VERDICTS} more pairs are in the table of differences."
+
+
+def _pair(row: Row) -> str:
+    slow = "" if row["straggler"] == NO_STRAGGLER else f", straggler {row['straggler']}"
+    n = row["n"] or 0
+    return f"{row['arm']} against {row['against']} ({row['equal']}{slow}; {n} seed{'s' * (n != 1)})"
+
+
+def _verdict_parts(row: Row, target: float | None) -> Iterator[str]:
+    """Yield what is said of speed, of the time to the target and of the final metric."""
+    metric = METRICS[row["metric"]]
+    times = "{:.2f}".format
+    speed, goal = f"{row['unit']}/s", "" if target is None else metric.goal(target)
+    yield from _judged(
+        row, "speed_ratio", 1, (f"more {speed}", f"fewer {speed}"), speed, lambda one: f"{times(one)} times"
+    )
+    sooner = (f"{goal} is reached later", f"{goal} is reached sooner")
+    yield from _judged(row, "time_ratio", 1, sooner, f"the time to {goal}", lambda one: f"{times(one)} times the time")
+    if target is not None and row["time_ratio"] is None and row["speed_ratio"] is not None:
+        yield f"the time to {goal} is not compared, as it was not measured in every run"
+    final = f"final {metric.name}"
+    unit = " points" if metric.unit == "%" else ""
+    yield from _judged(
+        row, f"{metric.column}_difference", 0, (f"a higher {final}", f"a lower {final}"), f"the {final}",
+        lambda one: f"{metric.signed(one)}{unit}",
+    )  # fmt: skip
+
+
+def _judged(
+    row: Row, name: str, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str]
+) -> Iterator[str]:
+    """Yield the finding on one number, if it was measured.
+
+    Args:
+      nothing: the value that means no difference. ways: the words for a larger and for a smaller value.
+      what: the number in words. text: value → text.
+    """
+    mean, low, high = (row[f"{name}{part}"] for part in ("", "_low", "_high"))
+    if mean is None:
+        return
+    way = ways[0] if mean > nothing else ways[1]
+    if low is None or high is None:
+        yield f"{way} in this run ({text(mean)})" if mean != nothing else f"no difference in {what} in this run"
+    elif low <= nothing <= high:
+        yield f"no difference shown in {what} ({text(mean)}; {text(low)} to {text(high)})"
+    else:
+        yield f"{way} ({text(mean)}; {text(low)} to {text(high)})"
+
+
+def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:
+    """Yield what diverged or did not learn, and what could not be compared."""
     diverged, lost = [], []
     for arm in arms(groups):
         records = [record for group in groups if group.arm == arm for record in group.records]
@@ -181,19 +238,17 @@ def notes(groups: Sequence[Group], differences: Sequence[Row], target: float | N
         yield f"Diverged: {_some(diverged)}."
     if lost:
         yield f"Not better than guessing in some run: {_some(lost)}."
-    name, equal = f"{metric.column}_difference", defaultdict[tuple[str, str], list[bool]](list)
-    for row in differences:
-        if row["arm"] != row["against"] and row[f"{name}_low"] is not None:
-            holds_zero = row[f"{name}_low"] <= 0 <= row[f"{name}_high"]
-            equal[row["against"], row["arm"]].append(holds_zero)
-    for baseline in dict.fromkeys(baseline for baseline, _ in equal):
-        if same := [arm for (against, arm), holds in equal.items() if against == baseline and all(holds)]:
-            yield f"No difference shown in the final {metric.name} against {baseline}: {_some(same)}."
-    reached = [record.reached(target) for group in groups for record in group.records]
-    if at_first := sum(bool(one and one.at_first_score) for one in reached):
+    records = [record for group in groups for record in group.records]
+    reached = [record.reached(target) for record in records]
+    if limits := sum(bool(one and one.is_limit) for one in reached):
         yield (
-            f"The first score of {at_first} of {len(reached)} runs was at the target already: their times to it are upper "
-            "limits (≤), and in no ratio."
+            f"{limits} of {len(reached)} runs had no score shortly before the one that was at the target: their times to it "
+            "are upper limits (≤), and in no ratio."
+        )
+    if target is None and not all(record.diverged for record in records):
+        yield (
+            "No time to a target is compared: no round score that says more than a guess was crossed between two scores in "
+            "all runs. --target-score chooses one."
         )
 
 
@@ -263,7 +318,7 @@ def cells(row: Row) -> dict[str, str]:
     low, high = row[f"{metric.column}_low"], row[f"{metric.column}_high"]
     n_reached = row["seconds_to_target_n"]
     some = f" ({n_reached} of {row['n']})" if 0 < n_reached < row["n"] else ""
-    limit = "≤ " if row["target_at_first_score_mean"] else ""
+    limit = "≤ " if row["target_is_limit_mean"] else ""
     stale = [row[f"staleness_{name}_mean"] for name in ("mean", "p95", "max")]
     counts = (row[f"{name}_mean"] for name in ("updates_applied", "gradients_dropped", "replays_refused"))
     memory = row["peak_memory_bytes_mean"]
