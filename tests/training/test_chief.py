@@ -1,5 +1,6 @@
 """The chief's loop with a store that is not there: what it hands out while a look takes long, and while it rests."""
 
+import math
 import threading
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
-from ps_cluster.training.chief import BackgroundPoller, Chief
+from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of
 
@@ -45,6 +46,7 @@ class Session:
     """`look` is called at each look, and applies by `apply` what was handed out."""
 
     rests, broken = False, None
+    seconds_to_checkpoint = math.inf
     store, compute = STORE, None
 
     def __init__(self, dispatcher, look):
@@ -100,6 +102,26 @@ def test_while_a_look_takes_long_steps_are_handed_out_as_fast_as_they_were_done_
     release.cancel()
     end(thread, drain)
     assert handed[1] >= handed[0] + 20
+
+
+@pytest.mark.parametrize(
+    ("seconds_to_checkpoint", "waits"), [(math.inf, POLL_S), (0.1, 0.1), (0.001, LEAST_POLL_S), (9.0, POLL_S)]
+)
+def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_to_checkpoint, waits):
+    asked = []
+
+    class Drain(threading.Event):
+        for_good = False
+
+        def wait(self, seconds):
+            asked.append(seconds)
+            self.set()
+
+    dispatcher = Dispatcher()
+    session = Session(dispatcher, lambda: session.apply())
+    session.seconds_to_checkpoint = seconds_to_checkpoint
+    Chief(CONFIG, session, dispatcher).run(Drain())
+    assert asked == [waits]
 
 
 @pytest.mark.parametrize("rests", [True, False])

@@ -16,9 +16,9 @@ from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.system import machine
 from ps_cluster.tools.compare.estimates import t_quantile
 
-# Undisturbed asynchronous runs of one seed differ in the order in which their updates arrive, and how much they differ
-# depends on the machine: three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3 workers, the generated data), six others
-# 61.7 to 64.1 %. So the spread is measured each time, by at least this many undisturbed runs, or nothing is claimed.
+# Undisturbed asynchronous runs of one seed differ in the order in which their updates arrive. How much they differ depends on
+# machine, mode and network: at the highest rate of the recipe three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3
+# workers, the generated data). So the spread is measured each time, by at least this many runs, or nothing is claimed.
 LEAST_UNDISTURBED = 3
 
 Json = Mapping[str, Any]
