@@ -307,6 +307,26 @@ def has_rates(config: RunConfig) -> bool:
     return bool(found)
 
 
+def rate_origin(config: RunConfig) -> str:
+    """Return in words where the learning rate of a complete configuration comes from."""
+    rule, model = config.optimizer.rule, config.model.name
+    if "optimizer.learning_rate" in changed(config):
+        return "as given" if model in network_recipes.NETWORKS.own else "as given, or as the network was compiled"
+    mode, workers = config.mode_kind.place(config.cluster.workers)
+    place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
+    found = rates_found(config)
+    if found is not None and found.learning_rate == config.optimizer.learning_rate:
+        return f"found by a sweep for {place}"
+    if found is not None:
+        return f"the one that {model} has for all modes; what was found for {place} belongs to other settings"
+    if has_rates(config):
+        others = _recipe(network_recipes.NETWORKS[model])[1]
+        known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
+        have = f" (there is one for workers x batch of {', '.join(known)})" if known else ""
+        return f"the one that {model} has for all modes, because none was found for {place}{have}"
+    return f"the default of {model}" if model in network_recipes.NETWORKS.own else f"usual for {rule}"
+
+
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Return `('optimizer.learning_rate', 0.1)` for `'optimizer.learning_rate=0.1'`; the value is read as YAML."""
     key, separator, value = text.partition("=")

@@ -45,6 +45,8 @@ STEPS_IN_TIME = 3  # a wait for a step is at least so many times what the slowes
 # In steps, for a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
+# An epoch of fewer updates teaches little, unless the whole training has enough of them.
+FEW_UPDATES, ENOUGH_UPDATES = 10, 200
 LONGEST_SECONDS = 1e9  # far above any useful value
 ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 
@@ -509,6 +511,16 @@ class RunConfig(Section):
         if self.training.steps is not None:
             return self.training.steps
         return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
+
+    def few_updates(self, train_examples: int) -> str | None:
+        """Return what to do about epochs of a few updates, in which little is learned; None where they have enough."""
+        of_an_epoch = self.examples_seen(train_examples) / self.examples_per_update
+        if of_an_epoch >= FEW_UPDATES or self.total_updates(train_examples) >= ENOUGH_UPDATES:
+            return None
+        largest = self.training.batch_size_per_worker * of_an_epoch / FEW_UPDATES
+        if largest < 1:
+            return f"an epoch has {of_an_epoch:.2g} updates: train for more --epochs"
+        return f"an epoch has {of_an_epoch:.2g} updates: try --batch-size {2 ** math.floor(math.log2(largest))}"
 
     def total_steps(self, train_examples: int) -> int:
         """Return the number of step ids of the whole run."""

@@ -209,6 +209,7 @@ class Streamed:
 # Data sets of tables: a column to predict, and columns to predict it from.
 
 _NUMBERS_FOR_EACH_TEXT = 10  # of the different values of a column: with so many, it is one of numbers
+_FEWEST_ROWS = 20  # in which values that are all different tell something of the column
 _MOST_TEXTS = 100  # different texts that are categories, even if hardly one comes twice
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has a list
@@ -258,7 +259,42 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
-    return replace(contents, spec=replace(contents.spec, inputs=inputs), encoding=encoding.content)
+    notes = (*contents.notes, *_told_of_identifiers(tables["train"], roles, settings))
+    return replace(contents, spec=replace(contents.spec, inputs=inputs), encoding=encoding.content, notes=notes)
+
+
+def _told_of_identifiers(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
+    """Yield a line about columns of whole numbers or texts that are inputs and have another value in each row."""
+    from pyarrow import types
+
+    whole = [name for name in roles.numbers if types.is_integer(table.columns[name])]
+    found = all_different(table, [*whole, *(name for name in roles.categories if name not in settings.categorical)])
+    if found:
+        named = one_line(", ".join(f"'{name}'" for name in found), 300)
+        yield (
+            f"{'the columns' if len(found) > 1 else 'the column'} {named}: another value in each row, as identifiers have. "
+            f"Inputs all the same: to leave out what is no input, --set 'data.leave_out="
+            f"[{one_line(', '.join([*settings.leave_out, *found]), 300)}]'"
+        )
+
+
+def all_different(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
+    """Return the columns that have no value twice and none missing, in a table of at least `_FEWEST_ROWS` rows."""
+    import pyarrow
+    from pyarrow import compute
+
+    parts: dict[str, list[Any]] = {name: [] for name in names}
+    rows = 0
+    for batch in table.batches(names) if names else ():
+        rows += batch.num_rows
+        for name in list(parts):
+            parts[name].append(batch.column(name))
+            if batch.column(name).null_count or compute.count_distinct(parts[name][-1]).as_py() < batch.num_rows:
+                del parts[name]
+        if not parts:
+            return []
+    whole = {name: pyarrow.chunked_array(columns) for name, columns in parts.items()} if rows >= _FEWEST_ROWS else {}
+    return [name for name, column in whole.items() if compute.count_distinct(column).as_py() == rows]
 
 
 def _check_not_numbers(table: PiecewiseTable, name: str, texts: Iterable[str], settings: TableSettings) -> None:

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, rate_origin
 from ps_cluster.config.modes import WORKER
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
@@ -114,6 +114,16 @@ def task_line(state: RunState) -> str:
             *_image_sizes(state),
         )
     )
+
+
+def rate_line(state: RunState) -> str:
+    """Return where the learning rate is from: without it two runs with other rates look alike."""
+    return f"learning rate {state.config.optimizer.learning_rate:g}: {rate_origin(state.config)}"
+
+
+def few_updates(state: RunState) -> str | None:
+    """Return what to do about epochs of a few updates; None where they have enough."""
+    return state.config.few_updates(state.dataset.train_examples)
 
 
 def _image_sizes(state: RunState) -> list[str]:
@@ -335,6 +345,9 @@ class PlainView(ProgressView):
         warn_of_generated(state.dataset, self.notice)
         self.notice(headline(state))
         self.notice(task_line(state))
+        self.notice(rate_line(state))
+        if few := few_updates(state):
+            self.notice(few)
         self.notice(f"run directory {state.run_dir.root}")
 
     def notice(self, line: str) -> None:
@@ -374,6 +387,9 @@ class LiveView(ProgressView):
     def _begin(self, state: RunState) -> None:
         if state.dataset.kind == "synthetic":
             self._console.print(*(Text(line, "bold black on yellow") for line in _banner(state.dataset)), sep="\n")
+        self._console.print(Text(rate_line(state)))
+        if few := few_updates(state):
+            self._console.print(Text(few, "yellow"))
         self._live = Live(
             get_renderable=lambda: draw(state, self._console.width, self._seconds()),
             console=self._console,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.data.packed import load_pointed
+from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.files.writing import write_json
@@ -108,6 +108,7 @@ def write_summary(
         guess=guess and guess.value,
         learned=guess and guess.is_beaten_by(evaluation),
         too_few_examples=guess.examples if guess and guess.is_too_uncertain_for(evaluation) else None,
+        few_updates=_few_updates(run_dir, config),
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
@@ -277,14 +278,26 @@ def _epochs_not_scored(run_dir: RunDir, config: RunConfig, history: Sequence[Sco
     every = config.checkpoints.every_epochs
     if every is None:
         return []
-    try:
-        dataset = load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
-    except (UserError, OSError):  # the packed copy is not on this machine any more
+    dataset = _dataset(run_dir, config)
+    if dataset is None:
         return []
     of_a_pass = config.examples_seen(dataset.train_examples)
     scored = {math.floor((row.examples or 0) / of_a_pass / every + 1e-9) for row in history}
     last = min(max(scored), MOST_EPOCHS_LISTED)
     return [number * every for number in range(1, last) if number not in scored]
+
+
+def _few_updates(run_dir: RunDir, config: RunConfig) -> str | None:
+    dataset = _dataset(run_dir, config)
+    return None if dataset is None else config.few_updates(dataset.train_examples)
+
+
+def _dataset(run_dir: RunDir, config: RunConfig) -> PackedDataset | None:
+    """Return what the run trained on; None if the packed copy is not on this machine any more."""
+    try:
+        return load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
+    except (UserError, OSError):
+        return None
 
 
 def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:

@@ -408,6 +408,7 @@ class Summary(TrainingNumbers):
       guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
       learned: whether the best score is better than that; None if unknown.
       too_few_examples: how many test examples there are, where they are too few to tell; else None.
+      few_updates: what to do about epochs of very few updates; None where they have enough.
       leaders: how many led a training on several machines, one after the other; None on one machine.
     """
 
@@ -426,6 +427,7 @@ class Summary(TrainingNumbers):
     guess: Loss | None = None
     learned: bool | None = None
     too_few_examples: Count | None = None
+    few_updates: Text | None = None
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None

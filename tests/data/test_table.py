@@ -400,3 +400,30 @@ def test_a_folder_of_tables_that_can_not_be_read_is_told(tmp_path, files, told):
     for name, content in files.items():
         (tmp_path / "t" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert told in refused(tmp_path / "t", target="y")
+
+
+def test_a_column_with_another_value_in_each_row_is_named_with_the_way_to_leave_it_out(table):
+    rows = [f"{1000 + 7 * row},{row / 3:.4f},{row % 9},name {row},{row % 2}" for row in range(40)]
+    text = "id,share,day,who,label\n" + "\n".join(rows)
+    _, told = packed(table(text, None), target="label", objective="classification")
+    (line,) = (line for line in told if "another value in each row" in line)
+    assert line.startswith("the columns 'id', 'who': another value in each row, as identifiers have.")
+    assert line.endswith("--set 'data.leave_out=[id, who]'")
+    settings = {"target": "label", "objective": "classification", "leave_out": ["id"], "categorical": ["who"]}
+    assert not any("another value" in line for line in packed(table(text, None), **settings)[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "is_named"),
+    [
+        (range(40), True),
+        (range(19), False),  # too few rows to tell
+        ([*range(39), 38], False),
+        ([*range(39), ""], False),
+        ([f"{value}.5" for value in range(40)], False),
+    ],
+)
+def test_only_whole_numbers_that_are_all_different_look_like_identifiers(table, values, is_named):
+    text = "a,b\n" + "\n".join(f"{value},{place % 7}" for place, value in enumerate(values))
+    _, told = packed(table(text, None), target="b")
+    assert any("the column 'a': another value" in line for line in told) == is_named

@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,51 @@ def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_choo
     ]
     shown = "validation accuracy 55.00% at step 20 · best accuracy 60.00% at step 10 · test accuracy 70.00%"
     assert shown in drawn(run, 120)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"cluster.workers": 3}, "0.003: found by a sweep for async with 3 workers and batches of 128"),
+        (
+            {"cluster.workers": 2},
+            "0.001: the one that tutorial_cnn has for all modes, because none was found for async with 2 workers and batches "
+            "of 128 (there is one for workers x batch of 3 x 128, 3 x 384)",
+        ),
+        ({"optimizer.learning_rate": 0.5}, "0.5: as given"),
+        (
+            {"staleness.method": "none"},
+            "0.001: the one that tutorial_cnn has for all modes; what was found for async with 3 workers and batches of 128 "
+            "belongs to other settings",
+        ),
+        ({"model.name": "mlp"}, "0.001: the default of mlp"),
+    ],
+)
+def test_the_first_lines_name_where_the_learning_rate_is_from(settings, says):
+    output = io.StringIO()
+    view = make_view(output, Clock())
+    view.start(build_config(None, {"model.name": "tutorial_cnn"} | settings), RUN_DIR, REAL)
+    assert f"[ 0:00] learning rate {says}" in output.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("examples", "settings", "says"),
+    [
+        (180, {"training.epochs": 10}, "an epoch has 1.4 updates: try --batch-size 16"),
+        (180, {"training.epochs": 10, "training.batch_size_per_worker": 16}, None),
+        (180, {"training.epochs": 1000}, None),
+        (5, {"training.epochs": 10}, "an epoch has 0.039 updates: train for more --epochs"),
+        (180, {"mode.name": "sync", "cluster.workers": 2}, "an epoch has 0.7 updates: try --batch-size 8"),
+        (50_000, {"training.steps": 20}, None),
+    ],
+)
+def test_a_training_of_few_updates_is_told_what_to_try(examples, settings, says):
+    chosen = build_config(None, {"model.name": "tutorial_cnn"} | settings)
+    assert chosen.few_updates(examples) == says
+    output = io.StringIO()
+    make_view(output, Clock()).start(chosen, RUN_DIR, replace(REAL, train_examples=examples))
+    told = [line for line in output.getvalue().splitlines() if "an epoch has" in line]
+    assert told == ([f"[ 0:00] {says}"] if says else [])
 
 
 def test_synthetic_data_cannot_be_missed_and_real_ones_are_not_called_so():

@@ -354,7 +354,18 @@ def test_epochs_whose_score_was_asked_for_and_is_not_there_are_named(run_dir, tm
     summary = write(run_dir)
     assert summary["evaluation"]["epochs_not_scored"] == lacking
     text = " ".join(closing_table(summary, run_dir, width=200).split())
-    assert says in text if says else " epoch " not in text
+    assert says in text if says else "not scored epoch" not in text
+
+
+def test_a_training_of_few_updates_that_learned_nothing_is_told_what_to_try(run_dir, tmp_path):
+    pack(run_dir, tmp_path, examples=180)
+    config = load_config(run_dir.config).with_values({"training.epochs": 10.0})
+    write_whole(run_dir.config, config.to_yaml())
+    score(run_dir, 14, 0.1)
+    summary = write(run_dir)
+    assert summary["few_updates"] == "an epoch has 1.4 updates: try --batch-size 16"
+    text = " ".join(closing_table(summary, run_dir, width=200).split())
+    assert "nothing was learned. An epoch has 1.4 updates: try --batch-size 16. docs/" in text
 
 
 def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will_be(run_dir):
