@@ -230,8 +230,8 @@ def _warning(summary: Json) -> str:
         guess = told(
             *((summary["guess"], None) if summary["evaluation"]["test_error"] is None else (None, summary["guess"]))
         )
-        few = f" {summary['few_updates'].capitalize()}." if summary["few_updates"] else ""
-        return f"not better than guessing, which has {guess}: nothing was learned.{few} {page}"
+        hint = f" {summary['few_updates'].capitalize()}." if summary["few_updates"] else ""
+        return f"not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
     return f"the loss was NaN or infinite in {bad:,} of {total:,} updates. {page}" if bad else ""
 
 

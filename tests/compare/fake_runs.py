@@ -111,6 +111,7 @@ def _ledger(fake: Fake) -> str:
             step,
             int(version),
             int(staleness),
+            1.0,  # the factor of the rate
             f"{START + applied:.6f}",
             f"{START + applied:.6f}",
             int(worker),
