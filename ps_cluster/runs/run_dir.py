@@ -154,7 +154,8 @@ class RunDir:
     def set_aside(self) -> Path | None:
         """Move states, workers' own too, and journals into a folder of their own, as training begins anew.
 
-        Return it; None without any. A worker that has a folder of its own, on another machine, keeps its state.
+        Return it; None without any. A worker on another machine keeps its files, which do not count for the new training
+        (training/worker_state.py).
         """
         folders = (*self.states, self.journals)
         found = [path for folder in folders for path in folder.glob("[!.]*")]

@@ -4,7 +4,7 @@ Without a launcher (`task`), servers outlive their leaders, and a leader that is
 TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use the
 same one. So each such name begins with the leader's session, which holds its term:
 
-    term-000002-5f0c…/slice-0/changed-0
+    term-000002-since-000001-5f0c…/slice-0/changed-0
 
 Variables that a leader makes eagerly have no name. They can't be shared, and TensorFlow frees them with the leader. A resource
 with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have made there, and
@@ -25,18 +25,29 @@ REGISTER = "ps_cluster/names made by leaders"
 """The one resource that all leaders of a server share: a list of "KIND NAME", string [k]."""
 QUEUE, LOCK, VARIABLE = "queue", "lock", "variable"
 QUEUE_CAPACITY = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
-_TERM = re.compile(r"term-(\d+)-")
+_TERM = re.compile(r"term-(\d+)-since-(\d+)-")
 
 
-def new_session(term: int = 0) -> str:
-    """Return a name that no other leader has. `term`: the number of the leader's claim (runs/messages.py); 0 without one."""
-    return f"term-{term:06d}-{uuid.uuid4().hex}"
+def new_session(term: int = 0, since: int | None = None) -> str:
+    """Return a name that no other leader has.
+
+    Args:
+      term: the number of the leader's claim (runs/messages.py); 0 without one.
+      since: the term of the leader that began the training; None: this one does.
+    """
+    return f"term-{term:06d}-since-{term if since is None else since:06d}-{uuid.uuid4().hex}"
 
 
 def term_of(name: str) -> int:
     """Return the term of the leader that a name belongs to; 0 for a name that does not begin with a leader's session."""
     match = _TERM.match(name)
     return int(match[1]) if match else 0
+
+
+def first_term_of(name: str) -> int:
+    """Return the term of the leader that began the training of a name; 0 as for `term_of`."""
+    match = _TERM.match(name)
+    return int(match[2]) if match else 0
 
 
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:

@@ -189,7 +189,9 @@ class SessionStart:
         """
         if self.leads:
             self.reporter.row("building")
-        store, compute = self._build(self.config, self.dataset, devices, own_device, new_session(self.term))
+        leaders = self.resumed.meta.leaders if self.resumed else []
+        session = new_session(self.term, leaders[0].term if leaders else self.term)
+        store, compute = self._build(self.config, self.dataset, devices, own_device, session)
         if self.leads and self.resumed is None:  # a run that goes on has its states, and one more is enough for it
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ps_cluster.config.registry import tf
-from ps_cluster.server.leftovers import VARIABLE, note, term_of
+from ps_cluster.server.leftovers import VARIABLE, first_term_of, note, term_of
 from ps_cluster.server.shard import APPLIED, after
 
 _SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
@@ -43,7 +43,8 @@ class WorkerState:
     """The variables of a worker's process that a graph uses. They outlive the graph, and by two files the process.
 
     Each leader has variables of its own: two leaders may be at work in one process, of which one was frozen for a while. They
-    share the files. A state that a newer leader has written counts as newer than all of an earlier one.
+    share the files. A state that a newer leader has written counts as newer than all of an earlier one. Where training has
+    begun anew, the states that the leaders before have written do not count.
 
     A dying process may leave the file that it writes incomplete, so they are written in turn: the other is whole.
     """
@@ -126,7 +127,7 @@ class WorkerState:
         return after(assigned, self._number_of_saves(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
-        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing or not whole."""
+        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing, not whole, or of an earlier training."""
         size = sum(map(_bytes_of, self._kept.values()))
         expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
         nothing = tf.zeros([size], tf.uint8)
@@ -134,9 +135,11 @@ class WorkerState:
         def parsed() -> tf.Tensor:
             content = tf.io.read_file(name)
             is_whole = tf.equal(tf.strings.length(content), expected)
-            return tf.cond(
+            state = tf.cond(
                 is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), nothing.shape), lambda: nothing
             )
+            counts = self._number_of_saves(state) >= first_term_of(self._name) * 2**_SAVES_BITS
+            return tf.where(counts, state, nothing)
 
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: nothing)
 

@@ -118,10 +118,10 @@ def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(lost)
     assert np.stack(seen) == pytest.approx(np.stack(expected), rel=1e-4, abs=1e-5)
 
 
-def leader(term):
+def leader(term, since=1):
     """Return a function of (period, weights): a period of a leader in this process, which other leaders use too."""
     config = config_of(**WITH_MOMENTUM)
-    start = replace(beginning(ONES), session=new_session(term))
+    start = replace(beginning(ONES), session=new_session(term, since))
     local = LocalTraining(quadratic, config, start, NOTHING)
 
     @tf.function(autograph=False)
@@ -144,6 +144,15 @@ def test_a_leader_that_wakes_up_late_changes_nothing_of_its_successors_optimizer
     assert new(2) == pytest.approx(expected[2], rel=1e-4, abs=1e-5)
     old(9)  # it writes its state into the same files, which counts as older
     assert periods(config_of(**WITH_MOMENTUM))(3, START)["gradient"] == pytest.approx(expected[3], rel=1e-4, abs=1e-5)
+
+
+def test_where_training_begins_anew_a_worker_begins_with_a_new_optimizer_whatever_its_folder_holds():
+    expected = by_hand("momentum", range(2), START)
+    before, anew, next_one = leader(1), leader(2, since=2), leader(3, since=2)
+    for period in (5, 6, 7):
+        before(period)
+    assert anew(0) == pytest.approx(expected[0], rel=1e-4, abs=1e-5)
+    assert next_one(1) == pytest.approx(expected[1], rel=1e-4, abs=1e-5)
 
 
 def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):
