@@ -431,13 +431,13 @@ def kept_for_workers(config: RunConfig) -> int:
 def kept_by_worker(config: RunConfig) -> int:
     """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
 
-    Where pushes lose values, what the last one left out. With local steps also its optimizer's slots; all of it is there twice
-    more while it is written to files.
+    Where pushes lose values, what the ones before have left out, and what the one under way would. With local steps also its
+    optimizer's slots; all that is kept is there twice more while it is written to files.
     """
-    left_out: int = config.loses_of_pushes
+    left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.takes_local_steps:
-        return left_out
-    return 3 * (left_out + len(import_object(RULES[config.optimizer.rule].update).slot_names))
+        return left_out + under_way
+    return 3 * (left_out + len(import_object(RULES[config.optimizer.rule].update).slot_names)) + under_way
 
 
 def _kinds(config: RunConfig) -> tuple[type[ParameterShard], type[Correction]]:

@@ -43,8 +43,8 @@ def test_each_further_worker_takes_copies_of_the_weights_and_its_activations():
     [
         ({"mode.name": "sync-diloco", "optimizer.rule": "adam"}, 3 * 2),
         ({"mode.name": "sync-diloco", "optimizer.rule": "momentum"}, 3),
-        ({"cluster.wire": "int8"}, 1),
-        ({"mode.name": "diloco", "optimizer.rule": "adam", "cluster.wire": "top_k"}, 3 * (2 + 1)),
+        ({"cluster.wire": "int8"}, 2),
+        ({"mode.name": "diloco", "optimizer.rule": "adam", "cluster.wire": "top_k"}, 3 * (2 + 1) + 1),
     ],
 )
 def test_what_a_worker_keeps_from_one_exchange_to_the_next_is_counted(values, vectors):
