@@ -8,6 +8,7 @@ from pathlib import Path
 FAILED = 1  # of the machine, of a child process, or a bug
 BAD_INPUT = 2  # the same command would fail again
 SUPERSEDED = 3  # a task whose place another process has taken
+FAILED_FOR_GOOD = 4  # a training that diverged, or whose proof does not hold: the same command would change nothing
 RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on, e.g. of a task that no launcher started and that lost another
 PORT_IN_USE = 98  # EADDRINUSE: with another port it goes on
 INTERRUPTED = 130  # by Ctrl-C

@@ -22,9 +22,9 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import PS, WORKER, Mode, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
-from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
+from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks, writing
-from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.json_files import RowTail, read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
@@ -38,7 +38,7 @@ from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.messages import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
@@ -126,6 +126,9 @@ def _lead_or_follow(
 ) -> int:  # fmt: skip
     """Keep the task until it ends; return the exit code. A leader claims the run directory first."""
     leads = task == topology.leader
+    if leads and (failure := failed_for_good(run_dir)):
+        print_error(failure)
+        return FAILED_FOR_GOOD
     if leads and _goes_on(resume, run_dir, leads=leads):  # bad input must not end a leader that is at work
         newest_checkpoint(config, run_dir, dataset, notify)
     try:
@@ -171,7 +174,7 @@ def _conclude(
     began: float,
     notify: Notify,
 ) -> int:
-    """Write and print what `run` does at its end. Return the exit code that the proof asks for.
+    """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
     Each task is started again by whoever has started it, so what it is now is known of its work alone.
     """
@@ -180,12 +183,34 @@ def _conclude(
     restarts = Counter((kind, worker.index) for worker in newest.workers)
     restarts.subtract(set(restarts))  # the first process of each is no restart
     restarts[topology.leader.type, topology.leader.index] = leaders - 1
-    return write_ending(
+    code = write_ending(
         config, run_dir, notify,
         outcome=outcome, wall_seconds=time.monotonic() - began, began=began, life=None, restarts=restarts, silences=[],
         scaled=[], usage={}, machine=machine.describe(), network={}, leaders=leaders,
         draw=outcome != "failed",
     )  # fmt: skip
+    return FAILED_FOR_GOOD if code else 0
+
+
+def failed_for_good(run_dir: RunDir) -> str | None:
+    """Return why the training of a run directory has failed however often it is started, on one line; None if it has not.
+
+    A leader that a scheduler starts again would wait for tasks that have ended with the training, and then find that all
+    updates are there.
+    """
+    with contextlib.suppress(UserError, OSError):
+        ended = checkpoints.ended(run_dir.checkpoints)
+        if ended is None:
+            return None
+        if ended.outcome in BROKEN:
+            return broken_line(ended.outcome, ended.last_step)
+        proof = read_json(run_dir.training_result, TrainingResult).proof
+        if proof is not None and not proof.holds:
+            return (
+                f"the ledger is not exact: {proof.problem}; the training of run directory '{run_dir.root}' ended at step "
+                f"{ended.last_step:,} and does not go on: keep the folder, and choose another --run-dir"
+            )
+    return None
 
 
 def check_named(config: RunConfig) -> None:
@@ -518,9 +543,9 @@ class TaskSupervisor:
         code, self._concluded = self._conclude(ended.outcome), True
         if ended.outcome in BROKEN:
             self._view.notice(TASK_GIVES_UP(broken_line(ended.outcome, ended.last_step)))
-            return FAILED
+            return FAILED_FOR_GOOD
         preempted = ended.outcome != "completed" and self._requests.last_signal not in (0, signal.SIGINT)
-        return RETRY if preempted else code
+        return code or (RETRY if preempted else 0)
 
     # The wait of a chief for the servers of all other tasks.
 

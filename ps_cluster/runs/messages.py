@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -28,6 +27,7 @@ from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import parse_json, read_json
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write, write_json
+from ps_cluster.runs.result_rows import Ending
 from ps_cluster.runs.rows import Count, Row, ScaleAnswer, ScaleRequest
 from ps_cluster.runs.run_dir import RunDir
 
@@ -131,7 +131,7 @@ class LeaderMessage(Row):
     """
 
     term: Count
-    ended: Literal["completed", "stopped"] | None = None
+    ended: Ending | None = None
     refused: str | None = Field(default=None, max_length=2000)
 
 

@@ -60,7 +60,8 @@ def train(
     if not config.mode_kind.has_parameter_servers:
         session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)
         Chief(config, session, LocalDispatcher()).run(drain)
-        return session.end(stopped=drain.is_set())
+        session.end(stopped=drain.is_set())
+        return
     dispatcher, membership = connect(
         cluster, leading, TaskAdmission(leading, CompatibilityFingerprint.of(config, dataset))
     )
@@ -70,11 +71,11 @@ def train(
     Chief(
         config, session, dispatcher, silent_after_s=silent_after_s, present=lambda: frozenset(membership.present)
     ).run(drain)
-    session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     membership.stop()
-    if leading.alone and (session.progress.completed or drain.for_good):
+    if leading.alone and (outcome != "stopped" or drain.for_good):
         servers = [Task(PS, index) for index in range(len(cluster[PS]))]
-        tell_end(leading, [*servers, *membership.tasks], completed=session.progress.completed)
+        tell_end(leading, [*servers, *membership.tasks], outcome)
 
 
 class LocalDispatcher:

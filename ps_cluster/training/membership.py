@@ -30,6 +30,7 @@ from ps_cluster.private_names import (
     update_server_def,
 )
 from ps_cluster.runs.messages import TOLD, LeaderMessage, LeaderStart
+from ps_cluster.runs.result_rows import Ending
 from ps_cluster.runs.run_dir import AGREEMENT, say
 from ps_cluster.server.leftovers import end_earlier
 from ps_cluster.system.network import check_is_free, cut, working
@@ -319,9 +320,9 @@ def tell(task: Task, told: LeaderMessage) -> None:
         tf.io.write_file(TOLD, told.model_dump_json())
 
 
-def tell_end(leading: LeaderStart, tasks: Sequence[Task], *, completed: bool) -> None:
+def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:
     """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
-    message = LeaderMessage(term=leading.term, ended="completed" if completed else "stopped")
+    message = LeaderMessage(term=leading.term, ended=outcome)
 
     def one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):

@@ -282,8 +282,10 @@ class Session:
             self._reporter.save_seconds = self._saver.last_seconds
             self._reporter.row_when_due(phase)
 
-    def end(self, *, stopped: bool, goes_on: bool = False) -> None:
+    def end(self, *, stopped: bool, goes_on: bool = False) -> Ending:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
+
+        Returns how it has ended, as the mark says.
 
         Args:
           stopped: training was stopped early; unless it is broken, every update should be there otherwise.
@@ -304,6 +306,7 @@ class Session:
             goes_on=goes_on,
             term=self._term,
         )
+        return outcome
 
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""

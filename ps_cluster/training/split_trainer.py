@@ -76,9 +76,9 @@ def train(
     holders = [device_of(worker) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher()).run(drain)
-    session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
-    if leading.alone and (session.progress.completed or drain.for_good):
-        tell_end(leading, workers, completed=session.progress.completed)
+    outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    if leading.alone and (outcome != "stopped" or drain.for_good):
+        tell_end(leading, workers, outcome)
 
 
 def build(

@@ -54,7 +54,7 @@ def job(run_dir, program, **changes):
     config = build_config(None, SETTINGS | SIZE)
     asked = SlurmJob(
         name="mine", run_dir=PurePosixPath(run_dir), program=str(program), config=config, roles=roles_of(config),
-        time="1:00:00", cpus=1, memory_per_cpu="1G", tasks_per_node=3, restarts=2, first_port=2222,
+        time="1:00:00", cpus=1, memory_per_cpu="1G", tasks_per_node=3, restarts=2, steady_s=600, first_port=2222,
     )  # fmt: skip
     return replace(asked, **changes)
 
@@ -109,7 +109,14 @@ def test_a_task_is_run_again_after_a_failure_but_no_more_often_than_allowed(slur
     assert "chief-0 has ended with exit code 75" in output
 
 
-@pytest.mark.parametrize("code", [2, 3])
+def test_restarts_are_counted_in_a_row_which_ends_with_a_task_that_ran_for_long(slurm):
+    process = slurm({"chief-0": "75 75 75 75 0", "evaluator-0": "0"}, steady_s=0)
+    code, output = finish(process)
+    assert code == 0, output
+    assert len(starts(process, "chief-0")) == 5
+
+
+@pytest.mark.parametrize("code", [2, 3, 4])
 def test_a_leader_that_must_not_be_retried_ends_the_job_with_its_code(slurm, code):
     process = slurm({"chief-0": str(code)})
     assert finish(process)[0] == code

@@ -142,7 +142,7 @@ def test_bad_input_and_a_newer_leader_are_not_retried_and_an_eviction_is_no_fail
     assert len(jobs) == 4
     for job in jobs:
         fail, ignore = job["podFailurePolicy"]["rules"]
-        assert (fail["action"], fail["onExitCodes"]["values"]) == ("FailJob", [2, 3])
+        assert (fail["action"], fail["onExitCodes"]["values"]) == ("FailJob", [2, 3, 4])
         assert (ignore["action"], ignore["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
         container = job["template"]["spec"]["containers"][0]["name"]
         assert fail["onExitCodes"]["containerName"] == container and job["template"]["spec"]["restartPolicy"] == "Never"

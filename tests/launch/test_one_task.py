@@ -5,17 +5,17 @@ import signal
 import pytest
 
 from ps_cluster.config.modes import Task
-from ps_cluster.errors import UserError
+from ps_cluster.errors import FAILED_FOR_GOOD, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import one_task as module
-from ps_cluster.launch.one_task import RendezvousLimits, TaskSupervisor
+from ps_cluster.launch.one_task import RendezvousLimits, TaskSupervisor, failed_for_good
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.messages import Superseded, claim
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.result_rows import ProgressRow, Proof, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.system.environment import StopRequests
@@ -134,9 +134,43 @@ def test_a_leader_that_was_preempted_is_to_be_started_again_unless_all_is_traine
 
 def test_a_leader_whose_proof_does_not_hold_has_failed_although_training_is_complete(keep):
     checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome="completed")
-    keep.of_proof = 1
+    keep.of_proof = FAILED_FOR_GOOD
     ends(keep, 0)
-    assert keep("chief") == 1 and keep.concluded == ["completed"]
+    assert keep("chief") == FAILED_FOR_GOOD and keep.concluded == ["completed"]
+
+
+def test_a_leader_that_was_preempted_does_not_hide_that_its_proof_does_not_hold(keep):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=5, outcome="stopped", goes_on=True)
+    keep.of_proof = FAILED_FOR_GOOD
+    keep.time.at(1, lambda: keep.row(3))
+    keep.time.at(2, lambda: keep.requests._note(signal.SIGTERM, None))
+    ends(keep, 0)
+    assert keep("chief") == FAILED_FOR_GOOD
+
+
+def test_a_training_that_diverged_has_failed_for_good(keep):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=5, outcome="diverged")
+    ends(keep, 0)
+    assert keep("chief") == FAILED_FOR_GOOD and "the training diverged: after 5 updates" in keep.said[-1]
+
+
+def test_a_run_directory_tells_that_its_training_has_failed_however_often_it_is_started(keep):
+    def proved(holds):
+        proof = Proof(holds=holds, problems=[] if holds else ["step 3 has two rows"])
+        write_json(run_dir.training_result, TrainingResult(completed=True, proof=proof).model_dump())
+
+    run_dir, marked = keep.run_dir, keep.run_dir.checkpoints
+    assert failed_for_good(run_dir) is None, "nothing has ended"
+    checkpoints.mark_ended(marked, last_step=7, outcome="completed")
+    assert failed_for_good(run_dir) is None, "there is no result yet"
+    proved(True)
+    assert failed_for_good(run_dir) is None
+    proved(False)
+    assert "the ledger is not exact: step 3 has two rows" in failed_for_good(run_dir)
+    checkpoints.mark_ended(marked, last_step=5, outcome="diverged")
+    assert "the training diverged: after 5 updates" in failed_for_good(run_dir)
+    checkpoints.clear_ended(marked)
+    assert failed_for_good(run_dir) is None, "another leader is at work"
 
 
 def test_a_leader_without_a_result_has_failed(keep):

@@ -33,13 +33,17 @@ from ps_cluster.cli.options import (
 from ps_cluster.config import RunConfig, datasets
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
-from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
+from ps_cluster.errors import BAD_INPUT, FAILED_FOR_GOOD, SUPERSEDED, UserError
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.report.terminal import print_note
 
 # A training that a scheduler runs: its roles, and where its tasks find configuration, data and run directory.
 
-NEVER_RETRY = (BAD_INPUT, SUPERSEDED)  # exit codes of `task` after which the same command would fail again
+NEVER_RETRY = (
+    BAD_INPUT,
+    SUPERSEDED,
+    FAILED_FOR_GOOD,
+)  # exit codes of `task` after which the same command would fail again
 _GRACE_S = 30  # for a worker to hand back its steps, or any task to end
 
 OfType = tuple[str | None, Any]  # the type of a role, or None for all; a value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,7 +58,12 @@ def slurm() -> None:
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
 @option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")
-@option("--restarts", type=Whole(0, 10_000), default=20, help="Most restarts of each task.")
+@option(
+    "--restarts",
+    type=Whole(0, 10_000),
+    default=20,
+    help="Most restarts of each task in a row; one that ran for an hour begins a new row.",
+)
 @option(
     "--port", type=Whole(1024, _LAST_PORT),
     help="Port of the first task; the next have the next. Default: by the number of the job.",
@@ -97,6 +103,7 @@ def render(
         memory_per_cpu=mem_per_cpu,
         tasks_per_node=tasks_per_node,
         restarts=restarts,
+        steady_s=max(_STEADY_S, 2 * math.ceil(wait_seconds or 0)),  # a wait in vain is no steady work
         first_port=port,
         task_options=waiting_words(wait_seconds, min_workers),
         more=more,
@@ -110,6 +117,7 @@ def render(
 
 # Ports below those that Linux gives to programs that ask for any.
 _FIRST_PORT, _BEHIND_PORTS = 10_000, 32_768
+_STEADY_S = 3600
 _BODY = Path(__file__).with_name("templates") / "slurm_body.sh"
 
 
@@ -123,7 +131,8 @@ class SlurmJob:
       time: the limit, as `sbatch` takes it; None: that of the partition.
       cpus, memory_per_cpu: of every task.
       tasks_per_node: at most; None: as many as fit on a node, and so as few nodes as possible.
-      restarts: of each task.
+      restarts: of each task, in a row.
+      steady_s: a task that has run for so long begins a new row of restarts.
       first_port: the next tasks have the next ports; None: by the number of the job. Another job on its nodes seldom has one
         of them; a task whose port is taken ends the job with code 2.
       task_options: more words for the command `task`.
@@ -140,6 +149,7 @@ class SlurmJob:
     memory_per_cpu: str
     tasks_per_node: int | None
     restarts: int
+    steady_s: int
     first_port: int | None
     task_options: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
@@ -194,7 +204,7 @@ class SlurmJob:
         yield f"command=({' '.join(command)})"
         span = _BEHIND_PORTS - _FIRST_PORT - self._count
         by_job = f"$(({_FIRST_PORT} + SLURM_JOB_ID * {self._count} % {span}))"
-        yield f"first_port={self.first_port or by_job} restarts={self.restarts}"
+        yield f"first_port={self.first_port or by_job} restarts={self.restarts} steady_s={self.steady_s}"
         yield 'mkdir -p -- "$logs"'
         # Beside and renamed: a disk that is full leaves no half of a configuration, and no task begins with one.
         yield '{ cat > "$config.part" && mv -- "$config.part" "$config"; } <<\'CONFIG\' || { rm -f -- "$config.part"; exit 1; }'

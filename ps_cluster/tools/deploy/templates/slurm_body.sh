@@ -1,4 +1,4 @@
-# The same for every training. Above it are: roles, logs, command, first_port, restarts.
+# The same for every training. Above it are: roles, logs, command, first_port, restarts, steady_s.
 
 # Slurm says how many tasks each node has room for, in the order of its list of nodes, as in 2(x3),1.
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -59,13 +59,15 @@ stop_leader() {
     kill -TERM "${leader:-$step}" 2>/dev/null # there is no file yet: the step is just starting
 }
 
-# Run a task, and run it again, until it has ended for good (0), must not be retried (2, 3), or is stopped.
+# Run a task, and run it again, until it has ended for good (0), must not be retried (2, 3, 4), or is stopped. The limit is
+# of restarts in a row: a task that has run for steady_s begins a new row.
 keep() { # NUMBER
-    local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 step="" stopping=""
+    local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 began=0 step="" stopping=""
     local process=$logs/$kind-$index.pid
     [ "$1" != 0 ] || trap stop_leader TERM
     while [ -z "$stopping" ]; do
         rm -f "$process"
+        began=$SECONDS
         # shellcheck disable=SC2016 # the step's own pid
         TF_CONFIG="{\"cluster\": {$cluster}, \"task\": {\"type\": \"$kind\", \"index\": $index}}" \
             srun --nodes=1 --ntasks=1 --exact --cpus-per-task="$SLURM_CPUS_PER_TASK" --nodelist="${places[$1]}" \
@@ -78,8 +80,9 @@ keep() { # NUMBER
         step=""
         [ "$code" != 0 ] || break
         echo "$kind-$index has ended with exit code $code"
-        case $code in 2 | 3) break ;; esac
+        case $code in 2 | 3 | 4) break ;; esac
         [ ! -e "$refused" ] || break
+        ((SECONDS - began < steady_s)) || tries=0
         if ((++tries > restarts)); then break; fi
         [ -n "$stopping" ] || sleep 1
     done
@@ -126,7 +129,7 @@ mapfile -t left < <(jobs -rp)
 disown -a
 kill -KILL "${left[@]}" 2>/dev/null
 case $code in
-    0 | 2 | 3) ;;
+    0 | 2 | 3 | 4) ;;
     *) [ -z "$stopping" ] || scontrol requeue "$SLURM_JOB_ID" ;;
 esac
 exit "$code"
