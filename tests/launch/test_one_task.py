@@ -157,7 +157,7 @@ def test_a_training_that_diverged_has_failed_for_good(keep):
 def test_a_run_directory_tells_that_its_training_has_failed_however_often_it_is_started(keep):
     def proved(holds):
         proof = Proof(holds=holds, problems=[] if holds else ["step 3 has two rows"])
-        write_json(run_dir.training_result, TrainingResult(completed=True, proof=proof).model_dump())
+        write_json(run_dir.training_result, TrainingResult(outcome="completed", proof=proof).model_dump())
 
     run_dir, marked = keep.run_dir, keep.run_dir.checkpoints
     assert failed_for_good(run_dir) is None, "nothing has ended"
