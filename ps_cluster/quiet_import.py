@@ -64,6 +64,10 @@ def without_first_lines() -> Iterator[None]:
     os.environ.setdefault(LEVEL, ERRORS_ONLY)
     with without_lines(NO_NEWS):
         yield
+    if (keras := sys.modules.get("keras")) is not None:
+        # What the user's keras.json may have otherwise: layers shall be those of any other machine.
+        keras.config.set_floatx("float32")
+        keras.config.set_image_data_format("channels_last")
 
 
 @contextlib.contextmanager

@@ -29,10 +29,17 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.export_formats import EXPORT_FORMATS
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.runs.logs import LOG_TASK
-from ps_cluster.system.environment import for_tensorflow
+from ps_cluster.system.environment import for_tensorflow, not_used
 
 _run = option("--run", "run", type=FOLDER, help="The run directory; default: the one in runs/ with the newest model.")
 _data_dir = option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
+
+
+def _prepare_for_tensorflow() -> None:
+    """Set the variables with which this process can import TensorFlow. Raises UserError where Keras can't be imported."""
+    for line in not_used(os.environ):
+        print_note(line)
+    os.environ.update(for_tensorflow(os.environ))
 
 
 @command(
@@ -56,7 +63,8 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     """Score each new checkpoint until training has ended."""
     if once and wait_seconds is not None:
         raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
-    os.environ.update(for_tensorflow(os.environ) | {LOG_TASK: str(Task(EVALUATOR, 0))})
+    _prepare_for_tensorflow()
+    os.environ[LOG_TASK] = str(Task(EVALUATOR, 0))
     from ps_cluster.evaluation import evaluator
     from ps_cluster.files import locks
     from ps_cluster.report.closing_table import try_to_draw_results
@@ -113,7 +121,7 @@ def predict(
     if not examples and prompt is None:
         raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
     output = None if output == STDOUT else output
-    os.environ.update(for_tensorflow(os.environ))
+    _prepare_for_tensorflow()
     from ps_cluster.evaluation import predict as predicting
     from ps_cluster.evaluation.predict import WRITERS, TrainedRun
 
@@ -161,7 +169,7 @@ def export(
     run: Path | None, names: tuple[str, ...], output: Path | None, check_examples: int, data_dir: Path | None
 ) -> None:
     """Write the best model of a run for other programs, and check each file against the original."""
-    os.environ.update(for_tensorflow(os.environ))
+    _prepare_for_tensorflow()
     from ps_cluster.evaluation import export as exporting
     from ps_cluster.evaluation.predict import TrainedRun
 

@@ -31,6 +31,7 @@ from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.untrusted import Notify, bounded_memory
 from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.system.environment import keras_home
 
 _OWN = "your own data are given by dataset: a path, or code (docs/extending.md#your-own-data)"
 _CACHE = "cache (PS_CLUSTER_CACHE)"
@@ -56,8 +57,7 @@ def default_cache_dir() -> Path:
 
 def places(cache_dir: Path) -> tuple[Path, ...]:
     """Return the folders in which archives are looked for, best first."""
-    keras = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
-    return cache_dir, keras / "datasets"
+    return cache_dir, keras_home(os.environ) / "datasets"
 
 
 def resolve(

@@ -37,7 +37,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
 from ps_cluster.system import network
-from ps_cluster.system.environment import stop_signals
+from ps_cluster.system.environment import not_used, stop_signals
 from ps_cluster.system.machine import FreeMemory, fastest_precision
 from ps_cluster.training.agreement import CompatibilityFingerprint, check_journals, newest_checkpoint
 
@@ -72,6 +72,8 @@ def start_run(
             before.clear()
         with _new_run_dir(root) as run_dir:
             network.check_isolation(config.cluster.isolation, run_dir.root)
+            for line in not_used(os.environ):
+                view.notice(line)
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset, view.notice)
@@ -96,6 +98,8 @@ def resume_run(
         before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
         config.check_fits_one_machine()
         network.check_isolation(config.cluster.isolation, run_dir.root)
+        for line in not_used(os.environ):
+            view.notice(line)
         locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
         cache, progress = sources.default_cache_dir(), every_tenth(view.notice)
         whole = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)

@@ -94,6 +94,8 @@ def run_one_task(
     _check_cluster(config, topology)
     check_min_workers(min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
     check_named(config)
+    for line in environment.not_used(os.environ):
+        notify(line)
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
     _goes_on(resume, run_dir, leads=leads)
     _check_port_is_free(topology, task)

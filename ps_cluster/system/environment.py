@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import psutil
 
+from ps_cluster.errors import UserError
 from ps_cluster.installation import finding_this_package
 from ps_cluster.quiet_import import ERRORS_ONLY, LEVEL
 from ps_cluster.runs.run_dir import LIFE
@@ -79,7 +81,22 @@ _FIXED = {
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
     "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
     "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
+    # Keras 3 on TensorFlow, whatever keras.json or other programs of this user take.
+    "KERAS_BACKEND": "tensorflow",
+    "KERAS_NNX_ENABLED": "0",
+    "TF_USE_LEGACY_KERAS": "0",
+    "TF_DETERMINISTIC_OPS": "0",  # TensorFlow then refuses to read the time, which each row of the ledger has
 }
+# Variable → the values that ask for what tasks can't do (None: all but that of `_FIXED`), and what they do.
+_YES = ("1", "true", "True")
+_WISHES: Mapping[str, tuple[Sequence[str] | None, str]] = {
+    "KERAS_BACKEND": (None, "tasks compute with TensorFlow"),
+    "KERAS_NNX_ENABLED": (_YES, "tasks compute with TensorFlow"),
+    "TF_USE_LEGACY_KERAS": (_YES, "tasks take Keras 3"),
+    "TF_DETERMINISTIC_OPS": (_YES, "TensorFlow then refuses to read the time, which every step does"),
+}
+_KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
+_IMPORTABLE = {"floatx": ("float16", "float32", "float64"), "image_data_format": ("channels_last", "channels_first")}
 
 
 def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
@@ -110,6 +127,49 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -> dict[str, str]:
     """Return `given` plus the variables that a task's TensorFlow needs."""
     return {**_DEFAULTS, **_threads(allowed or allowance()), **given, **_FIXED}
+
+
+def not_used(given: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each wish of the environment, or of the user's keras.json, that tasks do not fulfil.
+
+    Raises:
+      UserError: Keras can't be imported with that keras.json.
+    """
+    for name, (values, why) in _WISHES.items():
+        value = given.get(name, "")
+        if value and value != _FIXED[name] and (values is None or value in values):
+            yield f"{name}={value} is not used: {why}"
+    file = keras_home(given) / "keras.json"
+    for name, value in _chosen_in(file).items():
+        if value != _KERAS_FILE[name]:
+            yield f"'{file}': {name}={value} is not used: tasks take {_KERAS_FILE[name]}"
+
+
+def keras_home(given: Mapping[str, str]) -> Path:
+    """Return the folder in which Keras keeps its settings and data sets."""
+    return Path(os.path.expanduser(given.get("KERAS_HOME") or "~/.keras"))
+
+
+def _chosen_in(file: Path) -> dict[str, str]:
+    """Return name → value of the settings in keras.json that decide what a task computes with."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError:  # Keras passes over a file that is no JSON
+        return {}
+    except OSError as error:
+        raise UserError(
+            f"'{file}' can't be read ({error.strerror}), and Keras reads it: correct or remove it"
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(f"'{file}' holds no settings, and Keras reads it: correct or remove it")
+    for name, values in _IMPORTABLE.items():
+        if (value := content.get(name, values[0])) not in values:
+            raise UserError(f"'{file}': {name}: got {value!r}: Keras takes {' or '.join(values)}: correct or remove it")
+    if not isinstance(epsilon := content.get("epsilon", 1e-7), float):
+        raise UserError(f"'{file}': epsilon: got {epsilon!r}: Keras takes a number such as 1e-07: correct or remove it")
+    return {name: str(content[name]) for name in _KERAS_FILE if name in content}
 
 
 def past_proxies(given: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:

@@ -33,6 +33,7 @@ from setproctitle import getproctitle, setproctitle
 from ps_cluster.files.writing import open_append
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.last_words import last_words
 
 ARGV = (sys.executable, "-m", "ps_cluster.system.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
@@ -90,6 +91,7 @@ class ForkServer:
         self._log = log
         self._env = env
         self._forks: set[int] = set()  # that were told in time
+        self._log_start = 0  # bytes in the log before this server
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
@@ -112,8 +114,9 @@ class ForkServer:
         try:
             return self._ask(channel, request, stdout)
         except OSError as error:
+            reason = self._why_ended() or str(error)
             self.close()
-            message = f"the process that tasks are forked from does not answer: {error} (log: {self._log})"
+            message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
             raise OSError(message) from error
 
     def _ask(self, channel: socket.socket, request: str, stdout: BinaryIO) -> ForkedProcess:
@@ -155,6 +158,7 @@ class ForkServer:
         channel.settimeout(LOOK_EVERY_S)
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         with theirs, open_append(self._log) as log:
+            self._log_start = log.tell()
             self._server = self._popen(
                 [*ARGV, str(theirs.fileno()), str(self._run_root)],
                 env=dict(self._env),
@@ -166,6 +170,13 @@ class ForkServer:
                 pass_fds=(theirs.fileno(),),
             )
         return channel
+
+    def _why_ended(self) -> str:
+        """Return why the server ended by itself, as it has written it; "" where it runs or has written nothing."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._server is not None:
+                return last_words(self._log, self._log_start, self._server.wait(KILLED_WITHIN_S))
+        return ""
 
     def close(self) -> None:
         """End the server, and what it has forked too late; the tasks stay."""

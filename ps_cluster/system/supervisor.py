@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import time
@@ -21,13 +20,10 @@ from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.system.fork_server import ForkedProcess
+from ps_cluster.system.last_words import last_words
 
 KILL_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.05
-_LOG_TAIL_BYTES = 4096
-_LINE_CHARACTERS = 300
-# Lines that libraries log at level INFO do not say why a process ended.
-_CHATTER = re.compile(r"I\d{4} \d|WARNING: All log messages before absl")
 
 Popen = subprocess.Popen[bytes] | ForkedProcess
 
@@ -83,7 +79,7 @@ class TaskExit:
     pid: int
     exit_code: int  # negative: killed by that signal
     log: Path
-    last_line: str  # the error that the task wrote to its error file, else the last line of its log
+    last_line: str  # the error that the task wrote to its error file, else the line of its log that says why it ended
     time: float  # unix s, from the task's own error; 0 for a task that could not write one
     user_error: bool
     final: bool = False  # the task says that a restart would fail the same way
@@ -233,26 +229,12 @@ def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
         pid=process.pid,
         exit_code=exit_code,
         log=spec.log,
-        last_line=one_line(error.message) or _last_line(spec.log, process.log_start),
+        last_line=one_line(error.message) or last_words(spec.log, process.log_start, exit_code),
         time=error.time,
         user_error=error.user_error,
         final=error.final,
         computation=error.computation,
     )
-
-
-def _last_line(log: Path, start: int) -> str:
-    """Return the last telling line that this process wrote to its log, cut to a readable length."""
-    try:
-        file = log.open("rb")
-    except OSError:  # somebody has removed it
-        return ""
-    with file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - _LOG_TAIL_BYTES))
-        lines = [line.strip() for line in file.read().decode("utf-8", "replace").split("\n")]
-    telling = [line for line in lines if line and not _CHATTER.match(line)]
-    return telling[-1][:_LINE_CHARACTERS] if telling else ""
 
 
 def signal_name(number: int) -> str:

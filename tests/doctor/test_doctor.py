@@ -27,6 +27,7 @@ from ps_cluster.tools.doctor.checks import (
     ports,
     processor,
     python_version,
+    surroundings,
     tensorflow_import,
     trial_cluster,
     user_namespaces,
@@ -50,6 +51,22 @@ def answer(found, status, *says):
 )
 def test_python_is_held_against_the_versions_that_are_supported(version, status):
     answer(python_version(version), status, ".".join(map(str, version)))
+
+
+@pytest.mark.parametrize(
+    ("variable", "status", "says"),
+    [
+        ({}, OK, "nothing"),
+        ({"KERAS_BACKEND": "jax"}, WARN, "KERAS_BACKEND=jax is not used: tasks compute with TensorFlow"),
+    ],
+)
+def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path, variable, status, says):
+    answer(surroundings({"KERAS_HOME": str(tmp_path)} | variable), status, says)
+
+
+def test_a_keras_file_that_keeps_keras_from_being_imported_fails(tmp_path):
+    (tmp_path / "keras.json").write_text('{"floatx": "float8"}')
+    answer(surroundings({"KERAS_HOME": str(tmp_path)}), FAIL, "floatx: got 'float8'")
 
 
 LOCK = """# a comment
@@ -200,7 +217,7 @@ def test_the_worst_answer_decides_and_a_warning_is_no_failure():
 
 def test_every_check_has_a_name_of_its_own_and_a_limit(tmp_path):
     checks = all_checks(tmp_path, tmp_path, None, cluster=True)
-    assert len({check.name for check in checks}) == len(checks) == 11
+    assert len({check.name for check in checks}) == len(checks) == 12
     assert all(0 < check.limit_s <= 180 for check in checks)
 
 

@@ -1,7 +1,13 @@
 """The environment variables that a task gets, beside those of whoever starts it."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
+from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.system import environment
 
@@ -22,3 +28,54 @@ HOSTS = "head.example,::1,10.0.0.1"
 def test_connections_to_all_hosts_of_the_cluster_are_direct_and_other_programs_keep_their_proxy(given, direct):
     changed = environment.past_proxies(given, ClusterTopology(CLUSTER).hosts)
     assert changed == given | {"no_grpc_proxy": direct}
+
+
+OTHERS = {
+    "KERAS_BACKEND": "torch", "KERAS_NNX_ENABLED": "true", "TF_USE_LEGACY_KERAS": "1", "TF_DETERMINISTIC_OPS": "1",
+}  # fmt: skip
+KERAS_FILE = {"backend": "jax", "floatx": "float64", "epsilon": 1e-7, "image_data_format": "channels_first"}
+
+
+def test_a_task_imports_keras_on_tensorflow_whatever_other_programs_of_the_user_take(tmp_path):
+    (tmp_path / "keras.json").write_text(json.dumps(KERAS_FILE))
+    asked = (
+        "from ps_cluster.quiet_import import import_tensorflow; import_tensorflow(); import keras; "
+        "c = keras.config; print(c.backend(), c.floatx(), c.image_data_format())"
+    )
+    given = {**os.environ, **OTHERS, "KERAS_HOME": str(tmp_path)}
+    env = environment.for_child(given, os.getpid())
+    told = subprocess.run((sys.executable, "-c", asked), env=env, capture_output=True, text=True, timeout=120)
+    assert told.stdout.split() == ["tensorflow", "float32", "channels_last"], told.stderr
+
+
+def test_each_wish_that_tasks_do_not_fulfil_is_told_in_a_line(tmp_path):
+    (tmp_path / "keras.json").write_text(json.dumps(KERAS_FILE))
+    lines = list(environment.not_used(OTHERS | {"KERAS_HOME": str(tmp_path)}))
+    assert [line.partition(" is not used: ")[0] for line in lines] == [
+        *(f"{name}={value}" for name, value in OTHERS.items()),
+        *(f"'{tmp_path}/keras.json': {name}={value}" for name, value in KERAS_FILE.items() if name != "epsilon"),
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"backend": "tensorflow", "floatx": "float32"}', '{"epsilon": 1e-07}'])
+def test_nothing_is_told_of_an_environment_that_asks_for_nothing_else(tmp_path, content):
+    (tmp_path / "keras.json").write_text(content)
+    usual = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0", "TF_DETERMINISTIC_OPS": "", "OTHER": "1"}
+    assert list(environment.not_used(usual | {"KERAS_HOME": str(tmp_path)})) == []
+    assert list(environment.not_used(usual | {"KERAS_HOME": str(tmp_path / "absent")})) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"floatx": "float8"}, "floatx: got 'float8': Keras takes float16 or float32 or float64"),
+        ({"image_data_format": "first"}, "image_data_format: got 'first'"),
+        ({"epsilon": 1}, "epsilon: got 1"),
+        ([], "holds no settings"),
+    ],
+)
+def test_a_keras_file_with_which_keras_can_not_be_imported_is_refused_in_one_line(tmp_path, content, told):
+    (tmp_path / "keras.json").write_text(json.dumps(content))
+    with pytest.raises(UserError) as error:
+        list(environment.not_used({"KERAS_HOME": str(tmp_path)}))
+    assert f"{tmp_path}/keras.json" in str(error.value) and told in str(error.value) and "\n" not in str(error.value)

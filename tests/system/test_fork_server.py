@@ -181,12 +181,12 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
         server.popen(ARGV, env=os.environ, cwd=tmp_path, stdout=log)
 
 
-def test_a_server_that_does_not_come_up_is_an_error_that_names_its_log(tmp_path, monkeypatch):
+def test_a_server_that_does_not_come_up_is_an_error_with_its_reason_and_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr(fork_server_module, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
     with (
         fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
         (tmp_path / "log").open("wb") as log,
-        pytest.raises(OSError, match=r"does not answer.*server\.log"),
+        pytest.raises(OSError, match=r"does not answer: no TensorFlow here \(log: .*server\.log"),
     ):
         server.popen(ARGV, env=os.environ, cwd=tmp_path, stdout=log)
     assert "no TensorFlow here" in (tmp_path / "server.log").read_text()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -29,6 +29,7 @@ from packaging.markers import Marker
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.layers import without_variables
 from ps_cluster.data import sources
+from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import check_folder
@@ -101,6 +102,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
         Check("disk", lambda: free_disk((runs, cache_dir))),
         Check("ports", ports),
         Check("isolation", user_namespaces, limit_s=40.0),  # that of `network_for` is 30
+        Check("environment", surroundings),
         Check("data", lambda: data_set(cache_dir, data_dir)),
         Check("tensorflow", tensorflow_import, limit_s=130.0),
     ]
@@ -227,6 +229,17 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     if FIRST_PYTHON <= version[:2] <= LAST_PYTHON:
         return ok(f"{told}, {sys.executable}")
     return fail(f"{told}: {first} to {last} is supported", how_to_install(f"python{last}"))
+
+
+def surroundings(given: Mapping[str, str] | None = None) -> Finding:
+    """Look for settings of other programs that tasks can't take: Keras on another library, keras.json, and the like."""
+    try:
+        lines = list(environment.not_used(os.environ if given is None else given))
+    except UserError as error:
+        return fail(str(error), "correct or remove that file")
+    if lines:
+        return warn("; ".join(lines), "nothing, unless you rely on it: tasks take what they need")
+    return ok("nothing in it asks for what tasks can't do")
 
 
 def tensorflow_import(

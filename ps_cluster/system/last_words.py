@@ -1,0 +1,49 @@
+"""Find in a log why a process ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+_TAIL_BYTES = 2**16
+_LINE_CHARACTERS = 300
+# Lines that libraries log at level INFO do not say why a process ended.
+_CHATTER = re.compile(r"I\d{4} \d|WARNING: All log messages before absl")
+# The line with which a library ends its process. What follows it are stacks, registers and the names of libraries.
+_FATAL = re.compile(r"F\d{4} \d|Fatal Python error|terminate called|.*\bCheck failed: ")
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[\w.]+(:|$)")
+
+
+def last_words(log: Path, start: int, exit_code: int) -> str:
+    """Return the line of a log that says why its process ended, cut to a readable length; "" without any.
+
+    What a process writes first when it fails is the reason, and what follows comes from it. Without such a line it is the
+    last one that is not chatter.
+
+    Args:
+      start: bytes in the log before this process. exit_code: its exit code, negative if a signal ended it.
+    """
+    try:
+        file = log.open("rb")
+    except OSError:  # somebody has removed it
+        return ""
+    with file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - _TAIL_BYTES))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    fatal = [line for line in lines if exit_code != -signal.SIGKILL and _FATAL.match(line)]
+    raised = _first_exception(lines) if exit_code > 0 else ""
+    telling = [line for line in map(str.strip, lines) if line and not _CHATTER.match(line)]
+    return next(iter((*fatal, *filter(None, [raised]), *telling[-1:])), "").strip()[:_LINE_CHARACTERS]
+
+
+def _first_exception(lines: list[str]) -> str:
+    """Return the line that names the first exception with a traceback: those that follow were raised because of it."""
+    after = iter(lines)
+    for line in after:
+        if line.startswith(_TRACEBACK):
+            return next((one for one in after if _EXCEPTION.match(one)), "")
+    return ""
