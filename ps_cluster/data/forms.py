@@ -438,7 +438,7 @@ class _ClassFolders:
         if deeper:
             first = deeper[0].relative_to(self._folder)
             yield (
-                f"{len(deeper):,} of the pictures are in sub-folders; e.g. those in '{first.parent}' are of the class "
+                f"pictures in sub-folders: {len(deeper):,}; e.g. those in '{first.parent}' are of the class "
                 f"'{first.parts[0]}'"
             )
         yield from not_read([file for file in files if not is_picture(file.name)], self._root, "no pictures")

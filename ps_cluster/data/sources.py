@@ -125,11 +125,23 @@ def of_run(
         try:
             found = packed.load_pointed(pointer)
             if found.name in (DATASETS[settings.dataset].candidates_of or (settings.dataset,)):
+                if changed := _changed_since(DATASETS[settings.dataset].path, found):
+                    notify(changed)
                 return found
             notify(f"looking for the data set again: '{pointer}' names {found.name!r}, not {settings.dataset!r}")
         except UserError as error:
             notify(f"looking for the data set again: {error}")
     return resolve(settings, cache_dir, notify=notify, progress=progress)
+
+
+def _changed_since(path: Path | None, dataset: PackedDataset) -> str:
+    """Return a line about files of a user that have changed since they were packed; "" where they have not, or are gone."""
+    if path is None or not os.path.exists(path) or fingerprint(path) in dataset.directory.name.split("-"):
+        return ""
+    return (
+        f"'{path}' has changed since it was packed: this run keeps to the packed copy '{dataset.directory}', because its steps "
+        "are of those examples; a new run takes the new ones"
+    )
 
 
 @dataclass(frozen=True)

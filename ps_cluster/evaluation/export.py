@@ -25,7 +25,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
 from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor, TrainedRun
 from ps_cluster.files import untrusted
-from ps_cluster.files.values import one_line
+from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.quiet_import import NO_NEWS, without_lines
 from ps_cluster.report.data_tables import megabytes
@@ -105,6 +105,8 @@ def _trying(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], e
         return work(exported, path)
     except (UserError, OSError):
         raise
+    except Malformed as error:
+        raise RunFailed(f"{one.name}: the model can't be {what}: {error}; or leave it out of --to") from error
     except Exception as error:  # converters raise almost any
         raise RunFailed(
             f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}): leave it out of --to"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -14,7 +15,9 @@ import numpy as np
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Registry, tf
 from ps_cluster.errors import UserError
+from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_add, to_install
+from ps_cluster.quiet_import import without_lines
 
 if TYPE_CHECKING:
     import keras
@@ -215,7 +218,12 @@ class Tflite(ExportFormat):
             _save_frozen(exported, self.image_dtype, folder)
             converter = tf.lite.TFLiteConverter.from_saved_model(folder)
             self.configure(converter, exported)
-            path.write_bytes(converter.convert())
+            try:
+                with without_lines(_OF_THE_COMPILER):
+                    content = converter.convert()
+            except Exception as error:  # of the converter or of the compiler below it
+                raise Malformed(_why_no_tflite(str(error))) from error
+            path.write_bytes(content)
 
     def configure(self, converter: Any, exported: Exported) -> None:
         """Set what the conversion differs in."""
@@ -229,6 +237,22 @@ class Tflite(ExportFormat):
             return _restored(found[exported.output_name], result)
 
         return predictions
+
+
+_OF_THE_COMPILER = ("loc(", "error: ", "note: ")  # parts of its lines: the first reason is told in its place
+_OPERATION = re.compile(r"'tf\.(\w+)'")
+
+
+def _why_no_tflite(text: str) -> str:
+    """Return in one clause why a model can't be converted. `text`: many lines of a compiler."""
+    if "TensorList" in text:
+        return (
+            "TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM runs: build the layer with "
+            "unroll=True, which takes the same weights"
+        )
+    if operations := dict.fromkeys(_OPERATION.findall(text)):
+        return f"TensorFlow Lite has no operation {', '.join(operations)}"
+    return one_line(text, 300)
 
 
 class TfliteInt8(Tflite):

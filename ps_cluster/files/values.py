@@ -128,6 +128,12 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def counted(number: float, singular: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 epoch", "2.5 epochs", "1,000 updates"."""
+    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{text} {singular if number == 1 else plural or f'{singular}s'}"
+
+
 LARGE, VERY_LARGE = 1e4, 1e12
 
 

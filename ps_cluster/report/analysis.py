@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ps_cluster.files.values import Malformed, number_text
-from ps_cluster.report.pages import PALETTE, Plot, small_plot
+from ps_cluster.report.pages import PALETTE, Plot, plain_ticks, small_plot
 from ps_cluster.runs.scores import Predictions
 
 MOST_SHOWN = 20  # classes, labels or outputs in a table of the page; results.json has all
@@ -489,7 +489,7 @@ class ValueResults(Analysis):
             )  # fmt: skip
             axes.plot(ends, ends, color=PALETTE[1], linestyle="--", linewidth=1.2, label="right")
             axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
-            axes.locator_params("x", nbins=5)  # large numbers would overlap
+            plain_ticks(axes)
 
         def draw_errors(axes: Axes) -> None:
             # Errors that are nearly equal and very large have no room for the edges between them.
@@ -498,7 +498,7 @@ class ValueResults(Analysis):
             axes.hist(errors, bins=40, range=around, color=PALETTE[5], edgecolor="white", linewidth=0.4)
             axes.axvline(0, color=PALETTE[1], linestyle="--", linewidth=1.2)
             axes.set(xlabel=f"predicted − true {name}", ylabel="test examples")
-            axes.locator_params("x", nbins=5)
+            plain_ticks(axes)
 
         caption = f"A point for each test example; on the line the prediction is right.{told}"
         yield small_plot(f"predicted{number}", f"Predicted against true: {name}", caption, draw_points)

@@ -17,7 +17,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from ps_cluster.files.json_files import some_rows
 from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
@@ -156,6 +156,20 @@ def logarithmic(axes: Sequence[Axes]) -> None:
         panel.yaxis.set_minor_locator(NullLocator())
 
 
+def plain_ticks(panel: Axes) -> None:
+    """Make the ticks of the horizontal axis few, and their numbers short, so that none runs into another."""
+    panel.xaxis.set_major_locator(MaxNLocator(5))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _short_number(place)))
+
+
+def _short_number(value: float) -> str:
+    """Return a number in a few characters: 950, 40 k, 1.25 M."""
+    for unit, name in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= unit:
+            return f"{value / (1e3 if name == ' k' else unit):g}{name}"
+    return f"{value:g}"
+
+
 # Read and draw the curves of a run: metric and loss over time and over examples.
 
 MOST_ROWS = 1000
@@ -195,6 +209,7 @@ class Curves:
         _line(panel, self.tested, along, f"test_{measure}", "test", PALETTE[0], "o")
         _line(panel, self.tested, along, f"validation_{measure}", "validation", PALETTE[1], "s")
         panel.set_ylabel(measure)
+        plain_ticks(panel)
         if measure == "accuracy":
             panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 

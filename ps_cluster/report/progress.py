@@ -22,7 +22,7 @@ from ps_cluster.config.modes import WORKER
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import printable
+from ps_cluster.files.values import counted, printable
 from ps_cluster.installation import to_install
 from ps_cluster.report.terminal import LEFT, RIGHT, Output, SafeConsole, plain_table
 from ps_cluster.runs import logs
@@ -102,8 +102,9 @@ def task_line(state: RunState) -> str:
     """Return what is learned, and by which rule, rate and length, e.g. "10 classes · adam, learning rate 0.001"."""
     config, spec = state.config, state.dataset.spec
     rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
-    length = f"{config.training.epochs:g} epochs" if config.training.steps is None else f"{state.total:,} updates"
-    smoothing = config.training.label_smoothing
+    training = config.training
+    length = counted(training.epochs, "epoch") if training.steps is None else counted(state.total, "update")
+    smoothing = training.label_smoothing
     return " · ".join(
         (
             OBJECTIVES[spec.objective].task(spec.outputs),

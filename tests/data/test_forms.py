@@ -8,6 +8,8 @@ import pytest
 
 from ps_cluster.config import build_config, load_config, registry
 from ps_cluster.config.datasets import DATASETS, FORMS, DataSet, Form
+from ps_cluster.data import sources
+from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
 from tests.helpers.own_data import draw, packed
 
@@ -143,6 +145,28 @@ def test_a_copy_is_made_anew_when_a_file_or_a_setting_changes_and_not_otherwise(
     draw(tmp_path / "a" / "dog" / "3.png", colour=(0, 0, 9))
     changed = packed(tmp_path / "a")[0]
     assert changed.directory != first and changed.train_examples == 4
+
+
+def test_a_run_that_goes_on_after_its_file_has_changed_says_that_it_keeps_to_the_packed_copy(tmp_path):
+    file = tmp_path / "a.npz"
+    np.savez(file, **NUMBERS)
+    dataset, told = packed(file)[0], []
+    write_pointer(tmp_path / "dataset.json", dataset)
+
+    def of_run():
+        settings = DATASETS[dataset.name].Settings(dataset=dataset.name)
+        told.clear()
+        return sources.of_run(tmp_path / "dataset.json", settings, tmp_path / "cache", notify=told.append)
+
+    assert of_run().directory == dataset.directory and told == []
+    np.savez(file, **NUMBERS | {"weight_train": np.ones(10)})
+    assert of_run().directory == dataset.directory
+    assert told == [
+        f"'{file}' has changed since it was packed: this run keeps to the packed copy '{dataset.directory}', because its steps "
+        "are of those examples; a new run takes the new ones"
+    ]
+    file.unlink()
+    assert of_run().directory == dataset.directory and told == []
 
 
 def test_what_was_held_out_is_told_for_a_copy_that_was_there_before_too(tmp_path):

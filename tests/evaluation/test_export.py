@@ -6,17 +6,20 @@ import re
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
+from ps_cluster.config.datasets import Contents
+from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation import export as exporting
 from ps_cluster.evaluation.export import compare
 from ps_cluster.evaluation.predict import Predictor, TrainedRun
 from tests.helpers.bad_input import PROJECT, assert_one_line
-from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
+from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 IMAGES = "keras,h5,savedmodel,tflite,tflite-int8"
@@ -176,3 +179,20 @@ def test_the_comparison_counts_what_is_different(run_dir):
     assert (found["right"].metric, found["right"].same, found["right"].largest) == (1, 1, 0)
     assert (found["other"].metric, found["other"].same, found["other"].largest) == (0.75, 0.75, 1)
     assert found["other"].mean == pytest.approx((0.75 * 0.5 + 0.25 * 1.5) / 3)
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+def test_tflite_of_a_recurrent_network_is_refused_in_one_line_unless_it_is_unrolled(tmp_path, unroll, capfd):
+    draw = np.random.default_rng(0)
+    split = {"x": draw.normal(size=(40, 4, 2)).astype(np.float32), "target": np.arange(40, dtype=np.uint8) % 2}
+    layers = [keras.Input((4, 2)), keras.layers.LSTM(3, unroll=unroll), keras.layers.Dense(2)]
+    dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", Contents.of(split, split))
+    settings = {"data.data_dir": str(tmp_path / "packed"), "model.name": "mlp"}
+    run_dir = leave_run(tmp_path / "run", dataset, keras.Sequential(layers), "packed_arrays", **settings)
+    done = export(run_dir, "--to", "tflite")
+    if unroll:
+        assert done.exit_code == 0, done.stderr
+        return
+    why = "tflite: the model can't be written: TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM"
+    assert done.exit_code == 1 and f"{why} runs: build the layer with unroll=True" in done.stderr
+    assert done.stderr.count("\n") == 1 and "loc(" not in done.output + capfd.readouterr().err

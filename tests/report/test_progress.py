@@ -262,6 +262,8 @@ def test_the_second_line_says_what_is_learned_by_which_rule_and_how_long():
     assert progress.task_line(run) == line and line in drawn(run, 100)
     smoothed = RunState(config(**{"training.steps": None, "training.epochs": 2.5}), RUN_DIR, REAL)
     assert progress.task_line(smoothed).endswith(" · 2.5 epochs · label smoothing 0.2")
+    once = RunState(config(**{"training.steps": None, "training.epochs": 1}), RUN_DIR, REAL)
+    assert progress.task_line(once).endswith(" · 1 epoch · label smoothing 0.2")
     smaller = {"schedule.image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]}
     assert progress.task_line(in_mode("async", **smaller)).endswith(
         " · images 16x16 until 25%, 24x24 until 75% (scores are of whole ones)"

@@ -2,11 +2,13 @@
 
 import html
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
@@ -14,7 +16,7 @@ from ps_cluster.files.json_files import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
-from ps_cluster.report.pages import Plot
+from ps_cluster.report.pages import Plot, plain_ticks, small_plot
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -186,6 +188,21 @@ def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_image
     assert "<b>cat</b>" not in page and html.escape("<b>cat</b>") in page
     assert "The run was stopped" in page and numbers["found"]["accuracy"] == 0.5 and told == []
     assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
+    shown = [int(number) for number in re.findall(r"test example</span> (\d+)<br>", page)]
+    assert shown == [one["example"] for one in numbers["mistakes"]], "the page says how examples are counted"
+    assert re.search(r'<dd class="lines">[^<]*\n[^<]* duplicated', page), "a fact of two lines"
+    assert "dd.lines { white-space: pre-line; }" in page
+
+
+@pytest.mark.parametrize("last", [3, 900, 45_000, 390_000, 1_234_567, 87_654_321, 3e9, 0.02])
+def test_numbers_at_the_ticks_do_not_run_into_each_other(last):
+    plot = small_plot("name", "title", "", lambda axes: (axes.plot([0, last], [0, 1]), plain_ticks(axes)))
+    canvas = FigureCanvasAgg(plot.figure)
+    canvas.draw()
+    labels = [label for label in plot.figure.axes[0].get_xticklabels() if label.get_text()]
+    places = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
+    assert len(places) > 2 and all(end + 4 < begin for (_, end), (begin, _) in zip(places, places[1:]))
+    assert len({label.get_text() for label in labels}) == len(labels)
 
 
 def test_a_network_without_a_mistake_has_a_page(of_images, unrendered):

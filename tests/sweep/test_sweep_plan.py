@@ -5,6 +5,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.tools.sweep.space import STAGES
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
+from ps_cluster.tools.sweep.sweep_run import preview
 from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"
@@ -27,6 +28,23 @@ def test_a_trial_is_a_single_process_that_is_judged_on_a_tenth_of_the_training_e
     assert (config.mode.name, config.optimizer.learning_rate) == ("single", 0.05)
     assert config.evaluation.validation_examples == 100 and config.cluster.evaluator
     assert plan_of(dataset, settings={"evaluation.validation_examples": 300}).dataset.validation_examples == 300
+
+
+@pytest.mark.parametrize(
+    ("vary", "settings", "told"),
+    [
+        (
+            {RATE: "0.1,1"},
+            {},
+            "each trial is trained in mode single, by one process: no gradient is stale. A rate that is best",
+        ),
+        ({RATE: "0.1,1"}, {"mode.name": "async"}, "each trial is trained in mode async"),
+        ({"mode.name": "single,async"}, {}, "each trial is trained in the mode that it has from --vary"),
+    ],
+)
+def test_a_sweep_says_in_which_mode_it_trains(vary, settings, told):
+    sweep = read_sweep(None, {"vary": vary}, SETTINGS | settings)
+    assert any(line.startswith(told) for line in preview(sweep, 2))
 
 
 def test_a_mode_can_vary(dataset):

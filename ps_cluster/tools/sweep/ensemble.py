@@ -31,6 +31,7 @@ from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.system import environment, network
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, config_at_once, has_completed, train_at_once
+from ps_cluster.tools.sweep.sweep_plan import mode_of
 
 if TYPE_CHECKING:
     from ps_cluster.tools.sweep.joining import ScoreTable
@@ -133,6 +134,7 @@ def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
     members = members_of(ensemble)
     for member in members:
         yield f"{member.name}: {member.config.training.sample} of the training examples"
+    yield mode_of(ensemble.settings, (), "member")
     expected = topology.expected((member.config for member in members), min(at_once, len(members)))
     yield f"members: {len(members)}, {at_once} at once; memory expected: {expected}; nothing was started"
 
@@ -155,6 +157,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     members = members_of(ensemble, dataset)
     locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
     network.announce_isolation(config.cluster.isolation, output, print_line)
+    print_line(mode_of(ensemble.settings, (), "member"))
     with StopRequests() as requests:
         code = train_members(members, output, Fleet(at_once, print_line), requests)
     if code:

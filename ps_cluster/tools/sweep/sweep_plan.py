@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +99,18 @@ def checked_space(sweep: Sweep) -> Space:
     for values in space.samples():
         build_config(None, {**sweep.settings, **values}).check_fits_one_machine()
     return space
+
+
+def mode_of(settings: Mapping[str, Any], vary: Collection[str], what: str) -> str:
+    """Return a line about the mode in which each trial, or member of an ensemble, is trained. `what`: the word for one."""
+    if "mode.name" in vary:
+        return f"each {what} is trained in the mode that it has from --vary"
+    if (name := settings.get("mode.name")) != "single":
+        return f"each {what} is trained in mode {name}"
+    return (
+        f"each {what} is trained in mode single, by one process: no gradient is stale. A rate that is best there may be too "
+        "high for other modes; --mode NAME takes another one"
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,15 @@ from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, train_at_once
 from ps_cluster.tools.sweep.space import REDUCTION, SEARCH_METHODS, STAGES
-from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
+from ps_cluster.tools.sweep.sweep_plan import (
+    Sweep,
+    SweepPlan,
+    Trial,
+    TrialBook,
+    check_installed,
+    checked_space,
+    mode_of,
+)
 from ps_cluster.tools.sweep.sweep_report import (
     TRIALS_FOLDER,
     listed,
@@ -170,6 +178,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
     network.announce_isolation(config.cluster.isolation, output, print_line)
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
+    print_line(mode_of(sweep.settings, sweep.vary, "trial"))
     book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=not has_accuracy)
     beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", print_line)
     with StopRequests() as requests, environment.temporary_files_in(output / TEMPORARY), beside:
@@ -201,6 +210,7 @@ def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
             book = TrialBook(Path(folder) / "journal", method, space, seed=sweep.seed, smaller_is_better=False)
             for number in range(count):
                 yield f"trial {number}: {listed(book.draw().values)}"
+    yield mode_of(sweep.settings, sweep.vary, "trial")
     configs = (build_config(None, {**sweep.settings, **values}) for values in space.samples())
     expected = topology.expected(configs, min(at_once, count))
     yield f"trials: {count}, {at_once} at once, by {method.name}; memory expected: {expected}; nothing was started"
