@@ -104,7 +104,7 @@ def _train(
     progress, stop = session.progress, GO_ON
     session.keep_up("training")  # the first updates have a limit of their own, not that of a start
     while not progress.completed and stop == GO_ON:
-        until = min(progress.applied + config.updates_at_once, progress.total)
+        until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
         progress.scheduled(np.arange(progress.applied, until))
         request = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
         if session.leads and session.broken:

@@ -232,6 +232,19 @@ class RunProgress:
         return self.examples / self._train_examples
 
     @property
+    def next_whole_epochs(self) -> int:
+        """The next update with which whole epochs are over that a checkpoint is asked for; the last one where none is.
+
+        It follows from the updates applied, so all workers of an all-reduce know it.
+        """
+        every = self._config.checkpoints.every_epochs
+        if every is None:
+            return self.total
+        updates = every * self._train_examples / self._config.examples_per_update
+        whole = math.floor(self.applied / updates + 1e-9) + 1
+        return min(self.total, max(self.applied + 1, math.ceil(whole * updates - 1e-9)))
+
+    @property
     def examples(self) -> int:
         return self._tally.examples
 

@@ -211,6 +211,29 @@ def test_steps_that_are_seen_in_one_look_share_its_time():
     assert progress.step_seconds == (190 - 70) / 2
 
 
+@pytest.mark.parametrize(
+    ("every", "batch", "nexts"),
+    [
+        (0.25, 8, [4, 7, 10, 13, 16, 19, 20]),  # 100 examples: whole quarters are over after 25, 50, 75, … of them
+        (1.0, 10, [10, 20]),
+        (0.001, 8, list(range(1, 21))),
+        (None, 8, [20]),
+    ],
+)
+def test_the_update_with_which_whole_epochs_are_over_is_known(every, batch, nexts):
+    settings = {"training.batch_size_per_worker": batch, "cluster.workers": 1, "checkpoints.every_epochs": every}
+    config = build_config(overrides={"training.steps": 20} | settings)
+
+    class Progress(RunProgress):
+        applied = 0
+
+    progress, found = Progress(config, 100), []
+    for _ in nexts:
+        Progress.applied = progress.next_whole_epochs
+        found.append(Progress.applied)
+    assert found == nexts
+
+
 def test_one_long_pause_teaches_nothing_and_a_new_process_begins_anew():
     progress = make_progress(steps=100)
     waits(progress, *((0, 10 * step) for step in range(5)))
