@@ -25,7 +25,7 @@ from ps_cluster.training.membership import TaskAdmission, connect, device_of, te
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
-LEAST_POLL_S = 0.02  # where a checkpoint of whole epochs is due sooner
+LEAST_POLL_S = 0.02  # where a checkpoint of whole epochs is due sooner; and not before another update is expected
 DRAIN_TIMEOUT_S = 60.0
 # Seconds of work handed out ahead of what was seen applied, so that no worker waits for the chief's next look.
 AHEAD_S = 1.0
@@ -137,11 +137,17 @@ class Chief:
         with self._upkeep:
             while not (self._progress.completed or drain.is_set() or self._session.broken):
                 self._dispatch()
-                drain.wait(min(POLL_S, max(LEAST_POLL_S, self._session.seconds_to_checkpoint)))
+                drain.wait(self._until_next_look_s())
                 if self._look("training"):
                     return  # updates may be missing; the proof then names the first
             self._work.ends = True
             self._finish_steps_under_way(drain)
+
+    def _until_next_look_s(self) -> float:
+        """Return how long to wait for the next look: until a checkpoint of whole epochs is due, if that is sooner."""
+        speed = self._progress.updates_per_second()
+        least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
+        return min(POLL_S, max(least_s, self._session.seconds_to_checkpoint))
 
     def _look(self, phase: str) -> bool:
         """Read the ledger, or wait for a look that takes long; raises their error, or that of a worker.

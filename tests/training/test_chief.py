@@ -105,9 +105,17 @@ def test_while_a_look_takes_long_steps_are_handed_out_as_fast_as_they_were_done_
 
 
 @pytest.mark.parametrize(
-    ("seconds_to_checkpoint", "waits"), [(math.inf, POLL_S), (0.1, 0.1), (0.001, LEAST_POLL_S), (9.0, POLL_S)]
+    ("seconds_to_checkpoint", "speed", "waits"),
+    [
+        (math.inf, 40.0, POLL_S),
+        (0.1, 40.0, 0.1),
+        (0.001, 400.0, LEAST_POLL_S),
+        (0.001, 10.0, 0.1),  # when another update is expected
+        (0.001, 0.0, POLL_S),
+        (9.0, 40.0, POLL_S),
+    ],
 )
-def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_to_checkpoint, waits):
+def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_to_checkpoint, speed, waits):
     asked = []
 
     class Drain(threading.Event):
@@ -120,6 +128,7 @@ def test_the_next_look_comes_when_a_checkpoint_is_due_if_that_is_sooner(seconds_
     dispatcher = Dispatcher()
     session = Session(dispatcher, lambda: session.apply())
     session.seconds_to_checkpoint = seconds_to_checkpoint
+    session.progress.updates_per_second = lambda: speed
     Chief(CONFIG, session, dispatcher).run(Drain())
     assert asked == [waits]
 
