@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_pointer
+from ps_cluster.errors import FAILED_FOR_GOOD
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
@@ -569,7 +570,7 @@ def test_a_leader_on_several_machines_writes_the_same_summary_and_fails_where_th
     topology = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:0", "c:1", "c:2"]})
     one_task._write_cluster(run_dir, topology, "worker", {})
     config = load_config(run_dir.config).with_values({"evaluation.draw_results": False})
-    for holds, code, outcome in ((True, 0, "completed"), (False, 1, "failed")):
+    for holds, code, outcome in ((True, 0, "completed"), (False, FAILED_FOR_GOOD, "failed")):
         proof = RESULT["proof"] | {"holds": holds, "problems": [] if holds else ["row 7 is missing"]}
         write_json(run_dir.training_result, RESULT | {"proof": proof})
         assert one_task._conclude("completed", config, run_dir, topology, 2, BEGAN, print) == code
