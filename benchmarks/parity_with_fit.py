@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -101,6 +102,22 @@ def numbers_and_words() -> Arrays:
     return targets | {f"{x}.{name}": part[x] for name, part in named for x in ("x_train", "x_test")}
 
 
+def yes_or_no(dtype: str) -> Arrays:
+    """Return generated rows with labels 0 and 1, drawn with a probability that is a smooth function of the row."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(12_000, 8)).astype("float32")
+    odds = 3 * (2 * np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3])
+    return split(10_000, x, (draw.uniform(size=len(x)) < 1 / (1 + np.exp(-odds))).astype(dtype))
+
+
+def counts() -> Arrays:
+    """Return generated rows and counts, drawn from a Poisson distribution whose mean is a smooth function of the row."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(12_000, 8)).astype("float32")
+    y = draw.poisson(np.exp(np.sin(x[:, 0]) + 0.3 * x[:, 1] * x[:, 2] + 0.3 * x[:, 3] + 1))
+    return split(10_000, x, y.astype("float32"))
+
+
 def halves() -> Arrays:
     """Return real digits as two inputs, the upper half and the lower half of each."""
     whole = digits()
@@ -183,6 +200,13 @@ def regression() -> Any:
     return in_a_row((8,), *hidden, outputs=1, loss="mse", optimizer=keras.optimizers.RMSprop(1e-3))
 
 
+def one_number(end: str | None, loss: Any) -> Any:
+    hidden = (layers.Dense(64, "relu"), layers.Dense(64, "relu"))
+    model = keras.Sequential([keras.Input((8,)), *hidden, layers.Dense(1, end)])
+    model.compile("adam", loss)
+    return model
+
+
 def of_table() -> Any:
     numbers, words = keras.Input((3,), name="numbers"), keras.Input((2,), name="words", dtype="int32")
     embedded = layers.Flatten()(layers.Embedding(12, 4)(words))
@@ -242,6 +266,20 @@ PROGRAMS = {
     "one-hot labels": Program(lambda: textbook_cnn(28, 1, "categorical_crossentropy"), one_hot_digits, 12),
     "numbers and words": Program(of_table, numbers_and_words, 20),
     "regression": Program(regression, numbers_to_predict, 30),
+    "binary, sigmoid, labels 0.0 and 1.0": Program(
+        lambda: one_number("sigmoid", "binary_crossentropy"), partial(yes_or_no, "float32"), 10
+    ),
+    "binary, sigmoid, labels 0 and 1": Program(
+        lambda: one_number("sigmoid", "binary_crossentropy"), partial(yes_or_no, "int64"), 10
+    ),
+    "binary, logits, labels 0.0 and 1.0": Program(
+        lambda: one_number(None, keras.losses.BinaryCrossentropy(from_logits=True)), partial(yes_or_no, "float32"), 10
+    ),
+    "binary, logits, labels 0 and 1": Program(
+        lambda: one_number(None, keras.losses.BinaryCrossentropy(from_logits=True)), partial(yes_or_no, "int64"), 10
+    ),
+    "Poisson, exponential": Program(lambda: one_number("exponential", "poisson"), counts, 10),
+    "Huber": Program(lambda: one_number(None, keras.losses.Huber()), counts, 10),
     "multi-label": Program(multi_label, labels_of_digits, 20),
     "class weights": Program(weighted_classes, digits, 15, class_weight={3: 3.0, 8: 3.0}),
     "two inputs": Program(two_inputs, halves, 20),
@@ -268,6 +306,9 @@ def fitted(program: Program, seed: int) -> float:
         class_weight=program.class_weight or None,
     )  # fmt: skip
     outputs, target = model.predict(x_test, verbose=0), arrays["y_test"]
+    if np.isin(target, (0, 1)).all() and outputs.shape[1] == 1:
+        threshold = 0.5 if model.layers[-1].activation is keras.activations.sigmoid else 0.0
+        return 100 * float(((outputs[:, 0] > threshold) == target).mean())
     if target.dtype.kind == "f" and target.ndim == 1:
         return 100 * float(np.abs(outputs[:, 0] - target).mean())
     if target.ndim == 2 and target.dtype == np.uint8:

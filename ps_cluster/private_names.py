@@ -241,3 +241,44 @@ def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.T
 def wrapped_by(judging: keras.Loss | keras.Metric) -> Callable[..., Any] | None:
     """Return the function that a loss or metric is made of; None for a class of its own. Of a metric it is private."""
     return getattr(judging, "fn", getattr(judging, "_fn", None))
+
+
+_OF_STATE = {
+    "built", "name", "_lock", "_variables", "_trainable_variables", "_trainable_variables_indices", "_tracker", "_iterations",
+    "_learning_rate", "_momentums", "momentums", "_velocities", "_velocity_hats", "_average_gradients",
+    "_exclude_from_weight_decay_cache", "_distribution_strategy",
+}  # fmt: skip
+
+
+def besides_config(optimizer: keras.Optimizer) -> list[str]:
+    """Return the names of attributes of an optimizer that `get_config` does not tell, and that do something.
+
+    Such are variables without decay, and whatever somebody has set after it was made, such as another `update_step`.
+    """
+    plain = vars(type(optimizer).from_config(optimizer.get_config()))
+    return [
+        name
+        for name, value in vars(optimizer).items()
+        if name not in _OF_STATE
+        and not name.startswith("_self_")
+        and (value if name not in plain else value != plain[name])
+    ]
+
+
+NOTES = ("_keras_logits", "_keras_mask")
+
+
+def notes_of(output: tf.Tensor) -> list[tf.Tensor | None]:
+    """Return what Keras notes on an output, by `NOTES`: the scores that softmax or sigmoid has made it of, and its mask.
+
+    Keras's losses find both on the tensor alone: they compute from the scores, and leave out what is masked.
+    """
+    return [getattr(output, name, None) for name in NOTES]
+
+
+def with_notes(output: tf.Tensor, notes: Sequence[tf.Tensor | None]) -> tf.Tensor:
+    """Return an output on which Keras's losses find `notes`, as if the layers had just made it."""
+    for name, note in zip(NOTES, notes, strict=True):
+        if note is not None:
+            setattr(output, name, note)
+    return output

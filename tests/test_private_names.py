@@ -310,6 +310,22 @@ def test_the_function_of_a_loss_or_a_metric(wrapper, private_names):
     )
 
 
+@pytest.mark.parametrize("activation", [keras.activations.softmax, keras.activations.sigmoid])
+def test_the_scores_that_an_activation_notes_are_those_of_a_cross_entropy(activation, private_names):
+    scores = tf.constant([[60.0]])
+    logits, mask = private_names.notes_of(activation(scores))
+    told = private_names.with_notes(tf.constant([[1.0]]), [logits, mask])
+    noted = (
+        logits is scores
+        and mask is None
+        and float(keras.losses.BinaryCrossentropy()(tf.constant([[0.0]]), told)) == pytest.approx(60)
+    )
+    assert noted and private_names.notes_of(scores) == [None, None], advice(
+        "`_keras_logits` has the scores of a probability, from which Keras's cross-entropies compute (`_get_logits`). See "
+        "where they look for them now: without, a probability of 0 or 1 has no gradient, where it has one in `fit`."
+    )
+
+
 def test_nobody_else_uses_a_private_name():
     """Of another library: a name with an underscore that nothing in this package defines, but for those of the standard one."""
     trees = {file: ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")}

@@ -503,6 +503,7 @@ class _Function(DataSet):
     """A data set that a function without arguments returns: `Contents`, or arrays (data/array_files.py)."""
 
     Settings = OwnDataSettings
+    version = 2
 
     def __init__(self, function: Callable[[], Any]):
         self._function = function

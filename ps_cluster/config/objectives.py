@@ -146,6 +146,7 @@ class ExampleSpec:
 # Each names its TensorFlow part, a subclass of `ps_cluster.models.judges.LossAndMetric`.
 
 SMOOTHING = "training.label_smoothing"
+IN_DEVIATIONS = "targets in standard deviations"
 _ROWS = 2**16  # targets that are looked at together
 
 
@@ -156,24 +157,24 @@ class Objective:
       name: the name by which data sets choose it.
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
       judge: "module:class" of its loss, metric and prediction (`ps_cluster.models.judges.LossAndMetric`).
-      takes_probabilities: whether its metric is right for outputs that are probabilities, too.
       has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
       results: "module:class" of what is found out about its predictions (`ps_cluster.report.analysis.Analysis`);
         None: nothing. Its judge's `kept` has what is needed for it.
       smooths_labels: whether `training.label_smoothing` has a meaning.
       weighs_classes: whether `training.class_weights` has a meaning.
       activation: Keras's name of what turns the outputs of a saved model into predictions.
+      reading: how the package's own networks take the targets, in words, where there is a choice.
     """
 
     name = ""
     has_accuracy = True
     judge: Any = None
-    takes_probabilities = False
     has_units = False
     results: Any = None
     smooths_labels = True
     weighs_classes = False
     activation = "linear"
+    reading = ""
 
     @property
     def field(self) -> str:
@@ -201,6 +202,10 @@ class Objective:
     def task(self, outputs: int) -> str:
         """Return what is to be predicted, in words."""
         return f"{self.name} with {outputs} outputs"
+
+    def numbers(self, spec: ExampleSpec) -> tuple[int, ...]:
+        """Return how many numbers a network may return for an example, the usual one first."""
+        return (spec.outputs,)
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
         """Return what predictions [N, outputs] decide for: [N] or [N, outputs]."""
@@ -231,7 +236,6 @@ class Classification(Objective):
 
     name = "classification"
     judge = Part.CLASSIFICATION_JUDGE
-    takes_probabilities = True
     results = Part.CLASS_RESULTS
     weighs_classes = True
     activation = "softmax"
@@ -250,6 +254,10 @@ class Classification(Objective):
 
     def task(self, outputs: int) -> str:
         return f"{outputs:,} classes"
+
+    def numbers(self, spec: ExampleSpec) -> tuple[int, ...]:
+        """Return one for each class; one number also tells two classes apart."""
+        return (2, 1) if spec.outputs == 2 else (spec.outputs,)
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
         return spec.classes[int(target)]
@@ -330,6 +338,7 @@ class Regression(Objective):
     has_accuracy = False
     judge = Part.REGRESSION_JUDGE
     has_units = True
+    reading = IN_DEVIATIONS
     results = Part.VALUE_RESULTS
     smooths_labels = False
 

@@ -68,6 +68,7 @@ class _OwnForm(Form, DataSet):
     """A form and its data sets, which are copies of it with a path. They are no images unless a subclass says so."""
 
     recipe: Mapping[str, Any] = NO_IMAGES
+    version = 2
     path: Path
 
     def dataset(self, path: Path) -> DataSet:

@@ -30,8 +30,8 @@ class Targets(NamedTuple):
 
 
 def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:
-    """Return targets [N] or [N, k] for an objective; "auto": classification for one-hot rows, regression for other floats,
-    multi-label for other rows of 0 and 1, else classification.
+    """Return targets [N] or [N, k] for an objective; "auto": classification for one-hot rows and for 0.0 and 1.0 alone,
+    regression for other floats, multi-label for other rows of 0 and 1, else classification.
 
     Raises:
       Malformed: they do not fit the objective, or there is nothing to learn.
@@ -63,7 +63,7 @@ def _flat(targets: np.ndarray) -> np.ndarray:
 
 
 def _objective(train: np.ndarray) -> str:
-    if train.ndim == 1 and train.dtype.kind != "f" or _is_one_hot(train):
+    if train.ndim == 1 and (train.dtype.kind != "f" or is_binary(train)) or _is_one_hot(train):
         return "classification"
     if train.ndim == 2 and train.dtype.kind in "iubf" and np.isin(train, (0, 1)).all():
         return "multi-label"
@@ -144,6 +144,11 @@ def _is_one_hot(targets: np.ndarray) -> bool:
     """Return whether targets are rows of at least two places with a single 1, as Keras's `to_categorical` makes them."""
     is_rows = targets.ndim == 2 and targets.shape[1] > 1 and targets.dtype.kind in "iubf"
     return bool(is_rows and np.isin(targets, (0, 1)).all() and (targets.sum(1) == 1).all())
+
+
+def is_binary(targets: np.ndarray) -> bool:
+    """Return whether targets [N] are 0 and 1 alone, and both: labels, whatever their dtype."""
+    return bool(np.isin(targets, (0, 1)).all() and targets.any() and not targets.all())
 
 
 def _labels(train: np.ndarray, test: np.ndarray | None) -> Targets:

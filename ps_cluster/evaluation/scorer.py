@@ -103,12 +103,12 @@ class Scorer:
         def first(inputs: dict[str, Any]) -> Any:
             return keras.tree.flatten(outputs(inputs))[0]
 
-        self._first, self._plain_judge = first, judge_of(dataset.spec)
+        self._first = first
         views = import_object(DATASETS[config.data.dataset].views)
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
         self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
         # The mean over views is of the prediction alone, which is the first of several outputs.
-        self._sums_of_views = views and _summing(partial(views, first), self._plain_judge, dataset.spec)
+        self._sums_of_views = views and _summing(partial(views, first), self._judge.of_first, dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out examples once; with `augmented` the test examples also by their views.
@@ -180,7 +180,7 @@ class Scorer:
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
         outputs = self._first(_given({name: pictures}, spec))
         found = []
-        for index, picture, prediction in zip(chosen, pictures, self._plain_judge.prediction(_floats(outputs)).numpy()):
+        for index, picture, prediction in zip(chosen, pictures, self._judge.prediction(_floats(outputs)).numpy()):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
             predicted = named.named_prediction(prediction, spec)
             found.append(Answer(picture, truth, predicted, predicted == truth if named.has_accuracy else None))
@@ -253,7 +253,7 @@ def _summing(
         found = keras.tree.map_structure(_floats, outputs(_given(arrays, spec)))
         targets = judge.targets(rows)
         if compiled is not None:
-            compiled.update(targets, judge.final(found))
+            compiled.update(targets, judge.final(found), judge.as_probabilities(found))
         metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))
         return metric, loss, judge.kept(targets, found)
 

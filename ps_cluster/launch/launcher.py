@@ -26,6 +26,7 @@ from ps_cluster.files.json_files import RowTail, read_json
 from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append, write_json, write_whole
 from ps_cluster.launch import rules, topology
+from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import Action, Actions, Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
 from ps_cluster.report import closing_table, summary
@@ -103,7 +104,7 @@ def run_local(
             fork_server=server,
             notify=view.notice,
         )
-        view.start(config, run_dir, dataset)
+        view.start(config, run_dir, dataset, task_of(config, dataset))
         if line := topology.warning(config, room()):
             view.notice(MEMORY_SHORT(line))
         watch = EventLoop(config, cluster, run_dir, view, stop_requests, limits, clock=clock)

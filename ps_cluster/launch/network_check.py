@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import RULES
 from ps_cluster.config.network_recipes import COMPILED, NETWORKS
+from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.schema import fitted
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
@@ -43,12 +44,14 @@ class NetworkFacts(Row):
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
       no_rule: why there are none although it was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
+      reading: how its outputs or the targets are taken, in words, where there is a choice.
     """
 
     error: Text | None = None
     optimizer: dict[str, JsonValue] = {}
     no_rule: Text | None = None
     not_alone: Text | None = None
+    reading: Text = ""
 
 
 def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
@@ -59,13 +62,27 @@ def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     """
     if config.model.name in NETWORKS.own:
         return NetworkFacts()
-    key = f"{config.model.model_dump_json()} {config.training.class_weights}", str(dataset.directory)
+    key = _key(config, dataset)
     if key not in _known:
         facts = _ask(config, dataset)
         if facts.error:
             raise UserError(facts.error)
         _known[key] = facts
     return _known[key]
+
+
+def task_of(config: RunConfig, dataset: PackedDataset) -> str:
+    """Return what the network is to predict, in words, and how its outputs or the targets are taken, if that is known."""
+    objective = OBJECTIVES[dataset.spec.objective]
+    is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())
+    reading = objective.reading if is_own else known.reading
+    return ", ".join(filter(None, (objective.task(dataset.spec.outputs), reading)))
+
+
+def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
+    """Return all that a network depends on; its precision is chosen later."""
+    network = config.model.model_dump_json(exclude={"precision"})
+    return f"{network} {config.training.class_weights}", str(dataset.directory)
 
 
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
@@ -121,6 +138,7 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
 
     import_tensorflow()
     from ps_cluster.models.build import build, optimizer_settings, try_to_load
+    from ps_cluster.models.judges import judge_of
 
     try:
         config = fitted(question["config"])
@@ -128,8 +146,9 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
         model = build(config.model, dataset.spec, seed=config.training.seed)
     except UserError as error:
         return NetworkFacts(error=str(error))
+    reading = judge_of(dataset.spec, model=model).reading
     try:
-        facts = NetworkFacts(not_alone=try_to_load(model, config.model, dataset.spec))
+        facts = NetworkFacts(not_alone=try_to_load(model, config.model, dataset.spec), reading=reading)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
     try:

@@ -30,6 +30,7 @@ from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.launcher import TASK_ARGV, write_ending
 from ps_cluster.launch.local_run import WHAT, Notify, complete_config, resolve_data
+from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, broken_line
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
@@ -146,7 +147,7 @@ def _lead_or_follow(
             _start, run_dir, topology, task,
             resume=goes_on, claimed=claimed, wait_s=patience.wait_s, task_argv=task_argv,
         )  # fmt: skip
-        view.start(config, run_dir, dataset)
+        view.start(config, run_dir, dataset, task_of(config, dataset))
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
         began, term = time.monotonic(), claimed.term if claimed else 0

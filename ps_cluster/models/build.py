@@ -30,20 +30,21 @@ from ps_cluster.config.sections import listed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import one_line
-from ps_cluster.models.failures import NOT_THE_USERS
-from ps_cluster.models.flat import FlatNetwork, as_arguments
-from ps_cluster.models.judges import (
+from ps_cluster.models.ends import (
+    OWN_UNITS,
+    PROBABILITIES,
     UNITS,
-    CompiledLoss,
-    CompiledMetrics,
+    NetworkEnd,
     ends_of,
     followed_by,
-    gives_predictions,
-    has_loss,
-    judge_of,
+    is_marked,
     last_activation,
+    mark,
 )
-from ps_cluster.private_names import copy_compiled, layers_of, made_by, own_weights_of
+from ps_cluster.models.failures import NOT_THE_USERS
+from ps_cluster.models.flat import FlatNetwork, as_arguments
+from ps_cluster.models.judges import CompiledLoss, CompiledMetrics, has_loss, judge_of, zero_targets
+from ps_cluster.private_names import besides_config, copy_compiled, layers_of, made_by, own_weights_of
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
@@ -159,6 +160,8 @@ def _check_class(model: keras.Model) -> None:
             raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise ValueError(f"layer '{layer.name}' has synchronized=True, which workers here don't do: leave it out")
+        if getattr(layer, "stateful", False):
+            raise ValueError(f"layer '{layer.name}' has stateful=True, whose state workers don't share: leave it out")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
             raise ValueError(f"layer '{layer.name}' has renorm=True, whose statistics can't be shared: leave it out")
     keras.saving.serialize_keras_object(model)  # the best model is saved
@@ -185,25 +188,28 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
     Args:
       scores: the first output in the graph of a step.
     """
-    objective, last = OBJECTIVES[spec.objective], last_activation(scores)
-    if last is None or not objective.has_accuracy:
+    last = last_activation(scores)
+    if is_marked(model, PROBABILITIES) and not has_loss(model):
+        raise ValueError(
+            "it returns probabilities, as it was saved: compile() it with the loss that it was trained with"
+        )
+    if last is None or not OBJECTIVES[spec.objective].has_accuracy:
         return
     kind, where = last.type.lower(), last.name.rpartition("/")[0]
-    instead = "or compile() it with a loss that takes probabilities"
-    if not objective.takes_probabilities:
-        instead = "and let a loss of its own take scores (from_logits=True)"
-    elif has_loss(model):
-        return
-    raise ValueError(
-        f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, {instead}"
-    )
+    if kind == "softmax" and scores.shape[-1] == 1:
+        raise ValueError(f"'{where}' is a softmax of one number, which is always 1: take sigmoid, or Dense(2)")
+    if not has_loss(model):
+        raise ValueError(
+            f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, or compile() it with "
+            "a loss that takes probabilities"
+        )
 
 
 def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
     size = spec.outputs + 2  # of no other length, so that none is broadcast over another
-    judge = judge_of(spec)
-    targets = judge.targets(tf.zeros([size, *spec.target.shape], spec.target.dtype))
+    judge = judge_of(spec, model=model)
+    targets = judge.targets(zero_targets(spec, size))
     zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
     if has_loss(model):
         weights = None if spec.weight is None else tf.ones([size])
@@ -215,7 +221,8 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError if the outputs are not what the examples ask for, or are several without a loss for each."""
     flat = keras.tree.flatten(outputs)
     shapes = [tuple(output.shape) for output in flat]
-    if not shapes or set(shapes) != {(None, spec.outputs)}:
+    fitting = [(None, count) for count in OBJECTIVES[spec.objective].numbers(spec)]
+    if len(set(shapes)) != 1 or shapes[0] not in fitting:
         raise ValueError(
             f"it returns {' and '.join(map(_numbers, shapes)) or 'nothing'} for each example, and the data set asks for "
             f"{_numbers((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): "
@@ -227,7 +234,7 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
 
 def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
     """Return what to do about outputs of these shapes, which the data set does not ask for."""
-    end = f"end it with Dense({spec.outputs})"
+    end = "end it with " + " or ".join(f"Dense({count})" for count in OBJECTIVES[spec.objective].numbers(spec))
     if OBJECTIVES[spec.objective].has_units and spec.outputs == 1 and any(shape[-1:] > (1,) for shape in shapes):
         # Targets are floats. Those of Keras's losses may be classes all the same.
         return f"if the targets are classes, set data.objective=classification; if they are numbers to predict, {end}"
@@ -249,17 +256,18 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
 
     Keras's safe mode stays on. Layers of a user's own are looked up in the files of code that the user has named.
 
+    A regression that no run has saved returns the target's units, as Keras's own do.
+
     Raises:
-      ValueError, TypeError: it holds no model, one with a layer or loss that is in none of those files, or a regression
-        whose units are not known.
+      ValueError, TypeError: it holds no model, or one with a layer or loss that is in none of those files.
     """
     model = load_finished(file, compiled=True)
-    if OBJECTIVES[spec.objective].has_units and not any(map(_is_units, layers_of(model))):
-        raise ValueError(
-            "it is not known whether it returns the target's units or standard deviations, as no run here has saved "
-            "it: load it in a build() that returns standard deviations (docs/extending.md#your-own-network)"
-        )
-    return model
+    says_units = any(map(_is_units, layers_of(model))) or is_marked(model, OWN_UNITS)
+    if not OBJECTIVES[spec.objective].has_units or says_units:
+        return model
+    marked = followed_by(model, mark(OWN_UNITS), spec.inputs)
+    copy_compiled(model, to=marked)
+    return marked
 
 
 def without_units(model: keras.Model) -> keras.Model:
@@ -400,9 +408,19 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
 
     A model that a user has compiled for probabilities has them already. Of several outputs the first is the prediction.
     """
-    activation = "linear" if gives_predictions(model, spec) else OBJECTIVES[spec.objective].activation
-    model = followed_by(model, keras.layers.Activation(activation, dtype="float32", name="predictions"), spec.inputs)
-    return keras.Model(model.input, keras.tree.flatten(model.output)[0], name=model.name)
+    end = NetworkEnd(model, spec)
+    is_done, layers = end.gives_probabilities(), keras.layers
+    is_one_of_two, objective = end.is_one_of_two, OBJECTIVES[spec.objective]
+    activation = "sigmoid" if is_one_of_two else objective.activation
+    last = layers.Activation("linear" if is_done else activation, dtype="float32", name="predictions")
+    model = followed_by(model, last, spec.inputs)
+    prediction = keras.tree.flatten(model.output)[0]
+    if is_done and end.is_estimate:
+        prediction = layers.ReLU(max_value=1.0, dtype="float32", name="within_0_and_1")(prediction)
+    if is_one_of_two:
+        of_first = layers.Rescaling(-1.0, 1.0, dtype="float32", name="of_first_class")(prediction)
+        prediction = layers.Concatenate(dtype="float32", name="of_both_classes")([of_first, prediction])
+    return keras.Model(model.input, prediction, name=model.name)
 
 
 # Say of a model's compile() what is used, and as which settings.
@@ -415,6 +433,12 @@ def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
         yield (
             f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
             f"{' and '.join(sorted(found))}"
+        )
+    made = getattr(getattr(model, "optimizer", None), "iterations", None)
+    if made is not None and (updates := int(made)):
+        yield (
+            f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: what it keeps of them "
+            "(moments) is not used, and begins anew"
         )
     smoothing = config.training.label_smoothing
     if has_loss(model) and smoothing:
@@ -453,6 +477,10 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     for name, usual in _WITHOUT.items():
         if values.get(name, usual) != usual:
             raise ValueError(_no_rule(kind.__name__, f"has {name}={values[name]}"))
+    decays = bool(values["weight_decay"])
+    if others := [name for name in besides_config(optimizer) if decays or not name.startswith(_OF_DECAY)]:
+        why = "exclude_from_weight_decay" if others[0].startswith(_OF_DECAY) else others[0]
+        raise ValueError(_no_rule(kind.__name__, f"has {why}, which was set after it was made"))
     rule, names = _RULES[kind]
     if rule == "momentum":
         rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
@@ -474,6 +502,7 @@ _RULES: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     keras.optimizers.AdamW: ("adam", _ADAM),
     keras.optimizers.RMSprop: ("rmsprop", {"momentum": "momentum", "rho": "rho", "epsilon": "epsilon"}),
 }
+_OF_DECAY = "_exclude_from_weight_decay"  # without decay, nothing is excluded from it
 # Settings of Keras that no rule here has → the value with which they do nothing.
 _WITHOUT = {
     "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,

@@ -15,7 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.private_names import layers_of, own_weights_of, seed_generators_of, takes_training
+from ps_cluster.private_names import (
+    layers_of,
+    notes_of,
+    own_weights_of,
+    seed_generators_of,
+    takes_training,
+    with_notes,
+)
 
 
 @dataclass(frozen=True)
@@ -228,9 +235,15 @@ class FlatNetwork:
         scope.check(model)
         self._calls = [scope.times(variable) for variable in self._statistics]
         if self._to_float32:
-            outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
+            outputs = keras.tree.map_structure(_in_float32, outputs)
         after = self.statistics.join([scope.after(variable) for variable in self._statistics])
         return Forward(outputs, after - self.keep * statistics, losses)
+
+
+def _in_float32(output: tf.Tensor) -> tf.Tensor:
+    """Return an output in float32, with its mask. (Of an output in bfloat16 Keras's losses don't take the scores either.)"""
+    _, mask = notes_of(output)
+    return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])
 
 
 # Run a Keras model as a pure function: with values in place of its variables, and random states of a step.

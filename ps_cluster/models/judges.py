@@ -13,11 +13,30 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config.objectives import BYTES, OBJECTIVES, ExampleSpec, Field, class_weights
+from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, ExampleSpec, class_weights
 from ps_cluster.config.registry import import_object
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.flat import as_arguments
-from ps_cluster.private_names import compiled_loss_of, compiled_metrics_of, losses_of, metrics_of, wrapped_by
+from ps_cluster.models.ends import (
+    OF_LOGITS,
+    OF_SEVERAL_CLASSES,
+    OWN_UNITS,
+    PROBABILITIES,
+    SCORES,
+    UNITS,
+    NetworkEnd,
+    followed_by,
+    is_marked,
+    mark,
+)
+from ps_cluster.private_names import (
+    compiled_loss_of,
+    compiled_metrics_of,
+    losses_of,
+    metrics_of,
+    notes_of,
+    with_notes,
+    wrapped_by,
+)
 
 _SMALLEST = 1e-30  # probability whose logarithm is taken
 
@@ -29,13 +48,24 @@ def judge_of(
 
     Args:
       training: label smoothing and the weights of classes; None to score without both.
+      model: whose outputs are judged. None: they are scores, one for each class, or standard deviations.
     """
-    judge: LossAndMetric = import_object(OBJECTIVES[spec.objective].judge)(spec, training)
-    if model is None or not has_loss(model):
+    kind: type[LossAndMetric] = import_object(OBJECTIVES[spec.objective].judge)
+    if model is None:
+        return kind(spec, training)
+    end = NetworkEnd(model, spec)
+    judge = (OneOutputJudge if end.is_one_of_two else kind)(spec, training)
+    if not has_loss(model):
+        judge.take_in(end, {})
         return judge
-    if gives_predictions(model, spec):
-        judge.prediction = tf.identity  # type: ignore[method-assign]
-    return CompiledJudge(judge, model)
+    loss = CompiledLoss(model, spec.outputs)
+    judge.take_in(end, loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure))
+    return CompiledJudge(judge, loss)
+
+
+def zero_targets(spec: ExampleSpec, examples: int = 1) -> tf.Tensor:
+    """Return packed targets of some examples, all zero, to build a loss or to try it."""
+    return tf.zeros([examples, *spec.target.shape], spec.target.dtype)
 
 
 class MicroBatch(NamedTuple):
@@ -49,12 +79,38 @@ class MicroBatch(NamedTuple):
 
 
 class LossAndMetric(ABC):
-    """Judges a network's outputs, float32 [B, outputs]. All results are float32."""
+    """Judges a network's outputs, float32 [B, outputs]. All results are float32.
+
+    Attributes:
+      gives_scores: whether the outputs are scores of classes or labels, if they are no probabilities.
+      of_probabilities: whether the outputs are probabilities already, and not scores.
+    """
+
+    gives_scores = False
+    of_probabilities = False
+    _needs_mark = False
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Keep what decides the loss. `training`: see `judge_of`."""
         self.outputs = spec.outputs
+        self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
+
+    def take_in(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
+        """Take the outputs for what they are. `losses`: of compile(), by the place of their output; none without it."""
+        if losses:
+            self.of_probabilities = end.gives_probabilities(losses.get(0))
+            self._needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
+
+    @property
+    def of_first(self) -> LossAndMetric:
+        """The judge of the first output by itself, which is the prediction."""
+        return self
+
+    @property
+    def reading(self) -> str:
+        """How outputs or targets are taken, in words, where there is a choice."""
+        return ""
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         """Return the targets of packed rows [B, ...] as the other methods take them."""
@@ -92,9 +148,17 @@ class LossAndMetric(ABC):
         """Return what the saved model returns for these outputs."""
         return outputs
 
+    def as_probabilities(self, outputs: Any) -> Any:
+        """Return probabilities of the form of the saved model's outputs; those of a regression as they are."""
+        return self.final(outputs)
+
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save, whose outputs a user can take as they are."""
-        return model
+        """Return the model to save, which says by its last layer what its outputs are, if nothing else in it does."""
+        if self._needs_mark:
+            return followed_by(model, mark(PROBABILITIES), self._inputs)
+        # A class of a user's own stays what it is.
+        of_layers = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
+        return followed_by(model, mark(SCORES), self._inputs) if of_layers and not is_marked(model, SCORES) else model
 
     def loss(
         self,
@@ -114,6 +178,8 @@ class LossAndMetric(ABC):
 
 class ClassificationJudge(LossAndMetric):
     """Cross-entropy of the softmax, in nats; labels smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
+
+    gives_scores = True
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         super().__init__(spec, training)
@@ -135,7 +201,8 @@ class ClassificationJudge(LossAndMetric):
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         off = self._smoothing / self.outputs
         smoothed = tf.one_hot(targets, self.outputs, 1 - self._smoothing + off, off)
-        return tf.nn.softmax_cross_entropy_with_logits(smoothed, outputs)
+        scores = _logarithms(outputs) if self.of_probabilities else outputs
+        return tf.nn.softmax_cross_entropy_with_logits(smoothed, scores)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Return 1 where the largest output is that of the label. The argmax of NaN is 0, so NaN is ruled out first."""
@@ -143,10 +210,13 @@ class ClassificationJudge(LossAndMetric):
         return tf.cast(sound & (tf.argmax(outputs, -1, tf.int32) == targets), tf.float32)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.nn.softmax(outputs)
+        return outputs if self.of_probabilities else tf.nn.softmax(outputs)
+
+    def as_probabilities(self, outputs: Any) -> Any:
+        return keras.tree.map_structure(self.prediction, outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        return tf.math.log(tf.maximum(prediction, _SMALLEST))
+        return prediction if self.of_probabilities else _logarithms(prediction)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return labels int32 [B] and probabilities float32 [B].
@@ -154,33 +224,88 @@ class ClassificationJudge(LossAndMetric):
         "predicted" is -1, and the probabilities 0, where an output is not finite. All probabilities of many classes
         would take too much room: kept are those of the predicted class ("confidence") and of the right one.
         """
-        sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-        probabilities = tf.where(sound[:, None], self.prediction(outputs), 0.0)
-        return {
-            "target": targets,
-            "predicted": tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1),
-            "confidence": tf.reduce_max(probabilities, axis=-1),
-            "of_target": tf.gather(probabilities, targets, axis=1, batch_dims=1),
-        }
+        return _kept_of_classes(targets, outputs, self.prediction(outputs))
+
+
+class OneOutputJudge(ClassificationJudge):
+    """Two classes that one number tells apart, [B, 1]: the score, or the probability, of the second class.
+
+    The score of the first class is 0. So it is a classification of two outputs, and the threshold is a score of 0, which is
+    a probability of 1/2. Targets are float32 [B, 1], 0 or 1, as Keras's losses and metrics of such a network take them.
+    """
+
+    def take_in(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
+        """Take the output for what it is. Raises ValueError for a loss that one number means nothing to."""
+        for loss in losses.values():
+            if wrapped_by(loss) in OF_SEVERAL_CLASSES:
+                raise ValueError(
+                    f"the loss of its compile() ({loss.name}) compares classes with each other, and it returns 1 number: end "
+                    "it with Dense(2), or take binary_crossentropy"
+                )
+        super().take_in(end, losses)
+
+    @property
+    def reading(self) -> str:
+        return f"told apart by one {'probability' if self.of_probabilities else 'score'}"
+
+    def targets(self, rows: tf.Tensor) -> tf.Tensor:
+        return tf.cast(rows, tf.float32)[:, None]
+
+    def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
+        return super().weights(_labels(targets), given)
+
+    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        return super().losses(_labels(targets), self._of_both(outputs))
+
+    def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        return super().metric(_labels(targets), self._of_both(outputs))
+
+    def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the probabilities of both classes, [B, 2]."""
+        return super().prediction(self._of_both(outputs))
+
+    def as_probabilities(self, outputs: Any) -> Any:
+        return outputs if self.of_probabilities else keras.tree.map_structure(tf.sigmoid, outputs)
+
+    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        of_first, of_second = tf.split(super().outputs_of(prediction), 2, axis=-1)
+        return of_second if self.of_probabilities else of_second - of_first
+
+    def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _kept_of_classes(_labels(targets), self._of_both(outputs), self.prediction(outputs))
+
+    def _of_both(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the scores, or the probabilities, of both classes, [B, 2]."""
+        if not self.of_probabilities:
+            return tf.concat([tf.zeros_like(outputs), outputs], axis=-1)
+        shares = _shares(outputs)
+        return tf.concat([1 - shares, shares], axis=-1)
 
 
 class MultiLabelJudge(LossAndMetric):
     """Mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
+    gives_scores = True
+
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         smoothed = targets * (1 - self._smoothing) + self._smoothing / 2
-        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(smoothed, outputs), axis=-1)
+        scores = _log_odds(outputs) if self.of_probabilities else outputs
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(smoothed, scores), axis=-1)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Return the share of labels that are right, with a threshold of probability 1/2."""
-        right = tf.math.is_finite(outputs) & ((outputs > 0) == (targets > 0.5))
+        given = outputs > (0.5 if self.of_probabilities else 0.0)
+        right = tf.math.is_finite(outputs) & (given == (targets > 0.5))
         return tf.reduce_mean(tf.cast(right, tf.float32), axis=-1)
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.sigmoid(outputs)
+        return _shares(outputs) if self.of_probabilities else tf.sigmoid(outputs)
+
+    def as_probabilities(self, outputs: Any) -> Any:
+        return keras.tree.map_structure(self.prediction, outputs)
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        return tf.math.log(tf.maximum(prediction, _SMALLEST)) - tf.math.log(tf.maximum(1 - prediction, _SMALLEST))
+        return prediction if self.of_probabilities else _log_odds(prediction)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return targets uint8 [B, L] and probabilities float32 [B, L]."""
@@ -188,18 +313,58 @@ class MultiLabelJudge(LossAndMetric):
         return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
 
 
+def _kept_of_classes(labels: tf.Tensor, outputs: tf.Tensor, probabilities: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return `ClassificationJudge.kept` for labels int32 [B]; `outputs` and `probabilities` float32 [B, classes]."""
+    sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
+    probabilities = tf.where(sound[:, None], probabilities, 0.0)
+    return {
+        "target": labels,
+        "predicted": tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1),
+        "confidence": tf.reduce_max(probabilities, axis=-1),
+        "of_target": tf.gather(probabilities, labels, axis=1, batch_dims=1),
+    }
+
+
+def _logarithms(probabilities: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(tf.maximum(probabilities, _SMALLEST))
+
+
+def _log_odds(probabilities: tf.Tensor) -> tf.Tensor:
+    return _logarithms(probabilities) - _logarithms(1 - probabilities)
+
+
+def _shares(outputs: tf.Tensor) -> tf.Tensor:
+    """Return outputs that estimate probabilities as such: a network without an activation can leave 0 to 1."""
+    return tf.where(tf.math.is_finite(outputs), tf.clip_by_value(outputs, 0.0, 1.0), math.nan)
+
+
+def _labels(targets: tf.Tensor) -> tf.Tensor:
+    """Return labels int32 [B] of targets float32 [B, 1]."""
+    return tf.cast(targets[:, 0], tf.int32)
+
+
 class RegressionJudge(LossAndMetric):
     """Mean squared error over the target's values, in units of their standard deviation over the training examples.
 
     The network's outputs are standardised: 0 is the training examples' mean, 1 a standard deviation more. So learning
-    rates need not know the target's units. The metric is the mean absolute error in the target's own units.
+    rates need not know the target's units. Where that would change what is learned (`NetworkEnd.why_own_units`), targets
+    and outputs are in the target's own units. The metric is the mean absolute error in the target's own units.
     """
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         super().__init__(spec, training)
-        self._inputs = spec.inputs
         self._mean = np.array(spec.target.mean or 0.0, np.float64)
         self._std = np.array([value or 1.0 for value in spec.target.std] or 1.0, np.float64)
+        self._why_own_units = ""
+
+    def take_in(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
+        self._why_own_units = end.why_own_units(list(losses.values()))
+        if self._why_own_units:
+            self._mean, self._std = np.zeros(()), np.ones(())
+
+    @property
+    def reading(self) -> str:
+        return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         """Return float64 [B, outputs] in the target's own units: float32 may tell neighbours far from 0 not apart."""
@@ -229,6 +394,8 @@ class RegressionJudge(LossAndMetric):
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return a model whose outputs are in the target's own units."""
+        if self._why_own_units:
+            return model if is_marked(model, OWN_UNITS) else followed_by(model, mark(OWN_UNITS), self._inputs)
         units = keras.layers.Rescaling(
             self._std.astype(np.float32), self._mean.astype(np.float32), dtype="float32", name=UNITS
         )
@@ -263,12 +430,20 @@ class CompiledJudge(LossAndMetric):
     A model may have several outputs, which are all judged against the one target. The first of them is the prediction.
     """
 
-    def __init__(self, objective: LossAndMetric, model: keras.Model):
+    def __init__(self, objective: LossAndMetric, loss: CompiledLoss):
         self._objective = objective
-        self._loss = CompiledLoss(model, objective.outputs)
+        self._loss = loss
         self.targets, self.weights = objective.targets, objective.weights  # type: ignore[method-assign]
-        self.outputs_of = objective.outputs_of  # type: ignore[method-assign]
+        self.outputs_of, self.as_probabilities = objective.outputs_of, objective.as_probabilities  # type: ignore[method-assign]
         self.final, self.finished = objective.final, objective.finished  # type: ignore[method-assign]
+
+    @property
+    def of_first(self) -> LossAndMetric:
+        return self._objective
+
+    @property
+    def reading(self) -> str:
+        return self._objective.reading
 
     def loss(
         self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
@@ -315,13 +490,28 @@ class CompiledLoss:
         """Keep the losses. `outputs`: numbers of an example's target, to make a row of a label."""
         self._compiled = compiled_loss_of(model)
         self._outputs = outputs
-        self._graph = tf.function(self._sum, autograph=False)
+        self._graph = tf.function(self._sum_of_step, autograph=False)
+
+    def by_output(self, targets: tf.Tensor, outputs: Any) -> dict[int, keras.Loss]:
+        """Return the losses by the places of their outputs. Raises ValueError where Keras can't find them.
+
+        Args:
+          targets: of an example, as losses take them. outputs: forms of the outputs, as the model returns them.
+        """
+        try:
+            with tf.init_scope():
+                _build(self._compiled, targets, outputs)
+        except Exception as error:
+            raise ValueError(f"the loss of its compile() fails: {_told(error)}") from error
+        places = keras.tree.pack_sequence_as(outputs, list(range(len(keras.tree.flatten(outputs)))))
+        return {reduce(getitem, one.path, places): one.loss for one in losses_of(self._compiled)}
 
     def __call__(
         self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
-        given = (targets, outputs, weights)
+        # Keras's losses take a probability's score, where it has one: the gradient of a probability of 0 or 1 is lost.
+        given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
         of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
         # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
         with tf.init_scope():
@@ -355,6 +545,12 @@ class CompiledLoss:
         if all(gradient is None for gradient in gradients):
             raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
 
+    def _sum_of_step(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, notes: Any, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        noted = [with_notes(output, one) for output, one in zip(keras.tree.flatten(outputs), notes, strict=True)]
+        return self._sum(targets, keras.tree.pack_sequence_as(outputs, noted), weights, part)
+
     def _sum(
         self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
@@ -386,23 +582,28 @@ class CompiledMetrics:
         self._metrics = compiled_metrics_of(model)
         self._outputs = outputs
 
-    def update(self, targets: tf.Tensor, outputs: Any) -> None:
-        """Take in a batch. In a graph, its variables are made outside of it."""
+    def update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
+        """Take in a batch. In a graph, its variables are made outside of it.
+
+        Args:
+          probabilities: what the outputs are, if those are scores; of the same form.
+        """
         if self._metrics is None:
             return
         with tf.init_scope():
             if not self._metrics.built:
                 _build(self._metrics, targets, outputs)
-                self._update(_zeros_like(targets), keras.tree.map_structure(_zeros_like, outputs))
+                zeros = keras.tree.map_structure(_zeros_like, outputs)
+                self._update(_zeros_like(targets), zeros, zeros)
                 self._metrics.reset_state()
-        self._update(targets, outputs)
+        self._update(targets, outputs, probabilities)
 
     def try_on(self, targets: tf.Tensor, outputs: Any) -> None:
         """Take in a batch, and forget it. Raises ValueError for a metric that fails, or whose result is no number."""
         if self._metrics is None:
             return
         try:
-            self.update(targets, outputs)
+            self.update(targets, outputs, outputs)
             found = self._metrics.result()
         except Exception as error:
             raise ValueError(f"the metrics of its compile() fail: {_told(error)}") from error
@@ -414,8 +615,10 @@ class CompiledMetrics:
                 )
         self._metrics.reset_state()
 
-    def _update(self, targets: tf.Tensor, outputs: Any) -> None:
-        for metric, output in metrics_of(self._metrics, outputs):
+    def _update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
+        pairs = zip(metrics_of(self._metrics, outputs), metrics_of(self._metrics, probabilities))
+        for (metric, scores), (_, shares) in pairs:
+            output = shares if _takes_probabilities(metric) else scores
             try:
                 metric.update_state(_target_for(metric, targets, self._outputs), output)
             except Exception as error:
@@ -449,6 +652,26 @@ def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
     return _is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")
 
 
+def _takes_probabilities(metric: keras.Metric) -> bool:
+    """Return whether a metric of Keras is right for probabilities alone: nobody has told it that it is given scores.
+
+    Those are the ones that compare with a threshold of 1/2, or with many between 0 and 1, and logarithms of probabilities.
+    A threshold or a `from_logits` that somebody has set is of what the network returns, as in Keras.
+    """
+    if not _is_of_keras(type(metric)):
+        return False
+    settings: dict[str, Any] = metric.get_config()
+    function = wrapped_by(metric)
+    if function in OF_LOGITS or "from_logits" in settings:
+        return not settings.get("from_logits", False)
+    if "num_thresholds" in settings or isinstance(metric, keras.metrics.FBetaScore):
+        return True
+    if "thresholds" in settings:
+        return settings["thresholds"] is None
+    threshold: float | None = settings.get("threshold")
+    return threshold == 0.5
+
+
 def _is_of_keras(found: Any) -> bool:
     return getattr(found, "__module__", "").startswith("keras.")
 
@@ -470,58 +693,3 @@ def _build(compiled: Any, targets: tf.Tensor, outputs: Any) -> None:
     if not compiled.built:
         example = keras.tree.map_structure(_zeros_like, outputs)
         compiled.build(keras.tree.map_structure(lambda _: _zeros_like(targets), outputs), example)
-
-
-# The end of a model: what its outputs are, and layers after them.
-
-# The last layer of a regression's best model: it turns standard deviations into the target's units. Saved models carry
-# the name, so it is one that nobody else gives to a layer.
-UNITS = "ps_cluster_units"
-_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
-_OF_MEANS = ("AddV2", "AddN", "RealDiv", "Mul", "Mean", "Pack")
-_PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
-
-
-def ends_of(model: keras.Model) -> tuple[Any, Any]:
-    """Return the symbolic inputs and outputs of a model that has some."""
-    if isinstance(model, keras.Sequential):  # has no `input` before it is called
-        return model.inputs[0], model.outputs[0]
-    return model.input, model.output
-
-
-def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
-    """Return a model whose outputs go through one more layer.
-
-    Args:
-      inputs: of the examples; a subclassed model knows its own by example only.
-    """
-    if not getattr(model, "inputs", None):
-        given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
-        arguments = as_arguments(given)
-        return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))
-    start, outputs = ends_of(model)
-    return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
-
-
-def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
-    """Return whether the first output of a model is probabilities already, so that no activation has to follow."""
-    fields = spec.inputs.items()
-    inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
-    graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
-    found, objective = last_activation(graph.get_concrete_function(inputs).outputs[0]), OBJECTIVES[spec.objective]
-    return found is not None and (objective.takes_probabilities or found.type.lower() == objective.activation)
-
-
-def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
-    """Return the operation that made a tensor of a graph, or those that it is the mean of, probabilities; None: none did."""
-    while tensor.op.type in _PASS_ON:
-        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
-    if tensor.op.type not in _OF_MEANS:
-        return tensor.op if tensor.op.type in _PROBABILITIES else None
-    found = None
-    for part in tensor.op.inputs:
-        if part.op.type != "Const":
-            found = last_activation(part)
-            if found is None:
-                break
-    return found

@@ -214,8 +214,8 @@ class RunMetrics(ProgressView, Collector):
         self._link: Path | None = None
         self.url = ""
 
-    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
-        self._view.start(config, run_dir, dataset)
+    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, predicts: str = "") -> None:
+        self._view.start(config, run_dir, dataset, predicts)
         self._seen = replace(self._seen, run_dir=run_dir)
         self._link = run_dir.metrics_link(self._task)
         write_whole(self._link, f"{self.url}\n")

@@ -42,7 +42,7 @@ SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
 
 @dataclass
 class RunState:
-    """The newest values of everything reported about a run."""
+    """The newest values of everything reported about a run. `predicts`: what the network predicts, in words."""
 
     config: RunConfig
     run_dir: RunDir
@@ -51,6 +51,7 @@ class RunState:
     row: Row = field(default_factory=dict)
     last_score: EvaluationRow | None = None
     best_score: EvaluationRow | None = None
+    predicts: str = ""
 
     @property
     def phase(self) -> str:
@@ -107,7 +108,7 @@ def task_line(state: RunState) -> str:
     smoothing = training.label_smoothing
     return " · ".join(
         (
-            OBJECTIVES[spec.objective].task(spec.outputs),
+            state.predicts or OBJECTIVES[spec.objective].task(spec.outputs),
             rate,
             f"batch {config.training.batch_size_per_worker}",
             length,
@@ -295,10 +296,10 @@ class ProgressView:
         self._started_s = clock()
         self._state: RunState | None = None
 
-    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
-        """Take the run's configuration; nothing runs yet."""
+    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, predicts: str = "") -> None:
+        """Take the run's configuration; nothing runs yet. `predicts`: what the network predicts; "": as the objective says."""
         self._started_s = self._clock()
-        self._state = RunState(config, run_dir, dataset)
+        self._state = RunState(config, run_dir, dataset, predicts=predicts)
         self._begin(self._state)
 
     def _begin(self, state: RunState) -> None:

@@ -70,10 +70,18 @@ def test_grey_pictures_are_images_which_are_not_varied_unless_it_is_asked_for():
 
 def test_numbers_to_predict_are_a_regression_whose_labels_are_not_smoothed():
     given = numbers()
-    given |= {name: given[name].astype(np.float32) for name in ("y_train", "y_test")}
+    given |= {name: given[name] / np.float32(2) for name in ("y_train", "y_test")}
     chosen, dataset = found(given)
     assert dataset.spec.objective == "regression"
     assert complete_config(build_config(None, chosen), dataset).training.label_smoothing == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])
+def test_labels_of_0_and_1_are_two_classes_whatever_their_dtype(dtype):
+    given = numbers()
+    given |= {name: given[name].astype(dtype) for name in ("y_train", "y_test")}
+    _, dataset = found(given)
+    assert (dataset.spec.objective, dataset.spec.classes) == ("classification", ("0", "1"))
 
 
 def test_without_examples_to_test_on_a_share_is_held_out_and_said():

@@ -1,5 +1,7 @@
 """Train a network beside plain Keras on the same batches, and tell how far the two are apart."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -34,21 +36,23 @@ def stack(*layers, of="row"):
     return keras.Sequential([keras.Input(SHAPES[of], dtype=str(ROWS[of].dtype)), *layers, LAYERS.Dense(3)])
 
 
-def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, weighted=False, **fit):
+def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, weighted=False, learned=None, **fit):
     """Train by both, from the same weights, with the same random states; return the largest difference of each update.
 
     Args:
       optimizer: with one, a parameter server applies the rule that the settings name; without, both take steps of SGD.
       loss: that Keras is compiled with, unless the model is compiled already.
+      learned: other targets than three classes: the fields of the specification, and the rows [UPDATES, BATCH, ...].
     """
     keras.utils.set_random_seed(0)
-    model, spec = build(), spec_of(*inputs, weighted=weighted)
+    fields, targets = learned or ({}, ROWS["target"])
+    model, spec = build(), replace(spec_of(*inputs, weighted=weighted), **fields)
     look_over(model, spec)
     keras.utils.set_random_seed(1)
     plain = build()
     look_over(plain, spec)
     plain.set_weights(model.get_weights())
-    rows = {name: ROWS[name] for name in (*inputs, "target", *["weight"] * weighted)}
+    rows = {name: ROWS[name] for name in (*inputs, *["weight"] * weighted)} | {"target": targets}
     worker = (OneWorker if optimizer else Alone)(model, spec, rows, settings)
     own = plain._compile_loss
     given = {"loss": own._user_loss, "loss_weights": own._user_loss_weights} if own else {"loss": loss}

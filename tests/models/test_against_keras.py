@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.models.build import optimizer_settings
-from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, stack
+from ps_cluster.config import build_config
+from ps_cluster.models.build import look_over, notes, optimizer_settings
+from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, spec_of, stack
 
 TOLERANCE = 1e-5
 IN_BFLOAT16 = 0.005  # a graph rounds once where Keras, step by step, rounds after each operation
@@ -162,12 +163,14 @@ def deep():
 
 
 OPTIMIZERS = {
-    "sgd": lambda: keras.optimizers.SGD(0.02, clipnorm=0.05),
+    "sgd": lambda: keras.optimizers.SGD(0.02, clipnorm=0.05, weight_decay=0.3),
     "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
     "nesterov": lambda: keras.optimizers.SGD(0.01, momentum=0.6, nesterov=True, clipvalue=0.02),
     "adam": lambda: keras.optimizers.Adam(0.01, beta_1=0.8, beta_2=0.99, epsilon=1e-4, global_clipnorm=0.1),
     "adam with decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.3),
-    "rmsprop with momentum": lambda: keras.optimizers.RMSprop(0.01, rho=0.7, epsilon=1e-4, momentum=0.5, clipnorm=0.05),
+    "rmsprop with momentum": lambda: keras.optimizers.RMSprop(
+        0.01, rho=0.7, epsilon=1e-4, momentum=0.5, weight_decay=0.3
+    ),
 }
 
 
@@ -187,6 +190,37 @@ def test_a_model_that_is_not_compiled_says_nothing_of_an_optimizer():
     assert optimizer_settings(stack()) == {}
 
 
+def without_decay(made=keras.optimizers.AdamW, **given):
+    optimizer = made()
+    optimizer.exclude_from_weight_decay(**given)
+    return optimizer
+
+
+def with_own_step(optimizer):
+    optimizer.update_step = lambda gradient, variable, rate: variable.assign_sub(gradient)
+    return optimizer
+
+
+def used(optimizer):
+    model = stack()
+    model.compile(optimizer, "mse")
+    model.train_on_batch(ROWS["row"][0], np.zeros([8, 3]))
+    return optimizer
+
+
+def test_variables_without_decay_of_an_optimizer_that_has_none_change_nothing():
+    assert settings_of(without_decay(keras.optimizers.Adam, var_names=["bias"])) == settings_of(keras.optimizers.Adam())
+
+
+@pytest.mark.parametrize("made", [keras.optimizers.SGD, keras.optimizers.AdamW, keras.optimizers.RMSprop])
+def test_an_optimizer_that_has_made_updates_is_taken_and_what_it_keeps_of_them_is_said_to_be_lost(made):
+    assert settings_of(used(made())) == settings_of(made())
+    model = stack()
+    model.compile(used(made()), "mse")
+    told = notes(look_over(model, spec_of("row")), build_config())
+    assert any("the optimizer of compile() has made 1 update: what it keeps" in line for line in told)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
@@ -200,11 +234,30 @@ def test_a_model_that_is_not_compiled_says_nothing_of_an_optimizer():
         ),
         (lambda: keras.optimizers.Adam(amsgrad=True), r"\(Adam\) has amsgrad=True"),
         (lambda: keras.optimizers.SGD(use_ema=True), r"\(SGD\) has use_ema=True"),
+        (lambda: without_decay(var_names=["bias"]), r"\(AdamW\) has exclude_from_weight_decay, which was set after"),
+        (
+            lambda: without_decay(var_list=[keras.Variable(1.0)]),
+            r"\(AdamW\) has exclude_from_weight_decay, which was set after",
+        ),
+        (lambda: with_own_step(keras.optimizers.SGD()), r"\(SGD\) has update_step, which was set after it was made"),
     ],
 )
 def test_an_optimizer_that_no_rule_stands_for_is_refused_with_what_to_set(optimizer, said):
     with pytest.raises(ValueError, match=said):
         settings_of(optimizer())
+
+
+def masked():
+    """Return a network whose outputs are masked: a row of zeros does not count."""
+    return stack(LAYERS.Masking(), LAYERS.Dense(5, "tanh"))
+
+
+def test_what_a_mask_leaves_out_is_left_out_of_the_loss():
+    rows = ROWS["row"].copy()
+    rows[:, ::3] = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ROWS, "row", rows)
+        assert max(differences(compiled(SCORES, build=masked), ["row"])) <= TOLERANCE
 
 
 def test_labels_are_smoothed_as_keras_does():
@@ -223,9 +276,11 @@ def test_classes_have_the_weights_of_the_settings_by_name_or_label():
     assert max(found) <= TOLERANCE
 
 
-def compiled(loss, *arguments):
+def compiled(loss, *arguments, build=deep):
+    made = build
+
     def build():
-        model = deep()
+        model = made()
         model.compile(loss=loss, *arguments)
         return model
 

@@ -1,5 +1,7 @@
 """Networks that users bring: what can't be trained here is refused by name."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build, look_over
 from ps_cluster.models.flat import FlatNetwork, with_fused_layers
+from ps_cluster.models.judges import judge_of
 
 LAYERS = keras.layers
 SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
@@ -142,14 +145,50 @@ def test_what_would_be_lost_in_training_is_refused_by_name(made, told):
         look_over(made(), SPEC)
 
 
-def test_a_multi_label_network_needs_scores_even_with_a_loss_that_takes_probabilities():
+def test_a_multi_label_network_returns_probabilities_only_with_a_loss_that_takes_them():
     labels = ExampleSpec(SPEC.inputs, Field("uint8", (3,)), "multi-label", SPEC.classes)
     model = stack(LAYERS.Dense(3), LAYERS.Activation("sigmoid"))
     look_over(model, labels)
     ends = keras.Sequential([model, LAYERS.Activation("sigmoid")])
-    ends.compile(loss="binary_crossentropy")
-    with pytest.raises(ValueError, match="returns probabilities .sigmoid.*from_logits=True"):
+    with pytest.raises(ValueError, match="returns probabilities .sigmoid.*compile.. it with a loss that takes"):
         look_over(ends, labels)
+    ends.compile(loss="binary_crossentropy")
+    judge, probabilities = judge_of(labels, model=look_over(ends, labels)), tf.constant([[0.4, 0.6, 0.1]])
+    targets = judge.targets(tf.constant([[0, 1, 1]]))
+    assert float(judge.metric(targets, probabilities)[0]) == pytest.approx(2 / 3)
+    assert judge.prediction(probabilities).numpy() == pytest.approx(probabilities.numpy())
+
+
+def of_one_number(*ends, loss):
+    model = keras.Sequential([keras.Input([6]), *ends])
+    model.compile(loss=loss)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (
+            lambda: of_one_number(LAYERS.Dense(1, "softmax"), loss="binary_crossentropy"),
+            "a softmax of one number, which is alw",
+        ),
+        (
+            lambda: of_one_number(LAYERS.Dense(1), loss="sparse_categorical_crossentropy"),
+            "compares classes with each other",
+        ),
+        (
+            lambda: of_one_number(LAYERS.Dense(1, "sigmoid"), loss="categorical_crossentropy"),
+            "compares classes with each other",
+        ),
+        (
+            lambda: of_one_number(LAYERS.Dense(3), loss="mse"),
+            "asks for 2 numbers .2 classes.: end it with Dense.2. or Dense.1.",
+        ),
+    ],
+)
+def test_an_end_that_does_not_tell_two_classes_apart_is_refused(made, told):
+    with pytest.raises(ValueError, match=told):
+        look_over(made(), replace(SPEC, classes=("no", "yes")))
 
 
 def test_a_flag_of_a_single_variable_holds_in_the_copy_to_compute_with():

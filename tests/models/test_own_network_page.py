@@ -146,11 +146,17 @@ def test_units_that_are_not_at_the_end_are_refused_by_name():
         look_over(model, REGRESSION)
 
 
-def test_a_regression_that_was_saved_elsewhere_is_refused_whatever_its_layers_are_called():
-    layers = [keras.layers.Dense(1), keras.layers.Rescaling(2.0, name="units")]
-    keras.Sequential([keras.Input([2]), *layers]).save("mine.keras")
-    with pytest.raises(ValueError, match="not known whether it returns the target's units"):
-        load_saved(Path("mine.keras"), REGRESSION)
+def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_is_saved_in_them():
+    model, row = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), RNG.normal(size=[5, 2]).astype(np.float32)
+    model.compile("adam", "mse")
+    model.save("mine.keras")
+    for file in ("mine.keras", "again.keras"):  # what a run saves, too
+        loaded = look_over(load_saved(Path(file), REGRESSION), REGRESSION)
+        judge = judge_of(REGRESSION, model=loaded)
+        assert judge.reading == "targets as they are (a saved model returns them so)"
+        assert float(judge.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
+        judge.finished(loaded).save("again.keras")
+        assert loaded(row).numpy() == pytest.approx(model(row).numpy())
 
 
 def test_a_class_of_ones_own_on_images_is_saved_with_the_inputs_that_it_was_built_for():
@@ -198,7 +204,7 @@ def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and
 
     model = compiled(loss="mse", metrics=[*of_rows, "accuracy", first])
     metrics = CompiledMetrics(model, 3)
-    metrics.update(tf.constant(labels), tf.constant(outputs))
+    metrics.update(tf.constant(labels), tf.constant(outputs), tf.constant(outputs))
     found = metrics.taken()
     assert (found["first"], found["accuracy"]) == pytest.approx((labels.mean(), (outputs.argmax(1) == labels).mean()))
     for metric in of_rows:
@@ -235,9 +241,9 @@ def test_metrics_of_compile_are_those_of_keras_over_all_batches_and_begin_anew()
     labels = RNG.integers(0, 3, [10])
     update = tf.function(metrics.update, autograph=False)
     for part in (slice(0, 7), slice(7, 10)):
-        update(tf.constant(labels[part]), tf.constant(outputs[part]))
+        update(tf.constant(labels[part]), tf.constant(outputs[part]), tf.constant(outputs[part]))
     ranks = (outputs > outputs[range(10), labels][:, None]).sum(1)
     expected = {"accuracy": (ranks == 0).mean(), "sparse_top_k_categorical_accuracy": (ranks < 2).mean()}
     assert metrics.taken() == pytest.approx(expected)
-    update(tf.constant([0]), tf.constant([[1.0, 0.0, 0.0]]))
+    update(tf.constant([0]), tf.constant([[1.0, 0.0, 0.0]]), tf.constant([[1.0, 0.0, 0.0]]))
     assert metrics.taken() == pytest.approx(dict.fromkeys(expected, 1.0))

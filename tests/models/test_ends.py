@@ -1,0 +1,297 @@
+"""What a network returns, by its end and its loss: probabilities or scores of two classes, and the units of a regression."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.objectives import IN_DEVIATIONS, ExampleSpec, Field
+from ps_cluster.models.build import load_finished, look_over, predicting
+from ps_cluster.models.judges import CompiledMetrics, judge_of
+from tests.helpers.plain_keras import BATCH, RNG, UPDATES, differences
+
+LAYERS = keras.layers
+ROW = {"row": Field("float32", (6,))}
+REGRESSION = ExampleSpec(ROW, Field("float32", (), (10.0,), (4.0,)), "regression")
+TWO = ExampleSpec(ROW, Field("uint8", ()), "classification", ("no", "yes"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a worker finds who it is
+
+
+def ending(*end, loss=None, metrics=None):
+    """Return a network with this end, compiled if there is a loss."""
+    model = keras.Sequential([keras.Input([6]), LAYERS.Dense(5, "tanh"), *end])
+    if loss is not None:
+        model.compile("sgd", loss, metrics=metrics)
+    return model
+
+
+def reading(model, spec=REGRESSION):
+    return judge_of(spec, model=look_over(model, spec)).reading
+
+
+# Of a regression.
+
+LOSSES = [loss for loss in vars(keras.losses).values() if isinstance(loss, type) and issubclass(loss, keras.Loss)]
+OF_NUMBERS = [loss for loss in LOSSES if loss not in (keras.losses.Loss, keras.losses.CTC)]
+IN_ANY_UNITS = {keras.losses.MeanSquaredError, keras.losses.MeanAbsoluteError}
+
+
+@pytest.mark.parametrize("loss", OF_NUMBERS, ids=lambda loss: loss.__name__)
+def test_of_keras_losses_only_the_squared_and_the_absolute_error_are_trained_in_standard_deviations(loss):
+    made = loss()
+    model = ending(LAYERS.Dense(1), loss=made)
+    found = judge_of(REGRESSION, model=model).reading
+    assert found == (IN_DEVIATIONS if loss in IN_ANY_UNITS else f"targets as they are (loss {made.name})")
+
+
+def own(targets, outputs):
+    return keras.ops.mean((targets - outputs) ** 2)
+
+
+class OwnSquares(keras.losses.MeanSquaredError):
+    def call(self, targets, outputs):
+        return 2 * super().call(targets, outputs)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("mse", IN_DEVIATIONS),
+        ("MAE", IN_DEVIATIONS),
+        (keras.losses.mean_squared_error, IN_DEVIATIONS),
+        ("poisson", "targets as they are (loss poisson)"),
+        (own, "targets as they are (loss own)"),
+        (OwnSquares(), "targets as they are (loss mean_squared_error)"),
+        (None, IN_DEVIATIONS),
+    ],
+)
+def test_a_loss_is_known_by_what_it_computes_and_not_by_its_name(loss, expected):
+    assert reading(ending(LAYERS.Dense(1), loss=loss)) == expected
+
+
+NO_ACTIVATIONS = ("get", "serialize", "deserialize", "threshold")
+ACTIVATIONS = [name for name, one in vars(keras.activations).items() if callable(one) and name not in NO_ACTIVATIONS]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_of_keras_activations_only_linear_lets_targets_be_standardised(name):
+    loss = None if name == "glu" else "mse"  # it halves the outputs
+    end = LAYERS.Dense(2 if name == "glu" else 1, name)
+    assert (judge_of(REGRESSION, model=ending(end, loss=loss)).reading == IN_DEVIATIONS) == (name == "linear")
+
+
+def wide_and_deep(row):
+    return LAYERS.Dense(1, use_bias=False)(row) + LAYERS.Dense(1)(LAYERS.Dense(4, "relu")(row))
+
+
+class Line(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.line = LAYERS.Dense(1)
+
+    def call(self, row):
+        return self.line(row)
+
+
+def frozen_end(row):
+    end = LAYERS.Dense(1, trainable=False)
+    return end(LAYERS.Dense(3)(row))
+
+
+AS_THEY_ARE = "targets as they are (its end is not known to be linear)"
+ENDS = {
+    "two parts that are added up": (wide_and_deep, IN_DEVIATIONS, IN_DEVIATIONS),
+    "a change of an input": (lambda row: row[:, :1] + LAYERS.Dense(1)(row), AS_THEY_ARE, AS_THEY_ARE),
+    "units of the user's": (lambda row: LAYERS.Rescaling(50.0, 300.0)(LAYERS.Dense(1)(row)), AS_THEY_ARE, AS_THEY_ARE),
+    "a scale of the user's": (lambda row: LAYERS.Dense(1)(row) * 50, AS_THEY_ARE, IN_DEVIATIONS),
+    "no bias": (LAYERS.Dense(1, use_bias=False), AS_THEY_ARE, IN_DEVIATIONS),
+    "a frozen end": (frozen_end, AS_THEY_ARE, AS_THEY_ARE),
+    "a mean of places": (
+        lambda row: LAYERS.GlobalAveragePooling1D()(LAYERS.Conv1D(1, 2)(row[..., None])), IN_DEVIATIONS, IN_DEVIATIONS
+    ),
+    "each moment": (lambda row: LAYERS.Flatten()(LAYERS.Dense(1)(row[:, None])), IN_DEVIATIONS, IN_DEVIATIONS),
+    "a class of one's own": (lambda row: Line()(row), IN_DEVIATIONS, IN_DEVIATIONS),
+    "half precision": (LAYERS.Dense(1, dtype="mixed_bfloat16"), IN_DEVIATIONS, IN_DEVIATIONS),
+    "a regulariser": (
+        LAYERS.Dense(1, kernel_regularizer="l2"), "targets as they are (regularisers are added to the loss)", IN_DEVIATIONS
+    ),
+    "a recurrent cell": (lambda row: LAYERS.LSTM(1)(row[..., None]), AS_THEY_ARE, AS_THEY_ARE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_targets_are_standardised_where_the_best_network_stays_the_same(end):
+    make, with_a_loss, without = ENDS[end]
+    for loss, expected in (("mse", with_a_loss), (None, without)):
+        row = keras.Input([6])
+        model = keras.Model(row, make(row))
+        if loss:
+            model.compile(loss=loss)
+        assert reading(model) == expected, loss
+
+
+def test_losses_that_are_weighed_against_each_other_keep_their_units():
+    row = keras.Input([6])
+    model = keras.Model(row, [LAYERS.Dense(1)(row), LAYERS.Dense(1)(row)])
+    model.compile(loss=["mse", "mae"])
+    assert reading(model) == "targets as they are (losses of several kinds are added up)"
+    model.compile(loss=["mae", "mae"], loss_weights=[1.0, 0.2])
+    assert reading(model) == IN_DEVIATIONS
+
+
+IMAGES = ExampleSpec({"image": Field("uint8", (32, 32, 3))}, REGRESSION.target, "regression")
+
+
+@pytest.mark.parametrize("name", ["airbench", "tutorial_cnn", "resnet_small"])
+def test_the_packages_own_networks_are_trained_in_standard_deviations(name):
+    network = NETWORKS[name]
+    model = network.build(IMAGES, network.Settings(name=name, precision="float32"))
+    assert judge_of(IMAGES, model=model).reading == IN_DEVIATIONS
+
+
+# The first updates, beside plain Keras.
+
+REAL = RNG.normal(size=[UPDATES, BATCH]).astype(np.float32)
+COUNTS = RNG.poisson(3.0, [UPDATES, BATCH]).astype(np.float32)
+NUMBERS = {"objective": "regression", "classes": (), "target": Field("float32", (), (3.0,), (1.7,))}
+LABELS = {"classes": ("no", "yes")}
+FLOATS = {**NUMBERS, "target": Field("float32", (), (0.4,), (0.5,))}
+BINARY = RNG.integers(0, 2, [UPDATES, BATCH])
+SATURATED = LAYERS.Dense(1, "sigmoid", kernel_initializer=keras.initializers.Constant(20.0))
+
+LOGITS, FOCAL = keras.losses.BinaryCrossentropy(from_logits=True), keras.losses.BinaryFocalCrossentropy()
+PROGRAMS = {
+    "probability, whole labels": (LAYERS.Dense(1, "sigmoid"), "binary_crossentropy", LABELS, BINARY.astype(np.uint8)),
+    "score, whole labels": (LAYERS.Dense(1), LOGITS, LABELS, BINARY.astype(np.uint8)),
+    "focal loss": (LAYERS.Dense(1, "sigmoid"), FOCAL, LABELS, BINARY.astype(np.uint8)),
+    "hinge": (LAYERS.Dense(1, "tanh"), "hinge", LABELS, BINARY.astype(np.uint8)),
+    "squared error of labels": (LAYERS.Dense(1), "mse", LABELS, BINARY.astype(np.uint8)),
+    "score of a sigmoid": (LAYERS.Dense(1, "sigmoid"), LOGITS, LABELS, BINARY.astype(np.uint8)),
+    "a probability of 0 and 1": (SATURATED, "binary_crossentropy", LABELS, BINARY.astype(np.uint8)),
+    "floats as a regression": (LAYERS.Dense(1, "sigmoid"), "binary_crossentropy", FLOATS, BINARY.astype(np.float32)),
+    "counts": (LAYERS.Dense(1, "exponential"), "poisson", NUMBERS, COUNTS),
+    "positive numbers": (LAYERS.Dense(1, "softplus"), "mse", NUMBERS, COUNTS),
+    "relative error": (LAYERS.Dense(1), "mape", NUMBERS, COUNTS + 1),
+    "logarithms": (LAYERS.Dense(1, "relu"), "msle", NUMBERS, COUNTS),
+    "huber": (LAYERS.Dense(1), keras.losses.Huber(0.5), NUMBERS, REAL),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_updates_of_a_program_are_those_of_keras(program):
+    end, loss, fields, targets = PROGRAMS[program]
+
+    def build():
+        return ending(end.from_config(end.get_config()), loss=loss)
+
+    found = differences(build, ["row"], learned=(fields, targets), target=lambda one: one.astype(np.float32)[:, None])
+    assert max(found) <= (1e-4 if end is SATURATED else 1e-5)  # whose weights are larger
+
+
+# Of two classes: accuracy, predictions and metrics.
+
+SCORES = np.linspace(-3, 3, 8, dtype=np.float32)[:, None]
+TRUE = np.array([0, 0, 1, 0, 0, 1, 1, 1])
+SHARES = 1 / (1 + np.exp(-SCORES))
+OF_TWO = [
+    (LAYERS.Dense(1, "sigmoid"), "binary_crossentropy", SHARES, SHARES, "probability"),
+    (LAYERS.Dense(1), LOGITS, SCORES, SHARES, "score"),
+    (LAYERS.Dense(1), None, SCORES, SHARES, "score"),
+    (LAYERS.Dense(1), "hinge", SCORES, SHARES, "score"),
+    (LAYERS.Dense(1, "hard_sigmoid"), "binary_crossentropy", SHARES, SHARES, "probability"),
+    (LAYERS.Dense(1), "mse", SHARES * 1.4 - 0.2, np.clip(SHARES * 1.4 - 0.2, 0, 1), "probability"),
+]
+
+
+@pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
+def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(end, loss, outputs, shares, said):
+    model = look_over(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    judge, given = judge_of(TWO, model=model), tf.constant(outputs, tf.float32)
+    targets = judge.targets(tf.constant(TRUE, tf.uint8))
+    assert judge.reading == f"told apart by one {said}"
+    assert judge.metric(targets, given).numpy().tolist() == ((shares[:, 0] > 0.5) == TRUE).tolist()
+    both = np.concatenate([1 - shares, shares], 1)
+    assert judge.prediction(given).numpy() == pytest.approx(both, abs=1e-6)
+    kept = judge.kept(targets, given)
+    assert kept["predicted"].numpy().tolist() == (shares[:, 0] > 0.5).astype(int).tolist()
+    assert kept["of_target"].numpy() == pytest.approx(both[range(8), TRUE], abs=1e-6)
+    again = judge.of_first.metric(targets, judge.outputs_of(judge.prediction(given)))  # of a mean over views
+    assert again.numpy().tolist() == judge.metric(targets, given).numpy().tolist()
+    assert judge.metric(targets, tf.fill([8, 1], np.nan)).numpy().tolist() == [0.0] * 8
+
+
+@pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
+def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_classes(end, loss, outputs, shares, said):
+    model = look_over(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    judge, rows = judge_of(TWO, model=model), RNG.normal(size=[9, 6]).astype(np.float32)
+    judge.finished(model).save("best.keras")
+    saved = load_finished(Path("best.keras"))
+    assert saved(rows).numpy() == pytest.approx(model(rows).numpy(), abs=1e-6)
+    assert predicting(saved, TWO)(rows).numpy() == pytest.approx(judge.prediction(model(rows)).numpy(), abs=1e-6)
+
+
+def test_weights_of_classes_and_smoothed_labels_are_those_of_two_outputs():
+    from ps_cluster.config import build_config
+
+    chosen = {"training.class_weights": {"yes": 3.0}, "training.label_smoothing": 0.2}
+    training = build_config().with_values(chosen).training
+    one = judge_of(TWO, training, ending(LAYERS.Dense(1)))
+    two = judge_of(TWO, training)
+    targets, labels = one.targets(tf.constant(TRUE)), two.targets(tf.constant(TRUE))
+    assert one.weights(targets, None).numpy().tolist() == two.weights(labels, None).numpy().tolist()
+    both = np.concatenate([np.zeros_like(SCORES), SCORES], 1)
+    assert one.losses(targets, SCORES).numpy() == pytest.approx(two.losses(labels, both).numpy(), rel=1e-5)
+
+
+METRICS = {
+    "acc": lambda: "accuracy",
+    "auc": lambda: keras.metrics.AUC(),
+    "auc of scores": lambda: keras.metrics.AUC(from_logits=True),
+    "binary": lambda: keras.metrics.BinaryAccuracy(),
+    "binary at 0": lambda: keras.metrics.BinaryAccuracy(threshold=0.0),
+    "precision": lambda: keras.metrics.Precision(),
+    "recall at 0": lambda: keras.metrics.Recall(thresholds=0.0),
+    "log loss": lambda: "binary_crossentropy",
+    "sensitivity": lambda: keras.metrics.SensitivityAtSpecificity(0.5),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_that_they_take_scores(name):
+    model = look_over(ending(LAYERS.Dense(1), loss=LOGITS, metrics=[METRICS[name]()]), TWO)
+    judge, metrics = judge_of(TWO, model=model), CompiledMetrics(model, 2)
+    given, targets = tf.constant(SCORES), judge.targets(tf.constant(TRUE))
+    metrics.update(targets, judge.final(given), judge.as_probabilities(given))
+    (found,) = metrics.taken().values()
+    takes_scores = name in ("auc of scores", "binary at 0", "recall at 0")
+    expected = keras.metrics.get({"acc": "binary_accuracy"}.get(name, METRICS[name]()))
+    if not isinstance(expected, keras.Metric):
+        expected = keras.metrics.MeanMetricWrapper(expected)
+    expected.update_state(TRUE[:, None].astype(np.float32), SCORES if takes_scores else SHARES)
+    assert found == pytest.approx(float(expected.result()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("end", "loss", "says"),
+    [
+        (LAYERS.Dense(2), None, True),
+        (LAYERS.Dense(1), LOGITS, True),
+        (LAYERS.Dense(1, "sigmoid"), "binary_crossentropy", False),
+        (LAYERS.Dense(2, "softmax"), "sparse_categorical_crossentropy", False),
+    ],
+)
+def test_the_summary_of_a_saved_network_says_that_it_returns_scores(end, loss, says):
+    model = look_over(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    judge_of(TWO, model=model).finished(model).save("best.keras")
+    saved, lines = keras.saving.load_model("best.keras"), []
+    saved.summary(print_fn=lines.append, line_length=200)
+    assert ("ps_cluster_scores_not_probabilities" in "".join(lines)) == says
+    if says and loss is None:
+        assert judge_of(TWO, model=saved).finished(saved) is saved, "it is said once"
