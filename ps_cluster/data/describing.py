@@ -27,7 +27,7 @@ class Described:
     """A field, or a column of one, over the training examples. Numbers are None where no value is finite.
 
     Attributes:
-      missing: how many values are NaN or infinite.
+      missing: how many values are NaN or infinite; of a table's column how many training rows have none.
       rows: how many examples were read.
     """
 
@@ -45,7 +45,8 @@ class Described:
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
     """Return a description of each input, the target and the weight; of short rows of numbers one for each column.
 
-    Columns of a table have their own names and units; a missing value of theirs was replaced when it was packed.
+    Columns of a table have their own names and units. A missing value of theirs was replaced by the mean when it was packed,
+    and does not count here.
     """
     found: list[Described] = []
     encoded = _encoded_columns(dataset)
@@ -77,6 +78,10 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
             float(of[place]) if count else None for of in (low, moments.mean, moments.std, high)
         )
         missing = read * math.prod(field.shape) - count
+        if column.missing is not None:
+            missing = column.missing
+            if count and not column.values:  # those that were filled in would make the deviation smaller
+                middle, width = column.mean, column.std if highest != lowest else 0.0
         name = f"{column.name} (code, of {len(column.values)})" if column.values else column.name
         found.append(Described(name, field.dtype, field.shape, lowest, middle, width, highest, missing, read))
     return found
@@ -122,17 +127,24 @@ def _text(row: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column: of a table numbers, which became (value - mean) / std, or the codes of `values`, from 1."""
+    """A column: of a table numbers, which became (value - mean) / std, or the codes of `values`, from 1.
+
+    Attributes:
+      missing: how many of a table's training rows have no value; None of what is no table.
+    """
 
     name: str
     mean: float = 0.0
     std: float = 1.0
     values: tuple[str, ...] = ()
+    missing: int | None = None
 
     def text(self, value: float) -> str:
-        """Return an encoded value as it was in the table."""
+        """Return an encoded value as it was in the table. The mean of a column with missing values is one of those."""
         if self.values:
-            return self.values[int(value) - 1] if value else "unknown"
+            return self.values[int(value) - 1] if value else "missing or unknown" if self.missing else "unknown"
+        if self.missing and value == 0:
+            return "missing"
         return number_text(value * self.std + self.mean)
 
 
@@ -142,8 +154,12 @@ def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
     if encoding is None:
         return {}
     return {
-        "numbers": [_Column(column.name, column.mean, column.std) for column in encoding.numbers],
-        "categories": [_Column(column.name, values=tuple(column.values)) for column in encoding.categories],
+        "numbers": [
+            _Column(column.name, column.mean, column.std, missing=column.missing) for column in encoding.numbers
+        ],
+        "categories": [
+            _Column(column.name, values=tuple(column.values), missing=column.missing) for column in encoding.categories
+        ],
     }
 
 

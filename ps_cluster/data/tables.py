@@ -14,7 +14,15 @@ from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.packed import Moments
 from ps_cluster.data.table_files import PiecewiseTable, told_of_value
-from ps_cluster.data.targets import MOST_WITH_GAPS, Targets, classes_by_name, contents_of, split_of, targets_of
+from ps_cluster.data.targets import (
+    MOST_WITH_GAPS,
+    Targets,
+    classes_by_name,
+    contents_of,
+    is_binary,
+    split_of,
+    targets_of,
+)
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
@@ -111,6 +119,7 @@ def learned(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Enc
 
     numbers, categories = roles.numbers, roles.categories
     seen: list[set[str]] = [set() for _ in categories]
+    missing = dict.fromkeys([*numbers, *categories], 0)
     moments, at = Moments(), 0
     for batch in table.batches([*numbers, *categories]):
         end = at + batch.num_rows
@@ -118,7 +127,10 @@ def learned(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Enc
         at = end
         values = _floats(mine, numbers)
         moments.add(values, ~np.isnan(values))
+        for name, count in zip(numbers, np.isnan(values).sum(0).tolist()):
+            missing[name] += count
         for name, found in zip(categories, seen):
+            missing[name] += mine.column(name).null_count
             found.update(mine.column(name).cast(pyarrow.string()).unique().drop_null().to_pylist())
             if len(found) > MOST_CATEGORIES:
                 raise Malformed(
@@ -132,10 +144,13 @@ def learned(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Enc
         {
             "target": roles.target,
             "numbers": [
-                {"name": name, "mean": middle, "std": width, "is_time": is_time}
+                {"name": name, "mean": middle, "std": width, "is_time": is_time, "missing": missing[name]}
                 for name, middle, width, is_time in columns
             ],
-            "categories": [{"name": name, "values": sorted(values)} for name, values in zip(categories, seen)],
+            "categories": [
+                {"name": name, "values": sorted(values), "missing": missing[name]}
+                for name, values in zip(categories, seen)
+            ],
         }
     )
 
@@ -393,7 +408,7 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, settings: TableSet
     if objective == "auto":
         train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)
         few_whole = is_integer and (train % 1 == 0).all() and len(np.unique(train)) <= MOST_WITH_GAPS
-        objective = "classification" if is_text or few_whole else "regression"
+        objective = "classification" if is_text or few_whole or is_binary(train) else "regression"
     if objective == "classification":
         if not is_text and (large := max(np.abs(values).max() for values in found.values())) >= 2**53:
             raise Malformed(

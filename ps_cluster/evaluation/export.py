@@ -24,6 +24,7 @@ from ps_cluster.data.sources import size_of
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
 from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor, TrainedRun
+from ps_cluster.evaluation.raw_rows import RAW_DTYPES
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
@@ -63,7 +64,9 @@ def export(
         original = Predictor(run)
         exported = Exported(run, original.model)
         for one in formats:
-            notify(f"writing {one.says}")
+            encoded = exported.encoding is not None and not one.takes_raw_rows
+            form = f": it takes the table's columns encoded, as {REPORT} says" if encoded else ""
+            notify(f"writing {one.says}{form}")
             _trying(one, "written", one.write, exported, folder / one.file)
         count = len(spaced(run.dataset.test_examples, check_examples))
         notify(f"comparing with the original on {count:,} of {run.dataset.test_examples:,} test {run.spec.unit}")
@@ -74,7 +77,7 @@ def export(
                 f"{failed[0].name}: a prediction differs by {failed[0].compared.largest:.2g} from that of the original, more "
                 f"than the {failed[0].allowed or 0:.1g} allowed: nothing was written to '{output}'"
             )
-        write_json(folder / REPORT, _report(run, count, checked))
+        write_json(folder / REPORT, _report(exported, formats, count, checked))
 
 
 def _checked(
@@ -113,8 +116,19 @@ def _trying(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], e
         ) from error
 
 
-def _report(run: TrainedRun, count: int, checked: Sequence[Checked]) -> dict[str, Any]:
-    spec = run.spec
+def _report(
+    exported: Exported, formats: Sequence[ExportFormat], count: int, checked: Sequence[Checked]
+) -> dict[str, Any]:
+    run, spec, encoding = exported.run, exported.spec, exported.encoding
+    of_table: dict[str, Any] = {}
+    if encoding is not None:
+        of_table = {
+            "columns": encoding.model_dump(include={"numbers", "categories"}),
+            "raw_inputs": {
+                name: {"dtype": RAW_DTYPES[name], "shape": list(field.shape)} for name, field in spec.inputs.items()
+            },
+            "take_raw_rows": [one.name for one in formats if one.takes_raw_rows],
+        }
     return {
         "schema": 1,
         "run": str(run.run_dir.root),
@@ -122,6 +136,7 @@ def _report(run: TrainedRun, count: int, checked: Sequence[Checked]) -> dict[str
         "dataset": run.dataset.name,
         "objective": spec.objective,
         "inputs": {name: {"dtype": field.dtype, "shape": list(field.shape)} for name, field in spec.inputs.items()},
+        **of_table,
         "classes": list(spec.classes),
         "test_examples": count,
         "versions": {"ps-cluster": __version__, "keras": version("keras")},

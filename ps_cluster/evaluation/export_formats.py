@@ -15,6 +15,7 @@ import numpy as np
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import Registry, tf
 from ps_cluster.errors import UserError
+from ps_cluster.evaluation.raw_rows import RAW_DTYPES, as_raw, with_encoding
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_add, to_install
 from ps_cluster.quiet_import import without_lines
@@ -32,12 +33,14 @@ class Exported:
 
     Attributes:
       run: that has left it.
-      model: takes raw examples, computes in float32 and returns predictions [B, outputs].
+      model: takes examples as the network does, computes in float32 and returns predictions [B, outputs].
       spec: the form of the examples.
+      encoding: how columns of a table became them; None if they are no table's.
     """
 
     def __init__(self, run: TrainedRun, model: keras.Model):
         self.run, self.model, self.spec = run, model, run.spec
+        self.encoding = run.dataset.encoding()
 
     @property
     def output_name(self) -> str:
@@ -51,6 +54,24 @@ class Exported:
 
         return graph_of(self.model, self.spec)
 
+    @cached_property
+    def of_raw_rows(self) -> Any:
+        """The model with the encoding of a table before it: it takes raw columns. Without a table it is the model."""
+        return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
+
+    def raw(self, inputs: Inputs) -> Inputs:
+        """Return examples as `of_raw_rows` takes them."""
+        return inputs if self.encoding is None else as_raw(inputs, self.encoding)
+
+    def raw_signature(self) -> dict[str, tf.TensorSpec]:
+        """Return name → the form of each input of `of_raw_rows`."""
+        from ps_cluster.evaluation.predict import signature_of
+
+        signature = signature_of(self.spec)
+        if self.encoding is None:
+            return signature
+        return {name: tf.TensorSpec(one.shape, RAW_DTYPES[name], name) for name, one in signature.items()}
+
     def samples(self) -> Inputs:
         """Return some raw training examples, evenly spaced."""
         ids = spaced(self.run.dataset.train_examples, SAMPLES)
@@ -63,6 +84,7 @@ class ExportFormat:
     Attributes:
       name: its name; says: in a few words, what it is.
       file: the name of the file or folder that is written.
+      takes_raw_rows: whether the file takes a table's columns as they are: numbers and texts.
       tolerance: the largest difference of a probability from the original's that is allowed; None if it is only told.
       packages: modules that have to be installed; extra: the extra of this package that brings them.
     """
@@ -71,6 +93,7 @@ class ExportFormat:
     says = ""
     page = "docs/tools.md#export"
     file = ""
+    takes_raw_rows = False
     tolerance: float | None = 1e-4
     packages: tuple[str, ...] = ()
     extra = ""
@@ -110,9 +133,10 @@ class KerasFile(ExportFormat):
     name = "keras"
     says = "Keras's own file"
     file = "model.keras"
+    takes_raw_rows = True
 
     def write(self, exported: Exported, path: Path) -> None:
-        exported.model.save(path)
+        exported.of_raw_rows.save(path)
 
     def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
         from ps_cluster.evaluation.predict import Predictor, graph_of
@@ -121,17 +145,33 @@ class KerasFile(ExportFormat):
         try:
             model = load_finished(path)
         except (TypeError, ValueError, NotImplementedError):  # Keras alone can't, so code has built the original too
-            model = Predictor(exported.run).model
+            again = Exported(exported.run, Predictor(exported.run).model)
+            model = again.of_raw_rows if self.takes_raw_rows else again.model
             model.set_weights([np.zeros_like(values) for values in model.get_weights()])
             model.load_weights(path)
+        if exported.encoding is not None and self.takes_raw_rows:
+            return lambda inputs: _of_raw(model, exported.raw(inputs))
         graph = graph_of(model, exported.spec)
         return lambda inputs: graph(**inputs).numpy()
 
 
+def _of_raw(model: Any, raw: Inputs) -> np.ndarray:
+    from ps_cluster.models.flat import as_arguments
+
+    found: np.ndarray = model(as_arguments({name: tf.constant(rows) for name, rows in raw.items()})).numpy()
+    return found
+
+
 class KerasH5(KerasFile):
+    """It has layers alone, and the encoding of a table has operations, such as one that takes a column."""
+
     name = "h5"
     says = "Keras's older file"
     file = "model.h5"
+    takes_raw_rows = False
+
+    def write(self, exported: Exported, path: Path) -> None:
+        exported.model.save(path)
 
 
 # ONNX, for ONNX Runtime and Triton.
@@ -175,21 +215,23 @@ class SavedModel(ExportFormat):
     name = "savedmodel"
     says = "TensorFlow's SavedModel"
     file = "savedmodel"
+    takes_raw_rows = True
 
     def write(self, exported: Exported, path: Path) -> None:
-        from ps_cluster.evaluation.predict import signature_of
+        from ps_cluster.models.flat import as_arguments
 
         names = tf.constant(exported.spec.classes)
 
         def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            predictions = exported.graph(**inputs)
+            raw = exported.encoding is not None
+            predictions = exported.of_raw_rows(as_arguments(inputs)) if raw else exported.graph(**inputs)
             # A row of names for each example: a server takes only outputs that have as many rows as the inputs.
             classes = {"classes": tf.broadcast_to(names, tf.shape(predictions))} if exported.spec.classes else {}
             return {exported.output_name: predictions, **classes}
 
         module = tf.Module()
-        module.model = exported.model  # so that its variables are saved
-        signature = tf.function(serve, autograph=False).get_concrete_function(**signature_of(exported.spec))
+        module.model = exported.of_raw_rows  # so that its variables are saved
+        signature = tf.function(serve, autograph=False).get_concrete_function(**exported.raw_signature())
         tf.saved_model.save(module, str(path / VERSION), signatures={"serving_default": signature})
 
     def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
@@ -197,7 +239,7 @@ class SavedModel(ExportFormat):
 
         def predictions(inputs: Inputs) -> np.ndarray:
             serve = loaded.signatures["serving_default"]  # looked up here: without `loaded` its variables are gone
-            found = serve(**{name: tf.constant(rows) for name, rows in inputs.items()})
+            found = serve(**{name: tf.constant(rows) for name, rows in exported.raw(inputs).items()})
             rows: np.ndarray = found[exported.output_name].numpy()
             return rows
 

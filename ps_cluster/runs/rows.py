@@ -160,20 +160,28 @@ class NumberColumn(Row):
     """A column of numbers of a table. The network gets (value - mean) / std; a missing value is the mean.
 
     Attributes:
+      mean, std: of the training rows that have a value.
       is_time: the values are dates or times, in seconds.
+      missing: how many training rows have no value.
     """
 
     name: Name
     mean: float
     std: float
     is_time: bool = False
+    missing: Count = 0
 
 
 class CategoryColumn(Row):
-    """A column of names of a table. The network gets 1 for the first of `values` and so on, 0 for any other."""
+    """A column of names of a table. The network gets 1 for the first of `values` and so on, 0 for any other.
+
+    Attributes:
+      missing: how many training rows have no value.
+    """
 
     name: Name
     values: list[str]
+    missing: Count = 0
 
 
 class TableEncoding(Row):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ps_cluster.data import table_files
+from ps_cluster.data.describing import describe, example_rows
 from ps_cluster.data.tables import Encoding
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
@@ -57,6 +58,18 @@ def test_the_encoding_is_kept_beside_the_data(table):
     assert encoding.target == "price" and [column.name for column in encoding.numbers] == ["size", "rooms"]
     assert (encoding.numbers[0].mean, encoding.numbers[0].std) == (2, 1)
     assert [(column.name, column.values) for column in encoding.categories] == [("city", ["Oslo", "Rome"])]
+
+
+def test_missing_values_are_counted_and_not_described_as_the_values_that_they_were_replaced_by(table):
+    dataset, _ = packed(table(), target="price")
+    told = {one.name.partition(" ")[0]: one for one in describe(dataset)}
+    assert {name: one.missing for name, one in told.items()} == {"size": 2, "rooms": 0, "city": 1, "price": 0}
+    size = told["size"]
+    assert (size.low, size.mean, size.std, size.high) == (1, 2, 1, 3), "two zeros would make the deviation smaller"
+    names, rows = example_rows(dataset, slice(8))
+    columns = dict(zip(names, zip(*rows)))
+    assert columns["size"] == ("1", "1", "1", "3", "3", "3", "missing", "missing")
+    assert columns["city"][-2:] == ("Oslo", "missing or unknown")
 
 
 def test_of_one_file_the_rows_held_out_have_no_part_in_the_statistics(table):

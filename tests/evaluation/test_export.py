@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
@@ -119,6 +120,31 @@ def test_a_regression_with_two_inputs_keeps_its_values_and_its_names(tmp_path):
     assert all(row["compared"]["largest"] < 1e-3 and row["compared"]["same"] is None for row in report["compared"])
     again = export(run_dir)
     assert_one_line(again.exit_code, again.stderr, ["--output", "not empty"])
+
+
+def test_files_of_a_table_take_its_rows_as_they_are_where_they_can(tmp_path):
+    run_dir = leave_table_run(tmp_path)
+    done = export(run_dir, "--to", "keras,h5,savedmodel,tflite", "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert report["take_raw_rows"] == ["keras", "savedmodel"]
+    assert done.stderr.count("takes the table's columns encoded, as export.json says") == 2
+    (size,), (city,) = report["columns"]["numbers"], report["columns"]["categories"]
+    assert (size["name"], city["name"], city["values"]) == ("size", "city", ["Oslo", "Rome"])
+    sizes, cities = np.array([[6.5], [np.nan], [1e9], [0.5]]), np.array([["Rome"], ["Oslo"], ["Paris"], [""]])
+    standard = np.nan_to_num((sizes - size["mean"]) / size["std"])
+    expected = Predictor(TrainedRun.open(run_dir.root, None, print))(
+        {"numbers": standard.astype(np.float32), "categories": np.array([[2], [1], [0], [0]], np.int32)}
+    )
+    raw = {"numbers": tf.constant(sizes), "categories": tf.constant(cities)}
+    saved = keras.saving.load_model(tmp_path / "out" / "model.keras")
+    served = tf.saved_model.load(str(tmp_path / "out" / "savedmodel" / "1")).signatures["serving_default"]
+    assert {name: one["dtype"] for name, one in report["raw_inputs"].items()} == {
+        "numbers": "float64",
+        "categories": "string",
+    }
+    for found in (saved(raw), saved.predict(raw, verbose=0), served(**raw)["values"]):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_folder_of_another_user_is_not_written_to(run_dir, common):  # noqa: F811

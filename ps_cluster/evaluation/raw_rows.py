@@ -1,0 +1,55 @@
+"""Put the encoding of a table's columns into an exported model, so that it takes rows as they are in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.registry import keras
+from ps_cluster.runs.rows import TableEncoding
+
+NUMBERS, CATEGORIES = "numbers", "categories"
+RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string"}
+NO_CATEGORY = "\ufffe"  # a text that no column has, since it is no character
+
+
+def with_encoding(model: Any, encoding: TableEncoding) -> Any:
+    """Return a Keras model that takes raw columns, and returns what `model` does for the encoded ones.
+
+    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, and `categories`, text [B, m]; in the order of the
+    encoding, those that there are. All layers are Keras's own, so the file loads without this package.
+    """
+    from ps_cluster.models.flat import as_arguments
+
+    layers, raw, encoded = keras.layers, {}, {}
+    if columns := encoding.numbers:
+        raw[NUMBERS] = keras.Input((len(columns),), name=NUMBERS, dtype="float64")
+        means, variances = [one.mean for one in columns], [one.std**2 for one in columns]
+        standard = layers.Normalization(mean=means, variance=variances, dtype="float64", name="standardised")(
+            raw[NUMBERS]
+        )
+        filled = keras.ops.nan_to_num(standard, nan=0.0)  # a missing value is the mean
+        encoded[NUMBERS] = keras.ops.cast(filled, "float32")
+    if encoding.categories:
+        raw[CATEGORIES] = keras.Input((len(encoding.categories),), name=CATEGORIES, dtype="string")
+        codes = []
+        for place, column in enumerate(encoding.categories):
+            vocabulary = column.values or [NO_CATEGORY * 2]  # Keras takes no empty one
+            code = layers.StringLookup(vocabulary=vocabulary, oov_token=NO_CATEGORY, name=f"code_{place}")
+            codes.append(code(raw[CATEGORIES][:, place : place + 1]))
+        encoded[CATEGORIES] = keras.ops.cast(keras.ops.concatenate(codes, axis=1), "int32")
+    return keras.Model(as_arguments(raw), model(as_arguments(encoded)), name=model.name)
+
+
+def as_raw(inputs: Mapping[str, np.ndarray], encoding: TableEncoding) -> dict[str, np.ndarray]:
+    """Return encoded columns as they may have been in the table: a code of 0 becomes a text that is no category."""
+    raw: dict[str, np.ndarray] = {}
+    if encoding.numbers:
+        mean, std = (np.array([getattr(one, name) for one in encoding.numbers]) for name in ("mean", "std"))
+        raw[NUMBERS] = np.asarray(inputs[NUMBERS], np.float64) * std + mean
+    if encoding.categories:
+        texts = [np.array([NO_CATEGORY, *one.values], object) for one in encoding.categories]
+        raw[CATEGORIES] = np.stack([of[codes] for of, codes in zip(texts, inputs[CATEGORIES].T, strict=True)], axis=1)
+    return raw
