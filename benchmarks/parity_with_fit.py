@@ -266,19 +266,19 @@ PROGRAMS = {
     "one-hot labels": Program(lambda: textbook_cnn(28, 1, "categorical_crossentropy"), one_hot_digits, 12),
     "numbers and words": Program(of_table, numbers_and_words, 20),
     "regression": Program(regression, numbers_to_predict, 30),
-    "binary, sigmoid, labels 0.0 and 1.0": Program(
+    "binary by sigmoid: float labels": Program(
         lambda: one_number("sigmoid", "binary_crossentropy"), partial(yes_or_no, "float32"), 10
     ),
-    "binary, sigmoid, labels 0 and 1": Program(
+    "binary by sigmoid: whole labels": Program(
         lambda: one_number("sigmoid", "binary_crossentropy"), partial(yes_or_no, "int64"), 10
     ),
-    "binary, logits, labels 0.0 and 1.0": Program(
+    "binary by logits: float labels": Program(
         lambda: one_number(None, keras.losses.BinaryCrossentropy(from_logits=True)), partial(yes_or_no, "float32"), 10
     ),
-    "binary, logits, labels 0 and 1": Program(
+    "binary by logits: whole labels": Program(
         lambda: one_number(None, keras.losses.BinaryCrossentropy(from_logits=True)), partial(yes_or_no, "int64"), 10
     ),
-    "Poisson, exponential": Program(lambda: one_number("exponential", "poisson"), counts, 10),
+    "Poisson with exponential end": Program(lambda: one_number("exponential", "poisson"), counts, 10),
     "Huber": Program(lambda: one_number(None, keras.losses.Huber()), counts, 10),
     "multi-label": Program(multi_label, labels_of_digits, 20),
     "class weights": Program(weighted_classes, digits, 15, class_weight={3: 3.0, 8: 3.0}),
