@@ -53,6 +53,15 @@ def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Fie
     return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
 
 
+def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> keras.Model:
+    """Return a model that says by its last layer what its outputs are. A Sequential stays one."""
+    if not isinstance(model, keras.Sequential):
+        return followed_by(model, mark(name), inputs)
+    given = model.inputs[0]
+    start = keras.Input(batch_shape=given.shape, dtype=given.dtype, name=given.name)
+    return keras.Sequential([start, *model.layers, mark(name)], name=model.name)
+
+
 class NetworkEnd:
     """The end of a network: its outputs in a graph outside of training, and what they are."""
 

@@ -26,7 +26,7 @@ from ps_cluster.models.ends import (
     NetworkEnd,
     followed_by,
     is_marked,
-    mark,
+    with_mark,
 )
 from ps_cluster.private_names import (
     compiled_loss_of,
@@ -155,10 +155,10 @@ class LossAndMetric(ABC):
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save, which says by its last layer what its outputs are, if nothing else in it does."""
         if self._needs_mark:
-            return followed_by(model, mark(PROBABILITIES), self._inputs)
+            return with_mark(model, PROBABILITIES, self._inputs)
         # A class of a user's own stays what it is.
         of_layers = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
-        return followed_by(model, mark(SCORES), self._inputs) if of_layers and not is_marked(model, SCORES) else model
+        return with_mark(model, SCORES, self._inputs) if of_layers and not is_marked(model, SCORES) else model
 
     def loss(
         self,
@@ -395,7 +395,7 @@ class RegressionJudge(LossAndMetric):
     def finished(self, model: keras.Model) -> keras.Model:
         """Return a model whose outputs are in the target's own units."""
         if self._why_own_units:
-            return model if is_marked(model, OWN_UNITS) else followed_by(model, mark(OWN_UNITS), self._inputs)
+            return model if is_marked(model, OWN_UNITS) else with_mark(model, OWN_UNITS, self._inputs)
         units = keras.layers.Rescaling(
             self._std.astype(np.float32), self._mean.astype(np.float32), dtype="float32", name=UNITS
         )
