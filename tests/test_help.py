@@ -141,8 +141,9 @@ def test_a_sweep_and_an_ensemble_list_what_they_would_train_and_start_nothing(tm
         ("ensemble --members 2 --split shards --model mlp --dry-run", ["0-mlp-seed0: shard:0/2", "1-mlp-seed1"]),
     ):
         told = CliRunner().invoke(main, words.split())
-        *listed, last = told.stdout.splitlines()
+        *listed, mode, last = told.stdout.splitlines()
         assert told.exit_code == 0 and len(listed) == len(lines) and "nothing was started" in last, told.output
+        assert "is trained in mode single" in mode
         assert all(part in line for part, line in zip(lines, listed))
     assert list(tmp_path.iterdir()) == []
 
