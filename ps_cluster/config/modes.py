@@ -11,8 +11,10 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots, UpdateParts
 from ps_cluster.config.registry import LARGEST_FACTOR, Factor, Fraction, Part, Registry, Section, tf
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ class Mode:
       slice: the `server.shard.ParameterShard` that a parameter server holds, or "module:class" of it.
       work: the `training.worker.StepSource` that the chief hands out, or "module:class" of it.
       step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
+      recomputed_steps: the `training.recomputed_steps.RecomputedSteps` that computes a worker's steps again for the proof, or
+        "module:class" of it.
     """
 
     name = ""
@@ -137,6 +141,7 @@ class Mode:
     slice: Any = Part.SLICE
     work: Any = Part.STEPS
     step: Any = None
+    recomputed_steps: Any = Part.RECOMPUTED_STEPS
 
     @property
     def has_parameter_servers(self) -> bool:
@@ -225,6 +230,13 @@ class Mode:
         """Return the bound on the staleness of every update; None: there is none."""
         return None if self.is_stale else 0
 
+    def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
+        """Return "weights" and the slots after an update, where the mode and not the optimizer rule decides them.
+
+        It is computed in numpy, for the proof. None: the optimizer rule decides.
+        """
+        return None
+
     def label(self, config: RunConfig) -> str:
         """Return the mode's name with the settings that make it another method, e.g. "bounded s=2"."""
         return self.name
@@ -310,6 +322,14 @@ class OptimizerRule:
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""
 
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots | None:
+        """Return "weights" and the slots after an update, computed in numpy; None: the proof can't compute it again.
+
+        Args:
+          settings: the section `optimizer`, an object of `Settings`.
+        """
+        return None
+
 
 RULES: Registry[OptimizerRule] = Registry(
     "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
@@ -354,6 +374,22 @@ class StalenessMethod:
     def optimizer(self, config: RunConfig) -> RuleSettings:
         """Return the optimizer settings that the parameter servers use."""
         return config.optimizer
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts | None:
+        """Return what the method makes of a gradient, computed in numpy; None: the proof can't compute it again.
+
+        Args:
+          settings: the section `staleness`, an object of `Settings`.
+        """
+        return None
+
+    def gathered_gradients(self, config: RunConfig) -> int:
+        """Return with how many gradients at a time the weights change."""
+        return 1
+
+    def given_weights(self, at_pull: Slots) -> np.ndarray:
+        """Return the weights that a worker is given, float64 [k], from "weights" and `Correction.pull_state` at its pull."""
+        return at_pull["weights"]
 
 
 METHODS: Registry[StalenessMethod] = Registry(

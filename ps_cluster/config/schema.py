@@ -316,6 +316,9 @@ class EvaluationSettings(Section):
             "them. 0: it is chosen on the test images, and its score there is too high."
         ),
     )
+    recompute_updates: bool = Field(
+        description="Compute a sample of the updates again, outside the cluster, for the proof; it needs cluster.evaluator."
+    )
 
 
 class Checkpoints(Section):
@@ -528,6 +531,11 @@ class RunConfig(Section):
 
     def to_yaml(self) -> str:
         return dump_yaml(self.model_dump(mode="json"))
+
+    @property
+    def recomputes_updates(self) -> bool:
+        """Whether a sample of the updates is computed again: the process of the evaluator does it."""
+        return self.evaluation.recompute_updates and self.cluster.evaluator
 
     @property
     def wire(self) -> str:

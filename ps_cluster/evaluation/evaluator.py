@@ -16,16 +16,18 @@ from pydantic import ValidationError
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, fitted, load_config, telling
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of
+from ps_cluster.evaluation.recomputation import Recomputation
+from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of, limit_threads
 from ps_cluster.files import locks
 from ps_cluster.files.untrusted import Notify
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
-from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, WAITING
+from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, UPDATE_DISAGREES, WAITING
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
+from ps_cluster.runs.update_samples import waiting_samples
 from ps_cluster.training.reporter import EvaluationWriter
 
 POLL_S = 0.5
@@ -71,7 +73,8 @@ def evaluate(
     """
     if nice:
         os.nice(NICE)
-    evaluator = _Evaluator(Path(os.path.realpath(checkpoint_dir)), data_dir, notify, threads=1 if nice else None)
+        limit_threads(1)
+    evaluator = _Evaluator(Path(os.path.realpath(checkpoint_dir)), data_dir, notify)
     try:
         return evaluator.once() if once else evaluator.follow(patience_s)
     finally:
@@ -79,14 +82,14 @@ def evaluate(
 
 
 class _Evaluator:
-    def __init__(self, directory: Path, data_dir: Path | None, notify: Notify, threads: int | None):
+    def __init__(self, directory: Path, data_dir: Path | None, notify: Notify):
         self._directory = directory
         self._data_dir = data_dir
         self._notify = notify
-        self._threads = threads
         self._folder = CheckpointFolder.of(directory)
         self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
+        self._recomputation: Recomputation | None = None
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
         self._passed_over: dict[Path, str] = {}  # those that can't be read, and why; a leader writes each name once
@@ -107,6 +110,8 @@ class _Evaluator:
             raise UserError(f"{self._folder.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._say_what_is_left_out(step, self._records.steps())
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
+        while self._recompute_one():
+            pass
         self._refresh_summary()
         if ended and step < ended.last_step:
             raise self._unscored(ended.last_step)
@@ -131,6 +136,8 @@ class _Evaluator:
                     self._score(checkpoint)
                     scored.add(step)
                 continue
+            if self._recompute_one():
+                continue
             if ended:
                 return self._finish(ended, scored)
             life, life_before = self._signs_of_life(), life
@@ -139,6 +146,21 @@ class _Evaluator:
             elif clock() - since > patience_s:
                 raise self._out_of_patience(patience_s)
             time.sleep(min(POLL_S, patience_s))
+
+    def _recompute_one(self) -> bool:
+        """Compute a sampled update again, for the proof; return whether there was one."""
+        run_dir = self._folder.run_dir
+        if not waiting_samples(run_dir.samples) or not self._records.acquire():
+            return False
+        if self._recomputation is None:
+            config = load_config(run_dir.config)
+            self._recomputation = Recomputation(
+                run_dir, config, lambda: dataset_of(run_dir, config, self._data_dir, self._notify)
+            )
+        row = self._recomputation.next()
+        for problem in row.problems if row else ():
+            self._notify(UPDATE_DISAGREES(f"an update was computed again, and it disagrees: {problem}"))
+        return row is not None
 
     def _is_elsewhere(self) -> bool:
         """Look at the directory again: its kind shows only once it exists. Return whether the folder changed."""
@@ -202,9 +224,7 @@ class _Evaluator:
     def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
         if self._scorer is None:
             config = self._folder.config(checkpoint)
-            self._scorer = Scorer(
-                config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify), self._threads
-            )
+            self._scorer = Scorer(config, dataset_of(self._folder.run_dir, config, self._data_dir, self._notify))
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
         row = EvaluationRow(

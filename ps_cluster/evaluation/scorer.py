@@ -64,15 +64,20 @@ class Scored:
     )  # of the test examples; None if they are not kept (`LossAndMetric.kept`)
 
 
+def limit_threads(threads: int) -> None:
+    """Let TensorFlow use so many threads in this process. Call it before TensorFlow computes anything."""
+    with without_first_lines():
+        import tensorflow  # noqa: F401
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
 class Scorer:
     """The run's network in its precision, with the weights of the checkpoint scored last."""
 
-    def __init__(self, config: RunConfig, dataset: PackedDataset, threads: int | None = None):
-        """Build the network.
-
-        Args:
-          threads: TensorFlow's threads in this process; None keeps the default. Set it once, at the start.
-        """
+    def __init__(self, config: RunConfig, dataset: PackedDataset):
+        """Build the network."""
         with without_first_lines():
             import tensorflow  # noqa: F401
 
@@ -80,9 +85,6 @@ class Scorer:
         from ps_cluster.models.flat import as_arguments, infer, with_fused_layers
         from ps_cluster.models.judges import CompiledMetrics, judge_of
 
-        if threads is not None:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.validation_examples = dataset.validation_examples
         self.objective = OBJECTIVES[dataset.spec.objective]

@@ -39,6 +39,7 @@ from ps_cluster.runs.messages import ScaleDesk
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.fork_server import ForkServer, StopHeard, fork_server
@@ -182,7 +183,7 @@ def write_ending(
     closing_table.print_places(written, run_dir, console)
     if (proof := written["proof"]) is None or proof["holds"]:
         return 0
-    print_error(f"the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})")
+    print_error(f"the proof of this run fails: {proof['problems'][0]} (all: {run_dir.summary})")
     return 1
 
 
@@ -439,13 +440,14 @@ class EventLoop:
         self._newest = ProgressRow(phase="starting")
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
+        self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
         self._decisions = Decisions(config, run_dir, limits, clock())
         self.silences = self._decisions.silences
         self._ending: Ending | None = None
 
     def until_the_end(self) -> Ending:
         """Start the cluster; return when nothing is left to wait for. The caller stops what still runs."""
-        for rows_of_before in (self._progress, self._evaluation):
+        for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
         try:
             self._carry_out(rules.StartCluster())
@@ -499,6 +501,8 @@ class EventLoop:
             self._tell(self._decisions.progress_seen, row, workers)
         for score in self._evaluation.new_rows():
             self._view.evaluation(score)
+            self._tell(self._decisions.score_seen)
+        if self._recomputed.new_rows():
             self._tell(self._decisions.score_seen)
 
     def _tell_ends(self, exits: list[TaskExit]) -> None:

@@ -508,7 +508,7 @@ class Decisions:
         return actions
 
     def score_seen(self, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint."""
+        """The evaluator scored a checkpoint, or computed a sampled update again."""
         self._moved_at = now_s if self._stage is RunStage.SCORING else self._moved_at
         return ()
 

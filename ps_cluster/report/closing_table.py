@@ -134,7 +134,9 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
     yield "updates", _ledger(updates)
     if proof := summary["proof"]:
         rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
-        agree = f"holds: {rows} rows agree with versions, weights changed and gradients accepted; no step twice"
+        again = proof["recomputed"]
+        agree = f"holds: {rows} rows agree with versions and gradients accepted; no step twice; {again['updates']} of "
+        agree += f"{again['of']:,} updates computed again outside the cluster, with the same result"
         yield "proof", agree if proof["holds"] else Text(f"FAILS: {proof['problems'][0]}", "bold red")
     if summary["gradients"]["dropped"]:
         gradients = summary["gradients"]

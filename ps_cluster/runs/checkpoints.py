@@ -434,7 +434,7 @@ def clear_ended(directory: Path) -> None:
 Arrays = Mapping[str, np.ndarray]
 
 LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs beside its parameters
-_ALIKE = [COUNTS.index(name) for name in ("version", "applied", "accepted")]
+_ALIKE = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
 def is_consistent_cut(arrays: Arrays) -> bool:

@@ -13,6 +13,8 @@ from pydantic import model_validator
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX, Count, Row
 
+# The norms of what the earlier pushes of the worker had left out, and of what this one leaves out; 0 where nothing is.
+REMAINDER_COLUMNS = ("remainder_before", "remainder_after")
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 # The update was made with the row's learning rate x `rate_factor` (`server.staleness.RateOfMoreWorkers`).
 STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
@@ -24,7 +26,7 @@ HEARD_OF = 16  # updates for each worker that there ever was, within which one t
 # and pushes (later than computed where the worker is slow on purpose); on the parameter server the push enters the
 # critical section, and there the update is applied.
 WORKER_COLUMNS = (
-    "worker", "pid", "examples", "metric", "loss", "learning_rate",
+    "worker", "pid", "examples", "ids_checksum", "metric", "loss", "learning_rate", *REMAINDER_COLUMNS,
     "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
@@ -35,12 +37,12 @@ ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a slice's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
-WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples"}
+WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum"}
 _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infinite
 
-# A slice's counters beside its rows, each counted in its own place: the version, kernels that changed the weights,
-# gradients accepted, repeated steps refused, gradients dropped because they came too late.
-COUNTS = ("version", "applied", "accepted", "refused", "dropped")
+# The counters that a parameter server keeps beside its rows, each counted in a place of its own: the version, the
+# gradients that were accepted, the repeated steps that were refused, and the gradients that were dropped as too late.
+COUNTS = ("version", "accepted", "refused", "dropped")
 
 
 def names_of(row: np.dtype) -> tuple[str, ...]:

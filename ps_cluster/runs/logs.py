@@ -68,6 +68,7 @@ MEMORY_SHORT = LogEvent("memory_short", "warning")
 GENERATED_DATA = LogEvent("generated_data", "warning")
 DISK_REFUSES = LogEvent("disk_refuses", "warning")
 CHECKPOINT_PASSED_OVER = LogEvent("checkpoint_passed_over", "warning")
+UPDATE_DISAGREES = LogEvent("update_disagrees", "error")  # one that was computed again for the proof
 ERROR = LogEvent("error", "error")
 
 

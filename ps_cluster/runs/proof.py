@@ -2,9 +2,12 @@
 
 No TensorFlow.
 
-Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
-accepted, and the rows in its journal. The steps in the rows of every slice have to be those that the chief handed out.
-What a row says of its step is compared with what follows from the step id and the settings.
+Three numbers of a slice are counted in three places: its version, the gradients that it accepted, and the rows in its
+journal. The steps in the rows of every slice have to be those that the chief handed out. The values in a row (learning
+rate, number of examples, checksum of their ids) are compared with those that follow from the step id and the settings.
+
+The counts say nothing about what an update computed. A sample of the updates is computed again for that: see
+`evaluation/recomputation.py`.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
 _NEVER = 2**40  # updates since one that a worker has not had
 FACTOR_TOLERANCE = 1e-3  # hundreds of roundings of float32, one after the other
+NORM_TOLERANCE = 1e-4  # of a norm in float32
+MOST_IDS = 20_000_000  # to compute the ids of this many examples again takes about 7 s
 Json = dict[str, Any]
 OnRows = Callable[[int], None]
 
@@ -67,8 +72,11 @@ class ExpectedRows:
       examples: the most of a step; None: any number.
       most_staleness: of an update [versions]; None: any.
       rates: the learning rates of step ids, int64 [k] → float32 [k]; None: any.
+      ids_checksums: rows, a structured array [k] of ROW → the checksums of their examples' ids, int64 [k]; None: any.
+      examples_in_all: about how many examples the rows have. Beyond `MOST_IDS` the ids of only every k-th row are
+        computed again.
       highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
-      holds_from: the first row of each slice for which rates and bound hold: those before were made by other settings.
+      holds_from: the first row of each slice for which rates, bound and ids hold. Other settings made those before.
       examples_unit: a step has a multiple of it, the batch size where a step may have fewer batches; 0: all have `examples`.
       begun_with: while more workers than these take part the rate is lowered, see `FactorsOfRates`; None: by any factor.
     """
@@ -76,6 +84,8 @@ class ExpectedRows:
     examples: int | None = None
     most_staleness: int | None = None
     rates: Callable[[np.ndarray], np.ndarray] | None = None
+    ids_checksums: Callable[[np.ndarray], np.ndarray] | None = None
+    examples_in_all: int = 0
     highest_rate: float = 0.0
     holds_from: Sequence[int] = ()
     examples_unit: int = 0
@@ -143,6 +153,7 @@ class ShardAudit:
         self.wrong_version: tuple[int, int, int] | None = None
         self.wrong_round: tuple[int, int] | None = None
         self.wrong_values: dict[str, str] = {}
+        self._remainders: dict[tuple[int, int], float] = {}  # (worker, pid) → what its newest push left out
 
     @property
     def distinct(self) -> int:
@@ -153,6 +164,7 @@ class ShardAudit:
         self._check_versions(rows["version"].astype(np.int64))
         self._check_rounds(rows)
         self._check_values(rows)
+        self._check_remainders(rows)
         self.repeated += self._steps.add(rows["step"].astype(np.int64))
         self.rows += len(rows)
         if self._rounds.steps_per_update > 1:  # late steps of closed rounds get no rows
@@ -214,13 +226,39 @@ class ShardAudit:
             wrong = ~np.isclose(rows["rate_factor"], factors, rtol=FACTOR_TOLERANCE, atol=0)
             why = f"where {factors[np.argmax(wrong)]:.6g} follows from the workers before"
             self._note("rate_factor", wrong, rows, why)
+        if expected.ids_checksums is not None:
+            every = 1 + expected.examples_in_all // MOST_IDS
+            chosen = counts & ((self.rows + np.arange(len(rows))) % every == 0)
+            checksums = expected.ids_checksums(rows[chosen])
+            wrong = np.zeros(len(rows), bool)
+            wrong[chosen] = rows["ids_checksum"][chosen] != checksums
+            first = int(checksums[np.argmax(wrong[chosen])]) if len(checksums) else 0
+            self._note(
+                "ids_checksum", wrong, rows, f"where {first} follows from the step: it trained on other examples"
+            )
+
+    def _check_remainders(self, rows: np.ndarray) -> None:
+        """Check that each push takes along what the push before it of the same process had left out.
+
+        The first push of a process may take along what an earlier one has left in a file, and a push that came between
+        the two may have been applied on some slices only.
+        """
+        expected = np.full(len(rows), np.nan)
+        for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():
+            row = rows[place]
+            expected[place] = self._remainders.get(who := (int(row["worker"]), int(row["pid"])), np.nan)
+            self._remainders[who] = float(row["remainder_after"])
+        wrong = ~np.isnan(expected) & ~np.isclose(rows["remainder_before"], expected, rtol=NORM_TOLERANCE, atol=0)
+        first = float(expected[np.argmax(wrong)]) if len(rows) else 0.0
+        self._note("remainder_before", wrong, rows, f"where the push before had left out {first:.6g}")
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
         """Keep the first row with a wrong value. `wrong`: bool [k]. `why`: may name other columns in braces."""
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
             row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
-            place_and_value = f"row {self.rows + place}: step {row['step']:.0f} has {column} {row[column]:.6g}, "
+            value = f"{row[column]:.0f}" if column in WHOLE else f"{row[column]:.6g}"
+            place_and_value = f"row {self.rows + place}: step {row['step']:.0f} has {column} {value}, "
             self.wrong_values[column] = place_and_value + why.format(**row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
@@ -234,8 +272,6 @@ class ShardAudit:
         yield from self.wrong_values.values()
         if counts["accepted"] != self.rows:
             yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
-        if counts["applied"] != counts["version"]:
-            yield f"the weights were changed {counts['applied']} times, the version is {counts['version']}"
         if counts["version"] != (updates := self._updates(counts["version"])):
             yield f"version {counts['version']}, rows of {updates} updates"
         if len(strange := self._never_handed_out(updates, scheduled)):
@@ -258,7 +294,7 @@ class ShardAudit:
 
     def excess(self, counts: dict[str, int]) -> int:
         """Return how many gradients were applied too often, by the counter that says the most."""
-        more = max(counts["version"], counts["applied"]) - self._updates(counts["version"])
+        more = counts["version"] - self._updates(counts["version"])
         changes = more * self._rounds.gradients_per_update + self.rows
         return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
 

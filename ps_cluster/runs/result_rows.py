@@ -270,10 +270,25 @@ class SliceProof(Row):
     rows: Count
     steps: Count
     version: Count
-    applied: Count
     accepted: Count
     refused: Count
     dropped: Count
+
+
+class Recomputed(Row):
+    """The updates that were computed again outside the cluster (`evaluation/recomputation.py`).
+
+    Attributes:
+      updates: how many. of: how many were applied in all. workers: index → of how many updates it was one of the workers.
+      largest_deviations: quantity → the largest deviation, as a share of its tolerance: above 1 the proof fails.
+      unchecked: what could not be computed again, and why, a line each.
+    """
+
+    updates: Count = 0
+    of: Count = 0
+    workers: dict[Word, Count] = {}
+    largest_deviations: dict[Word, Loss] = {}
+    unchecked: list[Text] = []
 
 
 class Proof(Row):
@@ -282,6 +297,7 @@ class Proof(Row):
     holds: bool
     problems: list[Text] = []
     slices: list[SliceProof] = []
+    recomputed: Recomputed = Recomputed()
 
     @property
     def problem(self) -> str | None:

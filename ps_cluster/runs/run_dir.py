@@ -66,6 +66,8 @@ class RunDir:
     evaluation = _Place("metrics/evaluation.jsonl")  # A row for each checkpoint scored, one JSON object per line.
     # The file of predictions for all test examples, by the last checkpoint that was scored.
     predictions = _Place("metrics/predictions.safetensors")
+    samples = _Place("metrics/samples")  # The folder of sampled updates that wait to be computed again.
+    recomputed = _Place("metrics/recomputed.jsonl")  # A row for each update that was computed again.
     updates = _Place("metrics/updates.csv")  # The ledger: a row for each update applied (CSV).
     # The times at which each parameter server applied each update (CSV); absent without parameter servers.
     applies = _Place("metrics/applies.csv")

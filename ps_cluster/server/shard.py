@@ -15,7 +15,7 @@ cancels an operation that waits, never one whose inputs are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from ps_cluster.config.registry import graph, import_object, tf
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
 from ps_cluster.server.leftovers import LOCK, new_session, note
+from ps_cluster.server.samples import NOBODY, KeptState, UpdateSamples
 from ps_cluster.server.staleness import NEVER, Arrival, Correction, RateOfMoreWorkers
 from ps_cluster.server.update_rules import Lookahead, Matrix, UpdateRule, make_rule, times
 from ps_cluster.server.wire import MessageLayout, codec_of
@@ -125,6 +126,7 @@ class ParameterShard:
       limits_batches: whether a pull says how many batches the worker may take.
       drops, stops: as of `Correction`.
       worker_vectors, worker_slots: as of `Correction`.
+      samples: the sampled updates that it keeps; None where updates are not sampled.
     """
 
     vectors_given = 1
@@ -133,6 +135,8 @@ class ParameterShard:
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         self._device = device
+        self._in_rounds = config.mode_kind.averages
+        self.samples: UpdateSamples | None = None
         self._keep = start.keep  # a constant of the graph, on the parameter server
         self.wire = tf.dtypes.as_dtype(config.wire)
         method = METHODS[config.staleness.method]
@@ -164,6 +168,14 @@ class ParameterShard:
         numbers = (tf.int64, 3 + self.limits_batches)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
         self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
+
+    def keep_samples(self) -> None:
+        """Prepare to keep sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
+        state = KeptState(
+            self._weights, self._statistics, {**self._slots, **self._method.backups}, self._method.pull_state
+        )
+        given = self.vectors_given * self.length
+        self.samples = UpdateSamples(state, self._section, given=given, wire=self.wire, device=self._device)
 
     @property
     def push_bytes(self) -> int:
@@ -219,11 +231,14 @@ class ParameterShard:
         """Return the answer to a pull, which follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self._values_for(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
-            weights = tf.cast(tf.identity(weights), self.wire)  # a cast to the same dtype is no operation
+            weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
+        if self.samples is not None:
+            update, owner = (version, tf.constant(NOBODY, tf.int64)) if self._in_rounds else (step, worker)
+            weights = after([self.samples.keep_given(update, owner, version, weights, statistics)], weights)
         numbers = [version, tf.cast(self._has(step), tf.int64)]
         numbers += [self._batches_for(worker)] if self.limits_batches else []
         numbers += [tf.cast(outcome, tf.int64)]
-        return self._pull_message.pack([tf.reshape(weights, [-1]), statistics, tf.stack(numbers)])
+        return self._pull_message.pack([weights, statistics, tf.stack(numbers)])
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
         """Return the answer to a push that no pull follows."""
@@ -325,10 +340,31 @@ class ParameterShard:
     def _apply_push(self, push: Push) -> tf.Tensor:
         arrival = Arrival(push.worker, push.version, self._version.read_value())
         factor = tf.ones([]) if self._lowered is None else self._lowered.factor(push.worker)
-        rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
-        gradient, share = self._method.correct(push.gradient, arrival)
-        version = self.apply_gradient(gradient, rate, push.fresh, share)
+        version = self._sampled(push, lambda: self._change(push, arrival, factor))
         return after([self._record(push, version, arrival.staleness, factor)], APPLIED)
+
+    def _sampled(self, push: Push, change: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """Return the version that `change` makes of a push; keep what it did, if the update is a sampled one."""
+        if self.samples is None:
+            return change()
+        place = self.samples.place_of_push(push.step, push.worker, push.version)
+        return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change)
+
+    def _change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
+        """Change the weights and statistics by a push; return the new version. `factor`: of its learning rate."""
+        gradient, share = self._method.correct(push.gradient, arrival)
+        rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
+        return self.apply_gradient(gradient, rate, push.fresh, share)
+
+    def apply_mean(self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
+        """Apply the mean of a round's gradients, float32 [n], and of its statistics [m]; return the new version."""
+        if self.samples is None:
+            return self.apply_gradient(gradient, learning_rate, fresh)
+        version, nobody = self._version.read_value(), tf.constant(NOBODY, tf.int64)
+        place = self.samples.place_of_push(version, nobody, version)
+        return self.samples.keep_change(
+            place, nobody, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)
+        )
 
     def apply_gradient(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
@@ -360,7 +396,7 @@ class ParameterShard:
             return tf.group(applied, slot.assign(tf.zeros_like(gathered), read_value=False))
 
         def keep() -> tf.Operation:
-            return tf.group(self._rule.count(), slot.assign(gathered, read_value=False))
+            return slot.assign(gathered, read_value=False)
 
         return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
@@ -402,7 +438,7 @@ class ParameterShard:
     @property
     def _counters(self) -> tuple[tf.Variable, ...]:
         """The counters, in the order of COUNTS."""
-        return self._version, self._rule.applied, self._ledger.accepted, self._refused, self._dropped
+        return self._version, self._ledger.accepted, self._refused, self._dropped
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:

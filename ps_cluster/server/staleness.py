@@ -12,9 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots
 from ps_cluster.config.modes import RuleSettings, StalenessMethod, StalenessSettings
 from ps_cluster.config.registry import Factor, Fraction, Momentum, tf
 from ps_cluster.runs.ledger import HEARD_OF, RATE_RETURNS_OVER
@@ -51,6 +53,8 @@ class Correction:
       worker_vectors: how many vectors [n] it keeps for each worker, beside slots. worker_slots: how many of its slots are
         [workers, n].
       of_version: variables [n] that belong to a version as the weights do; `given` gets those of the version that is pulled.
+      backups: the weights of the workers' last pulls, name → [workers, n]; they are not in checkpoints.
+      pull_state: what `given` depends on beside the weights, name → [n], or [workers] for a number of each worker.
     """
 
     needs_step = drops = stops = False
@@ -70,6 +74,8 @@ class Correction:
         self._workers = workers
         self.slots: dict[str, tf.Variable] = {}
         self.of_version: Sequence[tf.Variable] = ()
+        self.backups: dict[str, tf.Variable] = {}
+        self.pull_state: dict[str, tf.Variable] = {}
 
     def given(self, worker: tf.Tensor, weights: tf.Tensor, *of_version: tf.Tensor) -> tf.Tensor:
         """Return what a worker that pulls gets in place of the weights, float32 [n].
@@ -130,6 +136,7 @@ class WithBackups(Correction):
         # It is not enough to start the rows with the weights: a restore changes the weights, and a gradient computed
         # before the parameter server's restart can arrive before its worker's next pull.
         self._pulled = tf.Variable(tf.zeros([places], tf.bool), trainable=False)
+        self.backups = {"pulled": self._backups}
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
         return [
@@ -214,6 +221,10 @@ class NoCorrection(StalenessMethod):
     says = "stale gradients are applied as they are"
     takes_periods = True
 
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is."""
+        return CorrectedParts(arrived.gradient)
+
 
 # Staleness method inverse.
 
@@ -255,6 +266,13 @@ class Inverse(StalenessMethod):
     Settings = InverseSettings
     correction = InverseStaleness
 
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share 1 / staleness^p, where p falls from 1 to 0 if `fades_over` is set."""
+        power = 1.0
+        if settings.fades_over is not None:
+            power = max(0.0, 1 - arrived.updates_before / settings.fades_over)
+        return CorrectedParts(arrived.gradient, max(1, arrived.staleness) ** -power)
+
 
 # Staleness method delay_adaptive.
 
@@ -278,6 +296,10 @@ class AdaptiveToDelay(StalenessMethod):
     says = "a gradient that is later than the number of workers counts for less"
     takes_periods = True
     correction = DelayAdaptive
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share W / max(W, staleness + 1)."""
+        return CorrectedParts(arrived.gradient, arrived.workers / max(arrived.workers, arrived.staleness + 1))
 
 
 # Staleness method gap_aware.
@@ -338,6 +360,13 @@ class GapAware(StalenessMethod):
     says = "a gradient counts for less, the further the weights have moved since its pull"
     correction = GapScaling
 
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share 1 / (1 + |w - w_bak| / C) of each weight."""
+        square, updates = arrived.slots["step_square"], float(arrived.slots["updates"][0])
+        usual = float(arrived.slots["highest_rate"][0]) * np.sqrt(square / updates if updates else 0 * square)
+        gap = np.divide(np.abs(arrived.moved), usual, out=np.zeros_like(usual), where=usual > 0)
+        return CorrectedParts(arrived.gradient, 1 / (1 + gap))
+
 
 # Staleness method dc_constant.
 
@@ -363,6 +392,10 @@ class DcConstant(StalenessMethod):
     says = "delay compensation with a constant lambda"
     Settings = ConstantSettings
     correction = ConstantDelayCompensation
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return g + lambda g*g*(w - w_bak)."""
+        return CorrectedParts(arrived.gradient + settings.strength * arrived.gradient**2 * arrived.moved)
 
 
 # Staleness method dc_adaptive.
@@ -402,6 +435,13 @@ class DcAdaptive(StalenessMethod):
     Settings = AdaptiveSettings
     correction = AdaptiveDelayCompensation
 
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return g + lambda_0 / sqrt(MeanSquare + 1e-7) g*g*(w - w_bak), and the worker's new MeanSquare."""
+        square = arrived.gradient**2
+        mean_square = settings.decay * arrived.slots["mean_square"] + (1 - settings.decay) * square
+        strength = settings.strength / np.sqrt(mean_square + EPSILON)
+        return CorrectedParts(arrived.gradient + strength * square * arrived.moved, slots={"mean_square": mean_square})
+
 
 # Staleness method momentum.
 
@@ -409,6 +449,10 @@ class DcAdaptive(StalenessMethod):
 class CorrectedMomentum(StalenessMethod):
     name = "momentum"
     says = "the optimizer's momentum is lowered by what asynchrony adds"
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: the method changes the settings of the rule."""
+        return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
         if not hasattr(config.optimizer, "momentum"):
@@ -491,6 +535,20 @@ class Ordered(StalenessMethod):
     Settings = OrderedSettings
     correction = OrderedMomentum
 
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return both terms of the paper's update as one gradient, and the new u."""
+
+        def bucket(version: int) -> int:
+            return -(-version // arrived.workers)
+
+        beta, now = settings.momentum, arrived.updates_before
+        grows = bucket(now) > bucket(now - 1)
+        late = bucket(now) - bucket(now - arrived.staleness)
+        ordered = (beta if grows else 1.0) * arrived.slots["ordered"]
+        series = sum(beta**power for power in range(late + 1))
+        moved = (ordered if grows else 0.0) + series * arrived.gradient
+        return CorrectedParts(moved, slots={"ordered": ordered + beta**late * arrived.gradient})
+
     def check(self, config: RunConfig) -> None:
         emulated = config.mode_kind.emulated_workers(config)
         if emulated != config.training_workers:
@@ -529,6 +587,7 @@ class PredictedWeights(Correction):
         self._staleness = tf.Variable(tf.zeros([places]), trainable=False)
         self._step = tf.Variable(tf.zeros_like(weights), trainable=False)
         self.slots, self.of_version = {"step": self._step}, (self._step,)
+        self.pull_state = {"step": self._step, "staleness": self._staleness}
 
     def given(self, worker: tf.Tensor, weights: tf.Tensor, *of_version: tf.Tensor) -> tf.Tensor:
         (step,) = of_version
@@ -549,6 +608,15 @@ class Predict(StalenessMethod):
     name = "predict"
     says = "a worker gets the weights that are expected when its gradient arrives"
     correction = PredictedWeights
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: the method acts at the pull alone."""
+        return CorrectedParts(arrived.gradient)
+
+    def given_weights(self, at_pull: Slots) -> np.ndarray:
+        """Return w + staleness of the worker x newest step."""
+        predicted: np.ndarray = at_pull["weights"] + at_pull["staleness"] * at_pull["step"]
+        return predicted
 
 
 # Staleness method drop.
@@ -593,6 +661,10 @@ class Drop(StalenessMethod):
     Settings = DropSettings
     correction = DroppedWhenLate
     drops = True
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: those that are too late are not applied."""
+        return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -650,6 +722,17 @@ class Gather(StalenessMethod):
     Settings = GatherSettings
     correction = Gathered
 
+    def gathered_gradients(self, config: RunConfig) -> int:
+        """Return K."""
+        settings: Any = config.staleness
+        return settings.gather or config.mode_kind.emulated_workers(config)
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share 1 / sqrt(1 + changes of the weights since the pull)."""
+        every = settings.gather or arrived.workers
+        changes = arrived.updates_before // every - (arrived.updates_before - arrived.staleness) // every
+        return CorrectedParts(arrived.gradient, 1 / np.sqrt(1 + changes))
+
 
 # Staleness method same_version.
 
@@ -670,14 +753,15 @@ class GatheredOfOneVersion(Gathered):
         return gradient, None
 
 
-class SameVersion(StalenessMethod):
+class SameVersion(Gather):
     name = "same_version"
     says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
-    gathers = True
-    takes_periods = True
-    Settings = GatherSettings
     correction = GatheredOfOneVersion
     drops = True
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: those of older weights are not applied."""
+        return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)

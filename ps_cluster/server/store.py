@@ -20,6 +20,7 @@ from ps_cluster.config.registry import tf
 from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import rows_of
+from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.shard import NO_STEP, InitialState, ParameterShard
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
@@ -50,7 +51,12 @@ class Pulled:
 
 
 class ParameterStore:
-    """All slices as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest."""
+    """All slices as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest.
+
+    Attributes:
+      places: int64 [n], where each weight of all slices, one slice after the other, is in the vector of the network; None
+        where the slices are contiguous parts of that vector.
+    """
 
     def __init__(
         self,
@@ -77,6 +83,9 @@ class ParameterStore:
         # In names of what workers keep: another leader's training has other variables in the same worker.
         self.session = parts[0].session
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        if config.recomputes_updates:
+            for part in self.slices:
+                part.keep_samples()
         self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
 
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
@@ -91,16 +100,23 @@ class ParameterStore:
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
-        self._order = None if positions is None else np.concatenate(positions)
+        self.places = None if positions is None else np.concatenate(positions)
 
-    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> Pulled:
+    def pull(
+        self,
+        worker: tf.Tensor,
+        needed: Sequence[Any] = (),
+        step: tf.Tensor | int = NO_STEP,
+        *,
+        asks_for_step: bool = False,
+    ) -> Pulled:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
-          step: the step id, int64 [], that they are for; None: `is_replay` is not asked.
+          step: the step id, int64 [], that they are for; NO_STEP where it follows from the version.
+          asks_for_step: whether to ask if all shards have the step (`Pulled.is_replay`).
         """
-        messages = self.messages(worker, needed, NO_STEP if step is None else step)
-        return self.pulled(messages, asks_for_step=step is not None)
+        return self.pulled(self.messages(worker, needed, step), asks_for_step=asks_for_step)
 
     def messages(self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int) -> Messages:
         """Return every slice's answer to a pull as it was sent, to be read with `pulled`. Arguments: as for a slice."""
@@ -219,6 +235,19 @@ class ParameterStore:
         """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
         return sum(part.state_bytes for part in self.slices)
 
+    @property
+    def sample_places(self) -> int:
+        """How many sampled updates can be kept at a time, in every slice."""
+        return min((part.samples.places for part in self.slices if part.samples), default=0)
+
+    def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
+        """Let every slice keep an update, see `UpdateSamples.arm`."""
+        self._on_all(lambda part: part.samples and part.samples.arm(place, update, worker=worker, offset=offset))
+
+    def take_sample(self, place: int) -> list[SampledShard | None]:
+        """Return what each slice kept of the update that a place was armed for, see `UpdateSamples.take`."""
+        return self._on_all(lambda part: part.samples.take(place) if part.samples else None)
+
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
         """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
         if len(self.slices) == 1:
@@ -249,9 +278,9 @@ class ParameterStore:
         for name in states[0]:
             arrays = [state[name] for state in states]
             joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
-            if self._order is not None and _is_by_weight(name):
+            if self.places is not None and _is_by_weight(name):
                 ordered = np.empty_like(joined[name])
-                ordered[..., self._order] = joined[name]
+                ordered[..., self.places] = joined[name]
                 joined[name] = ordered
         return joined
 
@@ -259,8 +288,8 @@ class ParameterStore:
         """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
         if _is_by_slice(name):
             return list(array)
-        if self._order is not None and _is_by_weight(name):
-            array = array[..., self._order]
+        if self.places is not None and _is_by_weight(name):
+            array = array[..., self.places]
         return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.modes import RULES, OptimizerRule, RuleSettings
 from ps_cluster.config.registry import LARGEST_FACTOR, Momentum, import_object, tf
 from ps_cluster.config.schema import LookaheadSettings
@@ -60,7 +61,6 @@ class UpdateRule(ABC):
 
     Attributes:
       slot_names: names of the vectors kept beside the weights, which start at 0.
-      applied: int64 [], how often the weights were changed, counted independently of version and ledger.
     """
 
     slot_names: tuple[str, ...] = ()
@@ -82,7 +82,6 @@ class UpdateRule(ABC):
         self._settings: Any = settings
         self._weights = weights
         self._matrices = matrices
-        self.applied = variable("applied", np.zeros([], np.int64), changes=True)
         self._factors = None if np.all(factors == 1) else variable("factors", factors, changes=False)
         rates = decay_rates(settings, factors)
         self._decay = variable("decay", rates, changes=False) if settings.weight_decay else None
@@ -109,13 +108,7 @@ class UpdateRule(ABC):
             shrink = times(share, learning_rate * self._decay * self._weights.read_value())
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
-            changed = self._change(gradient, learning_rate, updates_before, share)
-        with tf.control_dependencies([changed]):
-            return self.count()
-
-    def count(self) -> tf.Operation:
-        """Count a change of the weights. Call it for changes made in other ways than by `apply`."""
-        return self.applied.assign_add(1, read_value=False)
+            return self._change(gradient, learning_rate, updates_before, share)
 
     @abstractmethod
     def _change(
@@ -162,6 +155,10 @@ class Sgd(OptimizerRule):
     name = "sgd"
     update = SgdUpdate
 
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return w - learning rate x g."""
+        return {"weights": parts.decayed_weights - parts.learning_rate * parts.factors * parts.shared_gradient}
+
 
 # Optimizer rule momentum.
 
@@ -194,6 +191,12 @@ class WithMomentum(OptimizerRule):
     staleness_method_of_compile = "gap_aware"  # docs/results.md, "Parity with fit"
     update = MomentumUpdate
 
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return v and w + v, where v = momentum x v - learning rate x g (Polyak 1964)."""
+        step = parts.learning_rate * parts.factors * parts.shared_gradient
+        velocity = settings.momentum * parts.slots["momentum"] - step
+        return {"momentum": velocity, "weights": parts.decayed_weights + velocity}
+
 
 # Optimizer rule nesterov.
 
@@ -209,6 +212,12 @@ class Nesterov(OptimizerRule):
     Settings = MomentumSettings
     staleness_method_of_compile = "gap_aware"
     update = NesterovUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g."""
+        step = parts.learning_rate * parts.factors * parts.shared_gradient
+        velocity = settings.momentum * parts.slots["momentum"] - step
+        return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}
 
 
 # Optimizer rule muon.
@@ -282,6 +291,10 @@ class Muon(OptimizerRule):
     Settings = MuonSettings
     usual_rate = 0.02  # the source's; Keras's Muon scales its steps in another way
     update = MuonUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return v = momentum x v + g alone: the step of a matrix can't be computed from some of its weights."""
+        return {"momentum": settings.momentum * parts.slots["momentum"] + parts.shared_gradient}
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
@@ -366,6 +379,15 @@ class Adam(OptimizerRule):
     staleness_method = "predict"  # docs/results.md, "Async against sync"
     update = AdamUpdate
 
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return m, v and w by algorithm 1 of the paper; epsilon is added as in its section 2, to the uncorrected root."""
+        count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
+        mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient
+        variance = beta_2 * parts.slots["variance"] + (1 - beta_2) * parts.gradient**2
+        rate = parts.learning_rate * np.sqrt(1 - beta_2**count) / (1 - beta_1**count)
+        step = parts.factors * rate * mean / (np.sqrt(variance) + settings.epsilon)
+        return {"mean": mean, "variance": variance, "weights": parts.decayed_weights - step}
+
 
 # Optimizer rule rmsprop.
 
@@ -422,6 +444,17 @@ class Rmsprop(OptimizerRule):
     Settings = RmspropSettings
     usual_rate = 0.001
     update = RmspropUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return s, v and w as the docstring of `RmspropUpdate` has them."""
+        mean_square = settings.rho * parts.slots["mean_square"] + (1 - settings.rho) * parts.gradient**2
+        step = parts.learning_rate * parts.shared_gradient / np.sqrt(mean_square + settings.epsilon)
+        velocity = settings.momentum * parts.slots["momentum"] + step
+        return {
+            "mean_square": mean_square,
+            "momentum": velocity,
+            "weights": parts.decayed_weights - parts.factors * velocity,
+        }
 
 
 # Optimizer rule compiled: a placeholder for the optimizer that a user's network was compiled with.

@@ -235,7 +235,7 @@ def all_reduce_function(
             means = mean_result(result)
         entered = now_after(*means)
         gradient, fresh = (after([entered], vector) for vector in means)
-        version = replica.apply_gradient(gradient, result.learning_rate, fresh)
+        version = replica.apply_mean(gradient, result.learning_rate, fresh)
         return tf.concat([[tf.cast(version, tf.float64), 0.0, 1.0, entered, now_after(version)], row], 0)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])

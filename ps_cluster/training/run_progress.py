@@ -529,13 +529,20 @@ class LedgerReader:
         journals: Sequence[Journal],
         *,
         notify: Callable[[str], None] = say,
+        on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
     ):
-        """Keep the parts. `journals`: one for each slice; none where another process keeps them."""
+        """Keep the parts.
+
+        Args:
+          journals: one for each slice; none where another process keeps them.
+          on_rows: called with the new rows of each slice, once they are counted.
+        """
         self._store = store
         self._progress = progress
         self._journals = journals
         self._notify = notify
         self._refused = False
+        self._on_rows = on_rows
 
     def look(self) -> None:
         """Take the new rows. A disk that refuses is reported once, and training goes on."""
@@ -562,6 +569,7 @@ class LedgerReader:
         ledgers = self._progress.unsettled(ledgers)
         self._append(ledgers.rows)
         self._progress.update(ledgers)
+        self._on_rows(ledgers.rows)
 
     def _append(self, rows: Sequence[np.ndarray]) -> None:
         refused = None

@@ -15,6 +15,7 @@ from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import last_row
 from ps_cluster.files.values import Malformed
@@ -30,6 +31,7 @@ from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.shard import InitialState, ParameterShard
 from ps_cluster.server.staleness import Correction
@@ -39,6 +41,7 @@ from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
 from ps_cluster.training.worker import Compute
@@ -152,8 +155,10 @@ class SessionStart:
             checkpoint = newest_checkpoint(self.config, self.run_dir, self.dataset, say)
             if self.leads:
                 check_journals(checkpoint, self.run_dir, self.config.slices)
-        elif self.leads and (aside := self.run_dir.set_aside()):
-            say(f"training begins anew: states and journals of before are in {aside}")
+        elif self.leads:
+            forget_samples(self.run_dir)
+            if aside := self.run_dir.set_aside():
+                say(f"training begins anew: states and journals of before are in {aside}")
         self.go_on_from(checkpoint)
         if self.leads:
             checkpoints.clear_ended(self.run_dir.checkpoints)
@@ -218,14 +223,17 @@ class Session:
         self._term = start.term
         self._config = start.config
         self._run_dir = start.run_dir
-        self._total_steps = start.config.total_steps(start.dataset.train_examples)
+        self._train_examples = start.dataset.train_examples
+        self._total_steps = start.config.total_steps(self._train_examples)
         self._reporter = start.reporter
         # What the leaders before did of the work that this one goes on with.
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
                 checkpoints.remove_given_up(directory, start.resumed, self._term)
-        self._books = LedgerReader(store, self.progress, self._open_journals() if self.leads else [])
+        self._sampler = UpdateSampler(self._config, self._run_dir, store, self.progress, self._term)
+        on_rows = self._sampler.look if self.leads else lambda rows: None
+        self._books = LedgerReader(store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows)
         self._saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._books, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
@@ -249,6 +257,8 @@ class Session:
         self.progress.clock.start()
         self._reporter.start()
         self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
+        if self.leads:
+            self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
         """Let the proof fail by a line; the first one counts. None: there is nothing wrong."""
@@ -318,6 +328,8 @@ class Session:
             examples_unit=config.training.batch_size_per_worker if config.mode_kind.takes_fewer_batches(config) else 0,
             most_staleness=config.mode_kind.most_staleness(config),
             rates=expected_rates(config, self._total_steps),
+            ids_checksums=RecomputedBatches(config, self._train_examples).checksums,
+            examples_in_all=self.progress.examples,
             highest_rate=config.optimizer.learning_rate,
             holds_from=[self._rows_by_other_rules(history) for history in before],
             begun_with=begun_with(config, self._before) if config.mode_kind.lowers_rate else config.most_workers,

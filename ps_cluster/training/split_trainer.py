@@ -25,6 +25,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import import_object
+from ps_cluster.data.batches import checksum_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -43,7 +44,7 @@ from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
 from ps_cluster.training.modes import DEVICE, LayerPlace, LayersSettings, SplitNetwork
 from ps_cluster.training.session import SessionStart, make_network, make_store
-from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, WorkerIdentity, clipping_of, rows_in
 from ps_cluster.training.worker import AsynchronousSteps, Compute, worker_row
 
 OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
@@ -139,7 +140,6 @@ class SplitFunction:
         """Read which process holds each slice. `holders`: their devices. `log`: as for `build`."""
         self._store = store
         self._step = step
-        self._examples = config.examples_per_step
         self._holders = holders
         self._identities = [_identity(device) for device in holders]
         self._log = log
@@ -158,7 +158,7 @@ class SplitFunction:
         for holder, identity, part in zip(self._holders, self._identities, self._store.slices, strict=True):
             with tf.device(holder):
                 asked.append(now_after(step_id))
-                message = part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]])
+                message = part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]], step_id)
                 pulled.append(part.read_message(message))
         weights, statistics, versions = zip(*pulled)
         results = self._step.by_parts(step_id, weights, statistics)
@@ -167,7 +167,7 @@ class SplitFunction:
             with tf.device(self._holders[number]):
                 computed = now_after(result.gradient)
                 row = worker_row(
-                    self._identities[number], self._examples, result,
+                    self._identities[number], result,
                     scheduled_time=scheduled, asked_time=asked[number], admitted_time=asked[number],
                     pulled_time=now_after(weights[number]), computed_time=computed, pushed_time=computed,
                 )  # fmt: skip
@@ -336,21 +336,22 @@ class SplitStep(TrainStep):
           step: int64 []. weights, statistics: of each part.
         """
         with tf.device(self.parts[0].device):
-            batches = self._cut(self.batch(step))
+            batch = self.batch(step)
+            batches, checksum = self._cut(batch), checksum_of(batch.ids)
             rate = self.learning_rate(step)
         parts = _parts_of(batches)
-        losses, metrics, gradients, fresh = zip(
+        losses, metrics, examples, gradients, fresh = zip(
             *(
                 self._of_micro_batch(step, number, batch, part, weights, statistics)
                 for number, (batch, part) in enumerate(zip(batches, parts, strict=True))
             )
         )
         with tf.device(self._parted.last):
-            loss, metric = _mean(losses), tf.add_n(metrics)
+            loss, metric, count = _mean(losses), tf.add_n(metrics), tf.add_n(examples)
         results = []
         for part, clip, of_part, its in zip(self.parts, self._clips, zip(*gradients), zip(*fresh), strict=True):
             with tf.device(part.device):
-                results.append(StepResult(clip(_mean(of_part)), _mean(its), loss, metric, rate))
+                results.append(StepResult(clip(_mean(of_part)), _mean(its), loss, metric, rate, count, checksum))
         return results
 
     def _cut(self, batch: TrainBatch) -> list[TrainBatch]:
@@ -359,8 +360,9 @@ class SplitStep(TrainStep):
         inputs = {name: tf.split(rows, count) for name, rows in batch.inputs.items()}
         targets = tf.split(batch.targets, count)
         weights = [None] * count if batch.weights is None else tf.split(batch.weights, count)
+        ids = tf.split(batch.ids, count)
         return [
-            TrainBatch({name: rows[part] for name, rows in inputs.items()}, targets[part], weights[part])
+            TrainBatch({name: rows[part] for name, rows in inputs.items()}, targets[part], weights[part], ids[part])
             for part in range(count)
         ]
 
@@ -372,8 +374,8 @@ class SplitStep(TrainStep):
         part: MicroBatch | None,
         weights: Sequence[tf.Tensor],
         statistics: Sequence[tf.Tensor],
-    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        """Return loss and metric of a micro-batch, and of each part the gradient and the fresh statistics."""
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+        """Return loss, metric and number of examples of a micro-batch, and each part's gradient and fresh statistics."""
         # With a single one the random state is that of a `TrainStep`, else each has its own.
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
         with tf.device(self._parted.last), tf.name_scope(COMPUTATION):
@@ -383,7 +385,8 @@ class SplitStep(TrainStep):
                 passed = self._parted.forward(weights, statistics, batch.inputs, random_state)
                 loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, part))
             gradients = tape.gradient(loss, weights)
-            return loss, tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs)), gradients, passed.fresh
+            metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
+            return loss, metric, rows_in(passed.outputs), gradients, passed.fresh
 
 
 def _parts_of(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:

@@ -50,17 +50,20 @@ class TrainBatch(NamedTuple):
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
     targets: tf.Tensor  # [B, ...]
     weights: tf.Tensor | None  # float32 [B], how much each example counts; None if all count alike
+    ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of one step: the gradient in the dtype of the weights, the rest in float32."""
+    """The result of one step, or of all local steps of a period."""
 
-    gradient: tf.Tensor  # [n]
+    gradient: tf.Tensor  # [n], in the dtype of the weights
     fresh: tf.Tensor  # float32 [m], what the batch adds to the kept share of the statistics
     loss: tf.Tensor  # float32 []
     metric: tf.Tensor  # float32 [], the sum over the batch
     learning_rate: tf.Tensor  # float32 []
+    examples: tf.Tensor  # int64 [], the examples that the network was trained on, counted on its outputs
+    ids_checksum: tf.Tensor  # int64 [], of the ids of these examples: see `data.batches.checksum_of`
 
 
 class TrainStep:
@@ -80,6 +83,8 @@ class TrainStep:
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
         """Compute a step. `step`: int64 []; `weights`: [n]; `statistics`: float32 [m]."""
+        from ps_cluster.data.batches import checksum_of
+
         batch = self.batch(step)
         random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
         with tf.name_scope(COMPUTATION):
@@ -95,6 +100,8 @@ class TrainStep:
             loss=loss,
             metric=metric,
             learning_rate=self.learning_rate(step),
+            examples=rows_in(passed.outputs),
+            ids_checksum=checksum_of(batch.ids),
         )
 
     def batch(self, step: tf.Tensor) -> TrainBatch:
@@ -117,7 +124,7 @@ class TrainStep:
         inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in inputs.items()}
         if scales := self._config.schedule.image_scales:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
-        return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight))
+        return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)
 
     def _part(self, step: tf.Tensor) -> dict[str, Any]:
         """Return the arguments of `batch_of` for the examples that this process walks through."""
@@ -131,6 +138,11 @@ class TrainStep:
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""
         return learning_rate(self._config, self._total_steps, step)
+
+
+def rows_in(outputs: Any) -> tf.Tensor:
+    """Return the number of examples in the outputs of a network, int64 []."""
+    return tf.shape(tf.nest.flatten(outputs)[0], tf.int64)[0]
 
 
 # Clip a gradient, as Keras's optimizers do: clipnorm, global_clipnorm, clipvalue.

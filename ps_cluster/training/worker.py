@@ -29,7 +29,7 @@ from ps_cluster.config.schema import (
     machine_means,
     parse_stragglers,
 )
-from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import of_left_out
 from ps_cluster.server.shard import DROPPED, NO_STEP, after, now_after
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
@@ -45,13 +45,16 @@ it; where slices limit batches, that takes their number too, `batches` int64 [];
 returns whether a period goes on, bool []."""
 
 
-def worker_row(
-    identity: WorkerIdentity, examples: tf.Tensor | int, result: StepResult, **times: tf.Tensor | float
-) -> tf.Tensor:
+def worker_row(identity: WorkerIdentity, result: StepResult, **times: tf.Tensor | float) -> tf.Tensor:
     """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]. `times`: each column that is a time."""
-    numbers = {name: getattr(result, name) for name in ("metric", "loss", "learning_rate")}
-    values = vars(identity) | {"examples": examples} | numbers | times
+    values = dict.fromkeys(REMAINDER_COLUMNS, 0.0) | vars(identity) | vars(result) | times
     return tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
+
+
+def with_remainders(row: tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
+    """Return a row with the norms of what pushes leave out. `norms`: float32 [2], as `ErrorFeedback` returns them."""
+    places = [[WORKER_COLUMNS.index(name)] for name in REMAINDER_COLUMNS]
+    return tf.tensor_scatter_nd_update(row, places, tf.cast(norms, tf.float64))
 
 
 class TimedComputation:
@@ -60,7 +63,6 @@ class TimedComputation:
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute, self._store = compute, store
         self._feedback = feedback_of(config, store)
-        self._batch_size, self._batches = config.training.batch_size_per_worker, config.batches_per_step
         self._slow_down = SlowDown(
             parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed
         )
@@ -80,25 +82,23 @@ class TimedComputation:
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
-        settle_feedback: Settle | None = None
-        if self._feedback is not None:
-            sent, settle_feedback = self._feedback(step_id, result.gradient)
-            result = replace(result, gradient=sent)
+        sent = None if self._feedback is None else self._feedback(step_id, result.gradient)
+        if sent is not None:
+            result = replace(result, gradient=sent.vector)
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
-        batches = self._batches if pulled.batches is None else pulled.batches
         row = worker_row(
-            identity, self._batch_size * batches, result,
+            identity, result,
             scheduled_time=scheduled, asked_time=asked, admitted_time=admitted, pulled_time=pulled_time,
             computed_time=computed_time, pushed_time=now_after(computed_time, *waited),
         )  # fmt: skip
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
-            settled = [] if settle_feedback is None else settle_feedback(outcomes)
+            settled = [] if sent is None else sent.settle(outcomes)
             compute = self._compute
             return [*settled, compute.settle(step_id, outcomes)] if isinstance(compute, KeepsState) else settled
 
-        return result, row, settle
+        return result, row if sent is None else with_remainders(row, sent.remainders), settle
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
@@ -110,6 +110,7 @@ class TimedComputation:
 
         def zero() -> dict[str, tf.Tensor]:
             numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}
+            numbers |= {name: tf.zeros([], tf.int64) for name in ("examples", "ids_checksum")}
             gradient = tf.zeros(pulled.weights.shape[-1:], pulled.weights.dtype)
             return {"gradient": gradient, "fresh": tf.zeros_like(pulled.statistics), **numbers}
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -195,6 +195,20 @@ def _tell(*words: Any) -> tf.Tensor:
         return tf.constant(0)
 
 
+class SentVector(NamedTuple):
+    """What is pushed in place of a gradient, and what remains of it.
+
+    Attributes:
+      vector: float32 [n].
+      remainders: float32 [2], the norms of what earlier pushes had left out, and of what this one leaves out.
+      settle: keeps the remainder of each slice that has applied the push.
+    """
+
+    vector: tf.Tensor
+    remainders: tf.Tensor
+    settle: Settle
+
+
 class ErrorFeedback:
     """Adds to a push what the pushes of this worker before have left out (Seide et al. 2014; Karimireddy et al. 2019,
     arXiv:1901.09847, algorithm 2).
@@ -225,8 +239,8 @@ class ErrorFeedback:
         self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
         self._name = name
 
-    def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, Settle]:
-        """Return what to push for the gradient [n] of a step (int64 []), float32 [n], and what keeps the rest then."""
+    def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
+        """Return what to push for the gradient [n] of a step (int64 [])."""
         state = WorkerState(self._name, "what pushes left out", self._files)
         left_out = state.variable("vector", np.zeros(sum(self._lengths), np.float32), changes=True)
         with tf.control_dependencies([state.load(step, [gradient])]):
@@ -245,4 +259,4 @@ class ErrorFeedback:
 
             return [tf.cond(tf.reduce_any(applied), keep, lambda: tf.constant(0))]
 
-        return sent, settle
+        return SentVector(sent, tf.stack([tf.norm(before), tf.norm(rest)]), settle)

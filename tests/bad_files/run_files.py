@@ -53,7 +53,7 @@ SUMMARY = {
 
 
 def counts() -> np.ndarray:
-    known = {"version": STEPS, "applied": STEPS, "accepted": STEPS}
+    known = {"version": STEPS, "accepted": STEPS}
     return np.array([[known.get(name, 0) for name in COUNTS]], np.int64)
 
 

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.cluster
 
 def test_a_mistake_in_the_engine_fails_the_run_and_is_told(tmp_path):
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "tests.helpers.mutated_task", "applies_twice", str(run_dir)]
+    command = [sys.executable, "-m", "tests.helpers.mutated_task", "an_update_is_applied_twice", str(run_dir)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=LIMIT_S)
     assert_none_left(run_dir)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "Error: the ledger is not exact: " in done.stderr
+    assert "Error: the proof of this run fails: " in done.stderr
     summary = summary_of(run_dir)
     assert summary["outcome"] == "failed" and not summary["proof"]["holds"]
     told = f"version {2 * STEPS}, rows of {STEPS} updates"
@@ -32,12 +32,12 @@ def test_a_mistake_in_the_engine_fails_the_run_and_is_told(tmp_path):
 def test_an_update_without_a_row_fails_the_leader_of_tasks_that_are_started_one_by_one(tmp_path):
     cluster = {"chief": [f"127.0.0.1:{portpicker.pick_unused_port()}"]}
     own = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
-    command = [sys.executable, "-m", "tests.helpers.mutated_task", "applies_without_a_row", tmp_path / "run", "alone"]
+    command = [sys.executable, "-m", "tests.helpers.mutated_task", "an_update_has_no_row", tmp_path / "run", "alone"]
     done = subprocess.run(
         command, cwd=PROJECT, env=os.environ | {"TF_CONFIG": own}, capture_output=True, text=True, timeout=LIMIT_S
     )
     assert_none_left(tmp_path)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "Error: the ledger is not exact: " in done.stderr
+    assert "Error: the proof of this run fails: " in done.stderr
     summary = summary_of(tmp_path / "run")
     assert summary["outcome"] == "failed" and not summary["proof"]["holds"] and summary["updates"]["lost"] == 1

@@ -1,35 +1,169 @@
-"""Mistakes that a proof has to find: each function patches the training code of its own process."""
+"""Mistakes that the proof of a run has to find. Each is a context in which training has that one mistake, and no other."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from unittest import mock
 
 import tensorflow as tf
 
-from ps_cluster.server.shard import ParameterShard, after
+from ps_cluster.data import augment, batches
+from ps_cluster.models.judges import ClassificationJudge
+from ps_cluster.server.shard import ParameterShard, VersionHistory, after
+from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.training.modes.diloco import OuterShard
+from ps_cluster.training.modes.elastic import ElasticShard
+from ps_cluster.training.split_trainer import SplitStep
+from ps_cluster.training.step import TrainBatch, TrainStep
+from ps_cluster.training.worker_state import ErrorFeedback
 
-STEP = 50  # the step at which the mistake is made
+STEP = 10  # at which a mistake is made that is made once
 
-
-def applies_twice() -> None:
-    apply = ParameterShard.apply_gradient
-
-    def apply_gradient(self, *gradient):
-        with tf.control_dependencies([apply(self, *gradient)]):
-            return apply(self, *gradient)
-
-    ParameterShard.apply_gradient = apply_gradient
-
-
-def applies_without_a_row() -> None:
-    record = ParameterShard._record
-
-    def none_of_one(self, push, *known):
-        return tf.cond(push.step == STEP, lambda: 0, lambda: after([record(self, push, *known)], 0)).op
-
-    ParameterShard._record = none_of_one
+Mistake = Callable[[], AbstractContextManager[object]]
+MISTAKES: dict[str, Mistake] = {}
 
 
-MISTAKES = {
-    mistake.__name__: mistake
-    for mistake in (
-        applies_twice,
-        applies_without_a_row,
+def _changes(*places: tuple[object, str]) -> Callable[[Callable], Callable]:
+    """Register a mistake: the methods at `places` are replaced by one that is given the right one first."""
+
+    def register(wrong: Callable) -> Callable:
+        @contextmanager
+        def mistaken() -> Iterator[None]:
+            with ExitStack() as stack:
+                for owner, name in places:
+                    stack.enter_context(
+                        mock.patch.object(owner, name, _given_the_right_one(getattr(owner, name), wrong))
+                    )
+                yield
+
+        MISTAKES[wrong.__name__.replace("_", " ")] = mistaken
+        return wrong
+
+    return register
+
+
+def _given_the_right_one(right: Callable, wrong: Callable) -> Callable:
+    """Return a function or method that calls `wrong` with the right one before its own arguments."""
+
+    def method(*arguments, **named):
+        return wrong(right, *arguments, **named)
+
+    return method
+
+
+# What a worker computes.
+
+
+@_changes((batches, "batch_of"))
+def every_step_trains_on_the_examples_of_step_0(right, step, **named):
+    return right(tf.zeros_like(step), **named)
+
+
+@_changes((batches, "rows_of"))
+def the_examples_are_not_those_of_their_ids(right, batch, *arguments):
+    return right(replace(batch, ids=tf.roll(batch.ids, 1, axis=0) * 0 + tf.reduce_min(batch.ids)), *arguments)
+
+
+@_changes((TrainStep, "batch"))
+def half_of_each_batch_is_used(right, self, step):
+    inputs, targets, weights, ids = right(self, step)
+    half = ids.shape[0] // 2
+    some = {name: rows[:half] for name, rows in inputs.items()}
+    return TrainBatch(some, targets[:half], None if weights is None else weights[:half], ids[:half])
+
+
+@_changes((TrainStep, "__call__"), (SplitStep, "by_parts"))
+def the_sign_of_the_gradient_is_wrong(right, self, *arguments):
+    return tf.nest.map_structure(lambda result: replace(result, gradient=-result.gradient), right(self, *arguments))
+
+
+@_changes((TrainStep, "__call__"), (SplitStep, "by_parts"))
+def the_statistics_of_a_batch_are_not_pushed(right, self, *arguments):
+    return tf.nest.map_structure(
+        lambda result: replace(result, fresh=tf.zeros_like(result.fresh)), right(self, *arguments)
     )
-}
+
+
+@_changes((augment, "augment"))
+def nothing_is_augmented(right, inputs, *arguments):
+    return dict(inputs)
+
+
+@_changes((ClassificationJudge, "weights"))
+def an_example_weighs_too_much_in_the_loss(right, self, targets, given):
+    weights = right(self, targets, given)
+    return tf.concat([3 * weights[:1], weights[1:]], axis=0)
+
+
+@_changes((ErrorFeedback, "__call__"))
+def what_a_push_leaves_out_is_lost(right, self, step, gradient):
+    sent = right(self, step, gradient)
+    return sent._replace(settle=lambda outcomes: [])
+
+
+# What a parameter server does.
+
+
+@_changes((ParameterShard, "_change_weights"))
+def three_times_the_learning_rate_is_applied(right, self, gradient, rate, *others):
+    return right(self, gradient, 3 * rate, *others)
+
+
+@_changes((UpdateRule, "apply"))
+def the_kernel_of_the_optimizer_never_runs(right, self, *arguments):
+    return tf.no_op()
+
+
+@_changes((ParameterShard, "_update_statistics"))
+def the_moving_statistics_are_lost(right, self, fresh):
+    return tf.no_op()
+
+
+@_changes((VersionHistory, "read"))
+def stale_weights_are_given_as_new_ones(right, self, version):
+    if not hasattr(self, "stale"):
+        with tf.init_scope():
+            self.stale = [tf.Variable(vector) for vector in self._vectors]
+    (_, version) = right(self, version)
+    return [vector.read_value() for vector in self.stale], version
+
+
+@_changes((ElasticShard, "_change"))
+def the_centre_of_elastic_moves_too_far(right, self, push, arrival, factor):
+    rate = self._moving_rate
+    self._moving_rate = 3 * rate
+    try:
+        return right(self, push, arrival, factor)
+    finally:
+        self._moving_rate = rate
+
+
+@_changes((OuterShard, "apply_gradient"))
+def the_outer_rate_of_diloco_is_wrong(right, self, *arguments):
+    rate = self._outer_rate
+    self._outer_rate = 0.5 * rate
+    try:
+        return right(self, *arguments)
+    finally:
+        self._outer_rate = rate
+
+
+@_changes((ParameterShard, "apply_gradient"))
+def an_update_is_applied_twice(right, self, *arguments):
+    with tf.control_dependencies([right(self, *arguments)]):
+        return right(self, *arguments)
+
+
+@_changes((ParameterShard, "_record"))
+def an_update_has_no_row(right, self, push, *known):
+    return tf.cond(push.step == STEP, lambda: 0, lambda: after([right(self, push, *known)], 0)).op
+
+
+@_changes((ParameterShard, "_update_statistics"))
+def one_exponent_bit_of_a_weight_flips(right, self, fresh):
+    def flip() -> tf.Tensor:
+        bits = tf.bitcast(self._weights.sparse_read([0]), tf.int32)
+        flipped = tf.bitcast(tf.bitwise.bitwise_xor(bits, 1 << 24), tf.float32)
+        return after([self._weights.scatter_update(tf.IndexedSlices(flipped, [0]))], 0)
+
+    return tf.group(right(self, fresh), tf.cond(tf.equal(self._version, STEP), flip, lambda: 0))

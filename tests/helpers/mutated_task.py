@@ -52,5 +52,5 @@ if __name__ == "__main__":
         run_alone(mistake, Path(arguments[0]))
     from tests.helpers.mistakes import MISTAKES  # imports TensorFlow, which only the tasks may
 
-    MISTAKES[mistake]()
-    task.main(arguments)
+    with MISTAKES[mistake.replace("_", " ")]():
+        task.main(arguments)

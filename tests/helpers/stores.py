@@ -11,6 +11,7 @@ from ps_cluster.server.shard import InitialState, ParameterShard
 from ps_cluster.server.store import ParameterStore
 
 LENGTH = 7
+NO_EXAMPLES = (np.int64(0), np.int64(0))  # number and checksum of the examples of a step that trains on none
 
 
 def make_store(

@@ -22,7 +22,7 @@ class Run:
         # Accepted in another order than handed out.
         rows = rows_of([0, 2, 1, 3, 5, 4], version=np.arange(1, 7)) if rows is None else rows
         self.rows = [rows.copy(), rows.copy()]
-        self.counts = [{"version": UPDATES, "applied": UPDATES, "accepted": len(rows), "refused": 4, "dropped": 0}] * 2
+        self.counts = [{"version": UPDATES, "accepted": len(rows), "refused": 4, "dropped": 0}] * 2
         self._paths = [folder / f"slice-{index}.bin" for index in range(2)]
 
     def count(self, index, **counts):
@@ -63,7 +63,7 @@ def test_a_sound_run_holds_and_its_counts_are_told(run):
 
 def test_a_row_that_was_written_twice(run):
     run.set(1, rows_of([0, 2, 1, 1, 3, 5, 4], version=np.arange(1, 8)))
-    run.count(1, version=7, applied=7)
+    run.count(1, version=7)
     proof = run.proof()
     assert says(proof, "slice 1: 1 rows of steps that had a row already")
     assert proof["duplicated"] == 1 and proof["slices"][1]["steps"] == 6
@@ -87,16 +87,8 @@ def test_another_number_of_gradients_accepted_than_there_are_rows(run, accepted)
     assert proof["duplicated"] == max(0, accepted - UPDATES)
 
 
-@pytest.mark.parametrize("applied", [UPDATES - 1, UPDATES + 2])
-def test_weights_that_were_changed_more_or_less_often_than_the_version(run, applied):
-    run.count(1, applied=applied)
-    proof = run.proof()
-    assert says(proof, f"slice 1: the weights were changed {applied} times, the version is 6")
-    assert proof["duplicated"] == max(0, applied - UPDATES)
-
-
 def test_a_version_without_a_row(run):
-    run.count(0, version=7, applied=7)
+    run.count(0, version=7)
     proof = run.proof()
     assert says(proof, "slice 0: version 7, rows of 6 updates")
     assert proof["duplicated"] == 1
@@ -119,7 +111,7 @@ def test_an_update_that_was_never_handed_out(run):
     run.scheduled = StepSet(3, np.array([4, 5]))
     for index in range(2):
         run.set(index, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
-        run.count(index, version=5, applied=5)
+        run.count(index, version=5)
     proof = run.proof()
     (problem,) = proof["problems"]
     assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 3")
@@ -129,7 +121,7 @@ def test_an_update_that_was_never_handed_out(run):
 def test_an_update_that_was_handed_out_and_never_applied(run):
     for index in range(2):
         run.set(index, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
-        run.count(index, version=5, applied=5)
+        run.count(index, version=5)
     assert says(run.proof(), "6 updates were handed out, 5 were applied")
     run.total = None
     assert run.proof(leaves=True)["holds"], "it is lost, or done by the next leader"
@@ -147,7 +139,7 @@ def test_a_journal_that_the_system_refuses_to_read_is_a_problem_and_no_error(run
 
 def test_an_update_that_a_single_slice_lacks_was_not_applied(run):
     run.set(1, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
-    run.count(1, version=5, applied=5)
+    run.count(1, version=5)
     assert says(run.proof(), "6 updates were handed out, 5 were applied")
 
 
@@ -166,7 +158,7 @@ def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
     run.scheduled, run.total = StepSet(5), None
     for index in range(2):
         run.set(index, rows_of([0, 2, 1, 3, 4], version=np.arange(1, 6)))
-        run.count(index, version=5, applied=5)
+        run.count(index, version=5)
     assert run.proof()["holds"]
     run.total = UPDATES
     (problem,) = run.proof()["problems"]
@@ -233,7 +225,7 @@ def test_a_gradient_of_a_round_that_is_still_open_is_no_duplicate(tmp_path):
 def test_an_update_too_many_beside_a_round_that_is_still_open_is_two_gradients_too_many(tmp_path):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS, 18))
     run.total = None
-    run.count(0, version=UPDATES + 1, applied=UPDATES + 1)
+    run.count(0, version=UPDATES + 1)
     proof = run.proof()
     assert says(proof, "slice 0: version 7, rows of 6 updates") and proof["duplicated"] == 2
 
@@ -284,7 +276,7 @@ def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(t
 def test_an_update_too_many_in_rounds_with_a_grace_period_is_two_gradients_too_many(tmp_path):
     run = Run(tmp_path, GRACE, graced([2, 3, 3, 2, 2, 3], open_ones=1))
     run.total = None
-    run.count(0, version=UPDATES + 1, applied=UPDATES + 1)
+    run.count(0, version=UPDATES + 1)
     proof = run.proof()
     assert says(proof, "slice 0: version 7, rows of 6 updates") and proof["duplicated"] == 2
 

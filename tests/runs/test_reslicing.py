@@ -42,7 +42,7 @@ def test_what_is_of_each_slice_is_repeated_and_what_is_told_of_all_is_the_larges
     arrays = arrays_of(2) | {"each_rate": np.full(2, 0.5, np.float32)}
     arrays["counts"][:, COUNTS.index("refused")] = 1, 4
     found = resliced(Checkpoint(5, arrays), 3)
-    assert found.arrays["counts"].tolist() == [[5, 5, 5, 4, 0]] * 3
+    assert found.arrays["counts"].tolist() == [[5, 5, 4, 0]] * 3
     assert found.arrays["accepted_steps"].shape == (3, 8) and found.arrays["each_rate"].tolist() == [0.5] * 3
     assert found.arrays["weights"] is arrays["weights"]
 

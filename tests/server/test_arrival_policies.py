@@ -12,7 +12,7 @@ from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
-from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 START, RATE = np.linspace(-1, 1, LENGTH), 0.5
@@ -93,7 +93,7 @@ def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_
     pushed(other, (7, 6), (8, 6))
     third = (GRADIENTS[6] / np.sqrt(3) + GRADIENTS[7] + GRADIENTS[8]) / 3
     assert state_of(other)["weights"] == weights_after(first, second, third), "what was gathered is in checkpoints"
-    assert [numbers["applied"] for numbers in ledger_of(other)[1]] == [9] * slices
+    assert [numbers["version"] for numbers in ledger_of(other)[1]] == [9] * slices
 
 
 def test_only_gradients_of_the_newest_weights_are_gathered():
@@ -249,7 +249,11 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
         others = tf.cond(first, lambda: tf.py_function(in_between, [], tf.int64), lambda: tf.constant(0, tf.int64))
         with tf.control_dependencies([others]):
             return StepResult(
-                weights - tf.cast(step, tf.float32), tf.zeros([3]), tf.zeros([]), tf.zeros([]), tf.constant(RATE)
+                weights - tf.cast(step, tf.float32),
+                tf.zeros([3]),
+                *[tf.constant(0.0)] * 2,
+                tf.constant(RATE),
+                *NO_EXAMPLES,
             )
 
     def in_between():

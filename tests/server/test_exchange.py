@@ -13,7 +13,7 @@ from ps_cluster.server.wire import LARGE_BYTES, MessageLayout
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
-from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 STEPS = 12
@@ -27,7 +27,7 @@ def pushed_and_pulled(store):
     """Take STEPS steps, each a pull and a push. Returns all that was pulled."""
     seen = []
     for step in range(STEPS):
-        pulled = store.pull(identity(0), step=identity(step))
+        pulled = store.pull(identity(0), step=identity(step), asks_for_step=True)
         seen.append(pulled)
         moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
         store.push(identity(step), pulled.versions, moved, tf.ones_like(pulled.statistics), row())
@@ -125,7 +125,7 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
 
     def compute(step, weights, statistics):
         gradient = weights * tf.cast(step + 1, tf.float32)
-        return StepResult(gradient, tf.ones_like(statistics), *(tf.constant(0.1),) * 3)
+        return StepResult(gradient, tf.ones_like(statistics), *(tf.constant(0.1),) * 3, *NO_EXAMPLES)
 
     states = []
     for dispatches in ([[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4], [5]]):

@@ -14,6 +14,7 @@ from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, end_earlier, 
 from ps_cluster.server.shard import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import StepResult
+from tests.helpers.stores import NO_EXAMPLES
 
 DEVICE = "/device:CPU:0"
 ON_SERVERS = [mode for mode in MODES if mode.has_parameter_servers]
@@ -21,7 +22,7 @@ ON_SERVERS = [mode for mode in MODES if mode.has_parameter_servers]
 
 def plain_step(batch, weights, statistics):
     zero = tf.constant(0.0)
-    return StepResult(weights, tf.zeros_like(statistics), zero, zero, zero)
+    return StepResult(weights, tf.zeros_like(statistics), zero, zero, zero, *NO_EXAMPLES)
 
 
 def dispatch_of(session, **values):

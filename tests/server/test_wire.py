@@ -20,7 +20,7 @@ from ps_cluster.training.modes.waiting import BoundedShard, RoundShard, bounded_
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
 from ps_cluster.training.worker_state import ErrorFeedback
-from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 RANDOM = np.random.default_rng(1)
@@ -78,9 +78,9 @@ def applied(feedback):
 
     @tf.function(autograph=False)
     def push(step, gradient):
-        sent, settle = feedback(step, gradient)
-        with tf.control_dependencies(settle(tf.constant([APPLIED]))):
-            return tf.identity(sent)
+        sent = feedback(step, gradient)
+        with tf.control_dependencies(sent.settle(tf.constant([APPLIED]))):
+            return tf.identity(sent.vector)
 
     return push
 
@@ -209,7 +209,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost
     def compute(step, weights, statistics):
         number = tf.ensure_shape(tf.py_function(meanwhile, [step], tf.int64), []) if pending else step
         gradient = tf.cast(tf.gather(GRADIENTS, number), weights.dtype)
-        return StepResult(gradient, tf.zeros_like(statistics), *(tf.constant(1.0),) * 3)
+        return StepResult(gradient, tf.zeros_like(statistics), *(tf.constant(1.0),) * 3, *NO_EXAMPLES)
 
     in_periods = lost.graph is diloco_function
     nothing = np.zeros(0, np.float32)

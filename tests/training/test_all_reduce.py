@@ -11,7 +11,7 @@ from ps_cluster.config import build_config
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.all_reduce import RoundWatch, WorkerGroup, all_reduce_function
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import make_store, state_of
+from tests.helpers.stores import NO_EXAMPLES, make_store, state_of
 
 
 def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_path, monkeypatch):
@@ -22,9 +22,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
 
     def compute(step, weights, statistics):
         nothing = tf.constant(0.0)
-        return StepResult(
-            tf.zeros_like(weights), tf.constant(fresh), loss=nothing, metric=nothing, learning_rate=nothing
-        )
+        return StepResult(tf.zeros_like(weights), tf.constant(fresh), nothing, nothing, nothing, *NO_EXAMPLES)
 
     store = make_store(keep=0.5, steps=2, wire="bfloat16", values=values)
     run = all_reduce_function(
@@ -43,7 +41,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
     def compute(step, weights, statistics):
         none = tf.constant(0.0)
         loss = tf.constant(np.nan, tf.float32)
-        return StepResult(tf.zeros_like(weights), tf.zeros_like(statistics), loss=loss, metric=none, learning_rate=none)
+        return StepResult(tf.zeros_like(weights), tf.zeros_like(statistics), loss, none, none, *NO_EXAMPLES)
 
     store = make_store(steps=2, values=values)
     config = build_config(overrides=values | {"cluster.wire": "float32"})

@@ -18,7 +18,7 @@ from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
-from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
 PERIOD, RATE = 4, 0.1
@@ -37,7 +37,7 @@ def quadratic(batch, weights, statistics):
     """A training step for the gradient of |weights - batch % 5 + 2|^2 / 2."""
     number = tf.cast(batch, tf.float32)
     gradient = weights - tf.cast(batch % 5 - 2, weights.dtype)
-    return StepResult(gradient, tf.zeros_like(statistics), number, number + 1, tf.constant(RATE))
+    return StepResult(gradient, tf.zeros_like(statistics), number, number + 1, tf.constant(RATE), *NO_EXAMPLES)
 
 
 def beginning(factors):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -6,7 +8,7 @@ from ps_cluster.config import build_config
 from ps_cluster.server.shard import InitialState
 from ps_cluster.training.modes.elastic import ElasticShard, LocalSteps, moving_rate
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of
 
 WORKERS, PERIOD, RATE, DECAY = 3, 4, 0.1, 0.5
 FACTORS = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
@@ -30,7 +32,8 @@ def target(batch):
 def quadratic(batch, weights, statistics):
     """A training step for the gradient of |weights - target|^2 / 2."""
     batch = tf.cast(batch, tf.float32)
-    return StepResult(weights - target(batch), tf.zeros_like(statistics), batch, batch + 1, tf.constant(RATE))
+    gradient, nothing = weights - target(batch), tf.zeros_like(statistics)
+    return StepResult(gradient, nothing, batch, batch + 1, tf.constant(RATE), *NO_EXAMPLES)
 
 
 class PaperWorker:
@@ -164,7 +167,7 @@ def test_what_a_period_adds_to_the_statistics_is_what_its_steps_add_one_after_th
         result = quadratic(batch, weights, statistics)
         # Of what was given, too: the steps of a period see each other's statistics.
         fresh = tf.cast(batch, tf.float32) + 0.1 * statistics
-        return StepResult(result.gradient, fresh, result.loss, result.metric, result.learning_rate)
+        return replace(result, fresh=fresh)
 
     local = LocalSteps(step, CONFIG, START, keep)
     fresh = local(tf.constant(2, tf.int64), tf.zeros([2, LENGTH]), tf.constant(given)).fresh

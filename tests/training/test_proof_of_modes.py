@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.registry import import_object
+from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
@@ -38,6 +39,7 @@ class Trained:
         self.config = build_config(overrides=values)
         self.total = self.config.total_steps(50_000)
         self.rates = expected_rates(self.config, self.total)
+        self.batches = RecomputedBatches(self.config, 50_000)
         store = make_store(slices, kind=import_object(self.config.mode_kind.slice), values=values, steps=UPDATES)
         self._write_sync(store) if mode == "sync" else self._push(store, mode)
         ledgers = store.read_ledgers([0] * slices)
@@ -47,7 +49,11 @@ class Trained:
     def _row(self, step, worker):
         values = row(float(self.rates(np.array([step]))[0]), worker).numpy()
         values[WORKER_COLUMNS.index("examples")] = self.config.examples_per_step
+        values[WORKER_COLUMNS.index("ids_checksum")] = self.ids_checksum(step, worker)
         return tf.constant(values)
+
+    def ids_checksum(self, step, worker):
+        return float(self.batches.checksums(rows_of([step], worker=worker, examples=self.config.examples_per_step))[0])
 
     def _push(self, store, mode):
         for first in range(0, self.total, WORKERS):
@@ -64,14 +70,17 @@ class Trained:
         (replica,) = store.slices
         for update in range(UPDATES):
             version = replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3]))
-            own = [float(version), 0.0, 1.0, 2.0]
+            own = [float(version), 0.0, 1.0, 1.0, 2.0]
             rows = [np.concatenate([own, self._row(WORKERS * update + worker, worker)]) for worker in range(WORKERS)]
             replica.write_rows(tf.constant([rows]))
 
     def proof(self, folder):
         journals = [write_journal(folder / f"slice-{index}", rows) for index, rows in enumerate(self.rows)]
         expected = ExpectedRows(
-            self.config.examples_per_step, self.config.mode_kind.most_staleness(self.config), self.rates
+            self.config.examples_per_step,
+            self.config.mode_kind.most_staleness(self.config),
+            self.rates,
+            self.batches.checksums,
         )
         rounds = RoundShape(
             self.config.steps_per_update, self.config.gradients_per_update, self.config.most_gradients_per_update
@@ -134,9 +143,12 @@ MUTANTS = {
         r"has learning_rate 0.0999, where 0\.0*[1-9]\d* follows from the step",
     ),
     "another number of examples": (lambda run, at: run.put(at, 2, "examples", 7), "has examples 7, where a step has"),
+    "other examples": (
+        lambda run, at: run.put(at, 2, "ids_checksum", 4711),
+        r"has ids_checksum 4711, where \d+ follows from the step: it trained on other examples",
+    ),
     "another version": (lambda run, at: run.put(at, 2, "version", 5), "version 5, where"),
-    "an update too many": (lambda run, at: run.count(at, "applied", 1), "the weights were changed"),
-    "a version too many": (lambda run, at: run.count(at, "version", 1), "the version is"),
+    "a version too many": (lambda run, at: run.count(at, "version", 1), "version 7, rows of 6 updates"),
     "a gradient that has no row": (lambda run, at: run.count(at, "accepted", 1), "gradients accepted"),
 }
 
@@ -224,6 +236,7 @@ class Replicas:
         session = start.build(["/device:CPU:0"], "/device:CPU:0")
         session.start()
         rates, drain = expected_rates(config, WORKERS * UPDATES), Drain()
+        batches = RecomputedBatches(config, self._dataset.train_examples)
         drain.for_good = False
         if drained:
             drain.set()  # its leader ends after one dispatch: two updates
@@ -232,10 +245,16 @@ class Replicas:
             (replica,) = store.slices
             for _ in range(int(count)):
                 version = int(replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3])))
-                row = {"examples": config.examples_per_step, "applied_time": 1.0, "version": version}
+                row = {
+                    "examples": config.examples_per_step,
+                    "applied_time": 1.0,
+                    "version": version,
+                    "rate_factor": 1.0,
+                }
                 row |= {"learning_rate": float(rates(np.array([WORKERS * (version - 1)]))[0]) + rounding}
                 row |= (row_of or {}) if version > 1 else {}
-                both = rows_of([0] * WORKERS, worker=np.arange(WORKERS), **row)
+                both = rows_of(WORKERS * (version - 1) + np.arange(WORKERS), worker=np.arange(WORKERS), **row)
+                both["ids_checksum"] = batches.checksums(both)
                 replica.write_rows(tf.constant(both.view(np.float64).reshape(1, WORKERS, -1)[:, :, 1:]))
             return tf.constant([float(stop), *digests], tf.float64)
 

@@ -283,7 +283,7 @@ ROW = [0.0] * len(COLUMNS)
         _array("waiting", np.array([[-1.0, *ROW]])),
         _array("waiting", np.array([[0.5, *ROW]])),
         _array("waiting", np.array([[0.0, *ROW[:-1], np.nan]])),
-        _array("counts", np.array([[5, 5, 5, 0, -1]])),
+        _array("counts", np.array([[5, 5, 0, -1]])),
         _progress("applied", count=6),
         _progress("tally", staleness={"0": 5 + FAR}),
         _progress("scheduled", below=5 + FAR, count=5 + FAR),

@@ -60,7 +60,7 @@ def applied(*updates, **columns):
 
 def counts_of(*accepted, **counts):
     """Those of slices that have accepted so many gradients; `counts`: what else is not 0 on any slice."""
-    known = [{"version": own, "applied": own, "accepted": own} | counts for own in accepted]
+    known = [{"version": own, "accepted": own} | counts for own in accepted]
     return np.array([[own.get(name, 0) for name in COUNTS] for own in known], np.int64).reshape(-1, len(COUNTS))
 
 

@@ -13,7 +13,7 @@ from ps_cluster.server.shard import InitialState
 from ps_cluster.training.modes.elastic import LocalSteps
 from ps_cluster.training.modes.waiting import RoundShard
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
+from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of
 
 CHANNELS = 3
 ROUNDING = 1e-4
@@ -57,7 +57,7 @@ class Workers:
         images = {"image": tf.gather(self.images, step)}
         passed = self._network.forward(ones, statistics, images, tf.constant([0, 0]))
         nothing = tf.constant(0.0)
-        return StepResult(weights, passed.fresh, loss=nothing, metric=nothing, learning_rate=nothing)
+        return StepResult(weights, passed.fresh, nothing, nothing, nothing, *NO_EXAMPLES)
 
     def run(self):
         """Return float32 [updates, statistics]: as they are after every update."""

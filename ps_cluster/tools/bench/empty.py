@@ -21,6 +21,7 @@ from rich.table import Table
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.registry import tf
+from ps_cluster.data.batches import batch_of, checksum_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
@@ -110,9 +111,11 @@ def build(
     store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 
     def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
-        # The proof looks at the rate.
+        # The proof looks at the rate and at the ids of the examples.
         rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
-        return StepResult(weights, statistics, loss=zero, metric=zero, learning_rate=rate)
+        batch_size, seed = config.training.batch_size_per_worker, config.training.seed
+        ids = batch_of(step, batch_size=batch_size, examples=dataset.train_examples, seed=seed).ids
+        return StepResult(weights, statistics, zero, zero, rate, tf.size(ids, tf.int64), checksum_of(ids))
 
     return store, compute
 

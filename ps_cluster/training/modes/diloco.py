@@ -15,8 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.modes import METHODS, ModeSettings
-from ps_cluster.config.registry import Momentum, tf
+from ps_cluster.config.registry import Momentum, Part, tf
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import listed
 from ps_cluster.runs.run_dir import of_left_out
@@ -32,7 +33,7 @@ from ps_cluster.training.modes.local_steps import (
 )
 from ps_cluster.training.modes.waiting import RoundShard, SyncPs, SyncPsSettings, put
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import AsynchronousSteps, SlowDown, steps_function, worker_row
+from ps_cluster.training.worker import AsynchronousSteps, SlowDown, steps_function, with_remainders, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # between the seeds of two slices
@@ -114,6 +115,18 @@ class DelayedNesterov(UpdateRule):
             self.slots["momentum"].assign(momentum, read_value=False),
             self.slots["delta"].assign(tf.where(due, tf.zeros_like(delta), delta), read_value=False),
         )
+
+
+def delayed_nesterov(settings: OuterSettings, parts: UpdateParts, *, every: int, spread: float) -> Slots:
+    """Return what `DelayedNesterov` computes, in numpy, with N `every` and c `spread`."""
+    beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
+    gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
+    delta = parts.slots["delta"] + gradient
+    if is_due:
+        momentum = beta * momentum + delta / every
+    weight = beta * ((1 - spread * every + spread) if is_due else spread)
+    step = settings.outer_rate * (weight * momentum + gradient / every)
+    return {"weights": parts.weights - step, "momentum": momentum, "delta": 0 * delta if is_due else delta}
 
 
 class OuterShard(ParameterShard):
@@ -261,10 +274,11 @@ class FragmentedWorker:
             version = self._versions.read_value()[index]
         fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
         if self._feedback:
-            sent, settle = self._feedback[index](step, moved)
+            sent = self._feedback[index](step, moved)
+            vector, settle, row = sent.vector, sent.settle, with_remainders(row, sent.remainders)
         else:
-            sent, settle = tf.cast(moved, part.wire), lambda outcomes: []
-        answer = part.exchange(step, version, sent, fresh, row, step)
+            vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
+        answer = part.exchange(step, version, vector, fresh, row, step)
         weights, statistics, numbers = part.read_message(answer)
         outcome = part.outcome(answer)
         weights = tf.cast(weights, tf.float32)
@@ -299,7 +313,7 @@ def diloco_function(
                 computed = now_after(progress.state)
                 waited = slow_down.wait(identity.worker, step, computed - began)
                 row = worker_row(
-                    identity, config.examples_per_step, progress.result(end, tf.zeros([0]), tf.zeros([0])),
+                    identity, progress.result(end, tf.zeros([0]), tf.zeros([0])),
                     scheduled_time=scheduled, asked_time=asked, admitted_time=asked, pulled_time=asked,
                     computed_time=computed, pushed_time=now_after(computed, *waited),
                 )  # fmt: skip
@@ -341,6 +355,12 @@ class Diloco(LocalMode):
     slice = AsynchronousOuterShard
     work = DilocoSteps
     step = LocalTraining
+    recomputed_steps = Part.RECOMPUTED_LOCAL_PERIODS
+
+    def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
+        """Return the outer step with the outer gradient of one worker."""
+        settings: DilocoSettings = self.settings(config)
+        return delayed_nesterov(settings, parts, every=pushes_of_momentum(config), spread=settings.momentum_spread)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -384,6 +404,11 @@ class SyncDiloco(LocalMode, SyncPs):
     unlabelled = Diloco.unlabelled
     slice = OuterRoundShard
     step = LocalTraining
+    recomputed_steps = Part.RECOMPUTED_LOCAL_PERIODS
+
+    def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
+        """Return the outer step with the mean of a round's outer gradients."""
+        return delayed_nesterov(self.settings(config), parts, every=1, spread=0.0)
 
     def label(self, config: RunConfig) -> str:
         return f"{super().label(config)} H={config.batches_per_step}"

@@ -24,9 +24,11 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.modes import ModeSettings
-from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard, Push, after
+from ps_cluster.config.registry import Part, tf
+from ps_cluster.server.shard import InitialState, ParameterShard, Push
+from ps_cluster.server.staleness import Arrival
 from ps_cluster.server.update_rules import decay_rates
 from ps_cluster.training.modes.local_steps import LocalMode, Progress, local_steps_field, take_local_steps
 from ps_cluster.training.step import StepResult, TrainStep
@@ -80,8 +82,7 @@ class ElasticShard(ParameterShard):
     def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         return state["weights"]  # all workers begin with the weights of the centre
 
-    def _apply_push(self, push: Push) -> tf.Tensor:
-        stale = self._version.read_value() - push.version
+    def _change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         before = self._own.sparse_read(push.worker) + push.gradient
         pull = self._moving_rate * (before - self._weights.read_value())
         moved = [
@@ -91,10 +92,7 @@ class ElasticShard(ParameterShard):
             self._update_statistics(push.fresh),
         ]
         with tf.control_dependencies(moved):
-            counted = self._rule.count()
-        with tf.control_dependencies([counted]):
-            version = self._version.assign_add(1)
-        return after([self._record(push, version, stale)], APPLIED)
+            return self._version.assign_add(1)
 
 
 class LocalSteps:
@@ -151,6 +149,13 @@ class Elastic(LocalMode):
     unlabelled = frozenset({"beta"})
     slice = ElasticShard
     step = LocalSteps
+    recomputed_steps = Part.RECOMPUTED_ELASTIC_PERIODS
+
+    def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
+        """Return the worker's weights before and after the exchange, and the centre, by algorithm 1 of the paper."""
+        before = parts.slots["own"] + parts.gradient
+        pull = moving_rate(config) * (before - parts.weights)
+        return {"before": before, "own": before - pull, "weights": parts.weights + pull}
 
     def label(self, config: RunConfig) -> str:
         return f"{self.name} k={self.settings(config).local_steps}"

@@ -45,15 +45,16 @@ class Progress(NamedTuple):
     state: tf.Tensor
     statistics: tf.Tensor  # float32 [m]
     numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
+    seen: tf.Tensor  # int64 [2]: the number of examples so far, and the checksum of their ids
 
     @classmethod
     def begin(cls, state: tf.Tensor, statistics: tf.Tensor) -> Progress:
-        return cls(state, statistics, tf.zeros([3]))
+        return cls(state, statistics, tf.zeros([3]), tf.zeros([2], tf.int64))
 
     def result(self, steps: int | tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> StepResult:
         """Return the result of `steps` steps. Loss is the mean, metric the sum, and the learning rate the first one's."""
         loss, metric, rate = tf.unstack(self.numbers)
-        return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate)
+        return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate, *tf.unstack(self.seen))
 
 
 GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
@@ -77,16 +78,25 @@ def take_local_steps(
     """
 
     def body(
-        position: tf.Tensor, goes: tf.Tensor, state: tf.Tensor, statistics: tf.Tensor, numbers: tf.Tensor
+        position: tf.Tensor,
+        goes: tf.Tensor,
+        state: tf.Tensor,
+        statistics: tf.Tensor,
+        numbers: tf.Tensor,
+        seen: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
         result, state = take(position, state, statistics)
         loss, metric, rate = tf.unstack(numbers)
         rate = tf.where(position == 0, result.learning_rate, rate)
         numbers = tf.stack([loss + result.loss, metric + result.metric, rate])
+        examples, checksum = tf.unstack(seen)
+        seen = tf.stack([examples + result.examples, joined_checksum(checksum, result.ids_checksum)])
         if goes_on is not None:
             with tf.control_dependencies([state]):
                 goes = tf.identity(goes_on())
-        return position + 1, goes, state, keep * statistics + result.fresh, numbers
+        return position + 1, goes, state, keep * statistics + result.fresh, numbers, seen
+
+    from ps_cluster.data.batches import joined_checksum
 
     start, last = (tf.constant(first, tf.int64), tf.constant(True)), tf.cast(end, tf.int64)
     _, _, *ended = tf.while_loop(
@@ -111,6 +121,7 @@ class LocalOptimizer:
         self._rule = make_rule(
             training.settings, self.weights, training.start.factors, self.state.variable, training.start.matrices
         )
+        self._taken = self.state.variable("taken", np.zeros([], np.int64), changes=True)
 
     def take(
         self, step: tf.Tensor, first: int, end: int | tf.Tensor, progress: Progress, goes_on: GoesOn | None = None
@@ -121,12 +132,14 @@ class LocalOptimizer:
         def take(position: tf.Tensor, before: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
             with tf.control_dependencies([before]):
                 here = tf.cast(self.weights.read_value(), self._dtype)
-                taken = rule.applied.read_value()
+                taken = self._taken.read_value()
             result = training.step(step * training.local_steps + position, here, statistics)
             gradient = tf.cast(result.gradient, tf.float32)
             with tf.control_dependencies([gradient, taken]):
                 applied = rule.apply(gradient, result.learning_rate, taken)
-            return result, after([applied], before)
+            with tf.control_dependencies([applied]):
+                counted = self._taken.assign_add(1, read_value=False)
+            return result, after([counted], before)
 
         return take_local_steps(first, end, progress, training.keep, take, goes_on)
 

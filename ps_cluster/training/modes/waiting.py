@@ -355,7 +355,7 @@ def bounded_function(
             asked = now_after(step_id)
             # After a wait the ps goes on to the pull by itself.
             admitted = first.admit(identity.worker, after([asked], left))  # type: ignore[attr-defined]  # of this mode
-            pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
+            pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats)
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
             outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
             with tf.control_dependencies(settle(outcomes)):
@@ -493,9 +493,7 @@ class RoundShard(WaitingShard):
     def _close(self) -> tf.Tensor:
         """Apply the round's update; return the version it made."""
         count = tf.cast(self._summed[0], tf.float32)
-        version = self.apply_gradient(
-            self._sum.read_value() / count, self._rate[0], self._fresh_sum.read_value() / count
-        )
+        version = self.apply_mean(self._sum.read_value() / count, self._rate[0], self._fresh_sum.read_value() / count)
         with tf.control_dependencies([version]):
             of_round = (self._sum, self._fresh_sum, self._summed, self._waited_s)
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in of_round]

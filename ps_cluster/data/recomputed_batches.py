@@ -1,0 +1,123 @@
+"""Compute again, in numpy, which examples each step trains on: what the ledger's rows are compared with.
+
+The workers' graphs compute the same in `data/batches.py`. Only the shuffle itself, an operation of TensorFlow, is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import OF_WORKER, Sample
+from ps_cluster.data.batches import CHECKSUM_FACTOR, CHECKSUM_MASK
+
+# SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA).
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
+_LAST_SHIFT, _HALF = np.uint64(31), np.uint64(32)
+_KEY_OF_SAMPLES = 0x5A3D
+_SHUFFLE_ROUNDS = 16
+
+
+@dataclass(frozen=True)
+class ExampleIds:
+    """The examples of some batches.
+
+    Attributes:
+      ids: int64 [..., B], indices in the training set.
+      epochs: int64 [..., B], the pass over the examples that each belongs to, from 0.
+    """
+
+    ids: np.ndarray
+    epochs: np.ndarray
+
+
+class RecomputedBatches:
+    """The batches of a run, by the settings alone."""
+
+    def __init__(self, config: RunConfig, train_examples: int):
+        self._seed = config.training.seed
+        self._batch_size = config.training.batch_size_per_worker
+        self._batches_per_step = config.batches_per_step
+        self._steps_per_update = config.steps_per_update
+        self._examples = train_examples
+        self._sample = config.sample
+        self._by_worker = config.training.sample == OF_WORKER
+        self._workers = config.cluster.workers
+
+    def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
+        """Return the examples of batches.
+
+        Args:
+          batches: int64 [...], their numbers: step id x batches per step, and those that follow in the step.
+          worker: the index of the worker that trains on them. It counts only where each worker has a part of the examples.
+        """
+        sample, numbers = self._sample, batches
+        if self._by_worker:
+            sample = Sample(index=worker % self._workers, of=self._workers)
+            # The number among the batches of the worker itself, where all workers go in step.
+            step, within = np.divmod(batches, self._batches_per_step)
+            numbers = step // self._steps_per_update * self._batches_per_step + within
+        seen = self._examples if sample is None else sample.size(self._examples)
+        positions = numbers[..., None] * self._batch_size + np.arange(self._batch_size)
+        epochs, places = np.divmod(positions, seen)
+        ids = _shuffled(places, _keys(self._seed, epochs), seen)
+        if sample is not None:
+            key = np.broadcast_to(_keys(sample.seed, np.array(_KEY_OF_SAMPLES)), (*ids.shape, 3))
+            ids = _shuffled(ids * sample.of + sample.index, key, self._examples * sample.copies) % self._examples
+        return ExampleIds(ids, epochs)
+
+    def checksums(self, rows: np.ndarray) -> np.ndarray:
+        """Return the checksum of the example ids that each row has to have, int64 [k].
+
+        Args:
+          rows: a structured array [k] of `ledger.ROW`. A row that says of fewer examples than its step has, as where slow
+            workers take fewer local steps, has the first batches of the step.
+        """
+        found = np.zeros(len(rows), np.int64)
+        counts = np.clip(rows["examples"].astype(np.int64) // self._batch_size, 0, self._batches_per_step)
+        steps, workers = rows["step"].astype(np.int64), rows["worker"].astype(np.int64)
+        for worker in np.unique(workers) if self._by_worker else [0]:
+            of_worker = (workers == worker) | (not self._by_worker)
+            for place in range(self._batches_per_step):
+                chosen = np.flatnonzero(of_worker & (counts > place))
+                batches = steps[chosen] * self._batches_per_step + place
+                of_batch = _checksums(self.of_batches(batches, int(worker)).ids)
+                found[chosen] = of_batch if place == 0 else (CHECKSUM_FACTOR * found[chosen] + of_batch) & CHECKSUM_MASK
+        return found
+
+
+def _checksums(ids: np.ndarray) -> np.ndarray:
+    """Return the checksum of each batch, int64 [k]. `ids`: int64 [k, B]."""
+    checksums: np.ndarray = ((ids + 1) * (2 * np.arange(ids.shape[-1]) + 1)).sum(axis=-1) & CHECKSUM_MASK
+    return checksums
+
+
+def _keys(seed: int, numbers: np.ndarray) -> np.ndarray:
+    """Return the keys of the shuffle for a seed and numbers, int64 [..., 3]. `numbers`: int64 [...]."""
+    with np.errstate(over="ignore"):  # unsigned arithmetic modulo 2^64 is meant
+        state = _mixed(_mixed(np.array(seed, np.uint64)) + numbers.astype(np.uint64))
+        words = [_mixed(state + np.uint64(place)) >> _HALF for place in range(3)]
+    return np.stack(words, axis=-1).astype(np.int64)
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    bits = bits + _INCREMENT
+    for shift, factor in _ROUNDS:
+        bits = (bits ^ (bits >> shift)) * factor
+    mixed: np.ndarray = bits ^ (bits >> _LAST_SHIFT)
+    return mixed
+
+
+def _shuffled(index: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
+    """Return where a random order of 0 .. count - 1 puts each index, in the shape of `index`, int64."""
+    if not index.size:  # which the operation refuses
+        return index
+    shuffled = tf.raw_ops.RandomIndexShuffle(
+        index=index.ravel(), seed=keys.reshape(-1, 3), max_index=np.int64(count - 1), rounds=_SHUFFLE_ROUNDS
+    )
+    found: np.ndarray = shuffled.numpy().reshape(index.shape)
+    return found

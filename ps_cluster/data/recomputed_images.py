@@ -1,0 +1,77 @@
+"""Vary the images of a batch again, one after the other, with numpy and TensorFlow's plain functions of single images.
+
+The workers' graphs do the same in `data/augment.py`, for all images of a batch at a time. Only the random draws are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config.datasets import Augmentation
+from ps_cluster.config.modes import ImageScale
+from ps_cluster.data.augment import Stream
+from ps_cluster.data.recomputed_batches import ExampleIds
+
+
+def varied(
+    images: np.ndarray, examples: ExampleIds, settings: Augmentation, mean: Sequence[float], *, seed: int, step: int
+) -> np.ndarray:
+    """Return the images of a step as the network is given them: shifted, mirrored, recoloured, with a square cut out.
+
+    Args:
+      images: uint8 [B, H, W, C].
+      examples: the ids and epochs of these images.
+      mean: the mean colour, a value for each channel.
+    Returns:
+      float32 [B, H, W, C], pixels 0..255.
+    """
+
+    def draw(stream: Stream, shape: list[int], low: float, high: float, dtype: tf.DType = tf.float32) -> np.ndarray:
+        key = tf.random.fold_in(tf.constant([seed, step], tf.int64), int(stream))
+        drawn: np.ndarray = tf.random.stateless_uniform(shape, key, low, high, dtype).numpy()
+        return drawn
+
+    count, height, width = images.shape[:3]
+    padding = settings.crop_padding_pixels
+    shifts = draw(Stream.CROP, [2, count], -padding, padding + 1, tf.int32).T if padding else np.zeros((count, 2), int)
+    turns = draw(Stream.HUE, [count], -settings.hue_delta, settings.hue_delta)
+    saturations = draw(Stream.SATURATION, [count], *settings.saturation_range)
+    contrasts = draw(Stream.CONTRAST, [count], *settings.contrast_range)
+    rows, columns = (draw(Stream.CUTOUT, [2, count], 0, side, tf.int32) for side in (height, width))
+    mirrored = np.zeros(count, bool)
+    if settings.flip == "random":
+        mirrored = draw(Stream.FLIP, [count], 0, 2, tf.int32) == 1
+    elif settings.flip == "alternating":
+        texts = [str(one) for one in examples.ids.tolist()]
+        first = tf.strings.to_hash_bucket_strong(texts, 2, key=[seed, int(Stream.FLIP)]).numpy()
+        mirrored = (first + examples.epochs) % 2 == 1
+
+    found = np.empty(images.shape, np.float32)
+    for index, image in enumerate(images):
+        padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)), mode="reflect")
+        top, left = padding + shifts[index]
+        image = padded[top : top + height, left : left + width]
+        if mirrored[index]:
+            image = image[:, ::-1]
+        image = image.astype(np.float32)
+        if settings.hue_delta or settings.saturation_range != (1, 1):
+            image = tf.image.adjust_saturation(tf.image.adjust_hue(image, turns[index]), saturations[index]).numpy()
+        if settings.contrast_range != (1, 1):
+            image = np.clip(tf.image.adjust_contrast(image, contrasts[index]).numpy(), 0, 255)
+        if side := settings.cutout_pixels:
+            top, left = rows[0, index] - side // 2, columns[1, index] - side // 2
+            image[max(0, top) : max(0, top + side), max(0, left) : max(0, left + side)] = np.round(mean)
+        found[index] = image
+    return found
+
+
+def resized(images: np.ndarray, scales: Sequence[ImageScale], progress: float) -> np.ndarray:
+    """Return images float32 [B, H, W, C] as small as the scales say. `progress`: the share of the training that is done."""
+    scale = next((scale for scale in scales if progress < np.float32(scale.until)), None)
+    if scale is None:
+        return images
+    smaller: np.ndarray = tf.image.resize(images, [scale.side(side) for side in images.shape[1:3]], "area").numpy()
+    return smaller

@@ -1,0 +1,300 @@
+"""Compute sampled updates again, outside the cluster, and compare them with what the cluster did.
+
+    given weights  ──plain Keras, float32──►  gradient, fresh statistics   compared with those that the shards received
+    gradient       ──numpy, float64───────►   weights, slots, statistics   compared with those that the shards had afterwards
+    weights        ──numpy, float64───────►   weights that a pull returns  compared with those that the worker was given
+
+The tolerances follow from the precision in which the cluster computes. A deviation is told in tolerances: up to 1 is rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import ArrivedParts, Slots, UpdateParts
+from ps_cluster.config.modes import METHODS, RULES, Mode
+from ps_cluster.config.registry import import_object
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.json_files import append_row
+from ps_cluster.files.values import Malformed
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.update_samples import (
+    RecomputedRow,
+    SampledShard,
+    UpdateSample,
+    read_sample,
+    waiting_samples,
+)
+
+if TYPE_CHECKING:  # imports TensorFlow
+    from ps_cluster.training.recomputed_steps import RecomputedSteps
+
+# The largest relative error of a gradient, |received - recomputed| / |recomputed|, by the dtype that the workers compute in.
+GRADIENT_TOLERANCE = {"float32": 0.01, "bfloat16": 0.25}
+# The same for the distance that the weights move in a period of local steps. In bfloat16, with an optimizer that divides by the
+# size of the gradient, small differences grow from step to step, so that no more than the rough direction can be compared.
+PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
+# The largest error of fresh statistics, as a share of the size of the statistics.
+STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
+STEP_TOLERANCE = 1e-3  # of the length of an update's step; TensorFlow's kernels compute in float32
+ROUNDING = 2.0**-22  # of a value in float32, after a few operations
+_ROUNDED_OTHERWISE = 0.01  # the largest share of weights that may be rounded to the neighbouring value
+_NOTHING = 1e-9  # an error that is never a mistake
+
+
+@dataclass
+class _Findings:
+    """What the comparisons of one update have found: the fields of a `RecomputedRow`."""
+
+    name: str
+    deviations: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def note(self, quantity: str, error: float, tolerance: float, says: str) -> None:
+        """Note by how much something deviates. `says`: the line of a deviation beyond the tolerance."""
+        deviation = error / tolerance if tolerance > 0 else math.inf if error > 0 else 0.0
+        deviation = deviation if math.isfinite(deviation) else 1e300
+        self.deviations[quantity] = max(self.deviations.get(quantity, 0.0), deviation)
+        if deviation > 1:
+            self.problems.append(f"{self.name}: {says}")
+
+    def leave(self, line: str) -> None:
+        """Note what can't be computed again, once."""
+        if line not in self.unchecked:
+            self.unchecked.append(line)
+
+
+class Recomputation:
+    """Computes the sampled updates of a run again, one at each call. TensorFlow is imported by the first one."""
+
+    def __init__(self, run_dir: RunDir, config: RunConfig, dataset: Callable[[], PackedDataset]):
+        """Prepare. `dataset`: finds the packed data set of the run."""
+        self._run_dir, self._config, self._find = run_dir, config, dataset
+        self._mode: Mode = config.mode_kind
+
+    def next(self) -> RecomputedRow | None:
+        """Compute the oldest sampled update that waits again, and note the result; None if none waits.
+
+        Raises:
+          OSError: the result can't be written.
+          UserError: the data set or the network of the run can't be found or built.
+        """
+        for path in waiting_samples(self._run_dir.samples):
+            started = time.monotonic()
+            try:
+                sample = read_sample(path)
+            except FileNotFoundError:
+                continue
+            except Malformed as error:
+                row = RecomputedRow(update=0, workers=[], unchecked=[f"a sampled update that is damaged: {error}"])
+            else:
+                row = self.of(sample)
+            append_row(self._run_dir.recomputed, row.model_copy(update={"seconds": time.monotonic() - started}))
+            if not row.problems:  # what disagrees is kept, as evidence
+                path.unlink(missing_ok=True)
+            else:
+                path.rename(path.with_name(f"disagrees-{path.name}"))
+            return row
+        return None
+
+    def of(self, sample: UpdateSample) -> RecomputedRow:
+        """Compute one sampled update again."""
+        header = sample.header
+        workers = " and ".join(f"worker-{index}" for index in header.workers)
+        findings = _Findings(f"update {header.update} of {workers}")
+        with np.errstate(all="ignore"):  # a training that diverges has values that are no numbers
+            if all(np.isfinite(shard.given).all() and np.isfinite(shard.gradient).all() for shard in sample.shards):
+                self._compare_gradients(sample, findings)
+                self._compare_statistics(sample, findings)
+                for index, shard in enumerate(sample.shards):
+                    holder = "worker" if self._mode.shares_steps else "parameter server"
+                    where = f" on {holder} {index}" if len(sample.shards) > 1 else ""
+                    self._compare_given(shard, findings, where)
+                    self._compare_update(sample, index, findings, where)
+            else:
+                findings.leave("updates with weights or gradients that are not finite")
+        return RecomputedRow(
+            update=header.update,
+            term=header.term,
+            workers=header.workers,
+            deviations=findings.deviations,
+            problems=findings.problems,
+            unchecked=findings.unchecked,
+        )
+
+    @cached_property
+    def _dataset(self) -> PackedDataset:
+        return self._find()
+
+    @cached_property
+    def _steps(self) -> RecomputedSteps:
+        kind: type[RecomputedSteps] = import_object(self._mode.recomputed_steps)
+        return kind(self._config, self._dataset)
+
+    # What the workers computed.
+
+    def _compare_gradients(self, sample: UpdateSample, findings: _Findings) -> None:
+        """Compare the gradient and the fresh statistics that the shards received with those of plain Keras."""
+        gradients, steps = sample.header.gradients, self._steps
+        for reason in filter(None, map(steps.unchecked, gradients)):
+            return findings.leave(reason)
+        statistics = np.concatenate([shard.given_statistics for shard in sample.shards])
+        found = [steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
+        gradient = np.mean([one.gradient for one in found], axis=0)
+        expected = np.concatenate(self._at_positions(sample, gradient))
+        received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
+        tolerance = (PERIOD_TOLERANCE if self._mode.takes_local_steps else GRADIENT_TOLERANCE)[self._precision]
+        says = f"its gradient is not the one that is computed again: {_compared(received, expected)}"
+        # Where the wire leaves something out, what is received is the gradient + what was left out before - what is left now.
+        remainders = float(np.mean([one.remainders for one in gradients]))
+        findings.note("gradient", _size(received - expected), tolerance * _size(expected) + remainders + _NOTHING, says)
+        fresh = np.mean([one.fresh for one in found], axis=0)
+        pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
+        tolerance = STATISTICS_TOLERANCE[self._precision] * _size(fresh) + _NOTHING
+        says = f"the statistics that it pushed are not those that are computed again: {_compared(pushed, fresh)}"
+        findings.note("fresh statistics", _size(pushed - fresh), tolerance, says)
+        return None
+
+    def _at_positions(self, sample: UpdateSample, vector: np.ndarray) -> list[np.ndarray]:
+        """Return the numbers of a vector of the whole network, [n], that are kept of each shard, [k] each."""
+        vector = vector if sample.places is None else vector[sample.places]
+        ends = np.cumsum(sample.header.lengths)[:-1]
+        return [part[shard.positions] for part, shard in zip(np.split(vector, ends), sample.shards, strict=True)]
+
+    @property
+    def _precision(self) -> str:
+        """The less precise dtype of those in which gradients are computed and sent."""
+        return "bfloat16" if "bfloat16" in (self._config.model.precision, self._config.wire) else "float32"
+
+    # What the parameter servers did.
+
+    def _compare_given(self, shard: SampledShard, findings: _Findings, where: str) -> None:
+        """Compare the weights that a worker was given with those that the shard had at that moment."""
+        if self._mode.delay(self._config):
+            return findings.leave("the weights given to workers: mode.simulate_workers gives those of older versions")
+        if len(shard.given) != shard.length:
+            return findings.leave(
+                f"the weights given to workers: in mode {self._mode.name} each has weights of its own"
+            )
+        method = METHODS[self._config.staleness.method]
+        expected = method.given_weights(_as_float64(shard.at_pull))
+        differ = float(np.mean(_in_dtype(expected, self._config.wire) != shard.given[shard.positions]))
+        tolerance = _ROUNDED_OTHERWISE if set(shard.at_pull) - {"weights"} else 0.0
+        says = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
+        findings.note("given weights", differ, tolerance, says)
+        return None
+
+    def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
+        """Compare what an update did to weights and slots with its equations."""
+        shard = sample.shards[index]
+        expected = self._after_update(sample, index)
+        if expected is None:
+            name = self._config.optimizer.rule
+            return findings.leave(f"what updates do: optimizer.rule {name} or the staleness method has no equation")
+        before = _as_float64(shard.before)
+        for name in sorted(expected):
+            step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
+            tolerance = STEP_TOLERANCE * _size(step) + ROUNDING * _size(before[name]) + _NOTHING
+            what = "the weights" if name == "weights" else f"the slot '{name}'"
+            says = f"{what}{where} did not change as the equation says: {_compared(made, step)}"
+            findings.note("weights" if name == "weights" else "slots", _size(made - step), tolerance, says)
+        if "weights" not in expected:
+            findings.leave(
+                f"the weights after an update: rule {self._config.optimizer.rule} needs whole matrices for them"
+            )
+        return None
+
+    def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
+        """Return "weights" and the slots of a shard after an update by the equations; None where there are none."""
+        shard, before = sample.shards[index], sample.header.versions[index]
+        config, slots, steps = self._config, _as_float64(shard.before), self._steps
+        weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
+        method, changed = METHODS[config.staleness.method], dict[str, np.ndarray]()
+        if "staleness" not in self._mode.ignores:
+            arrived = ArrivedParts(
+                gradient, before - shard.version, before, self._mode.emulated_workers(config), weights, slots
+            )
+            if (corrected := method.equation(config.staleness, arrived)) is None:
+                return None
+            gradient, share, changed = corrected.gradient, corrected.share, dict(corrected.slots or {})
+        factors, decay = (self._at_positions(sample, vector)[index] for vector in (steps.factors, steps.decay))
+        rate, updates_before = sample.header.gradients[0].learning_rate, before
+        if (every := method.gathered_gradients(config)) > 1:
+            gathered = slots["gathered"] + (1.0 if share is None else share) * gradient
+            if (before + 1) % every:
+                return changed | {"weights": weights, "gathered": gathered}
+            gradient, share, updates_before = gathered / every, None, before // every
+            changed["gathered"] = 0 * gathered
+        parts = UpdateParts(weights, gradient, slots, rate, updates_before, factors, decay, share)
+        made = self._mode.equation(config, parts)
+        if made is None:
+            made = RULES[config.optimizer.rule].equation(method.optimizer(config), parts)
+        return None if made is None else self._after_lookahead({**made, **changed}, slots, before + 1)
+
+    def _after_lookahead(self, made: Slots, slots: Slots, version: int) -> Slots:
+        """Return what lookahead (Zhang et al. 2019, arXiv:1907.08610) leaves of weights after the update to `version`."""
+        settings = self._config.lookahead
+        if "slow" not in slots or "weights" not in made or version % settings.every_updates:
+            return made
+        progress = version / self._config.total_updates(self._dataset.train_examples)
+        decay = settings.decay**settings.every_updates * progress**3
+        mean = made["weights"] + decay * (slots["slow"] - made["weights"])
+        return {**made, "weights": mean, "slow": mean}
+
+    def _compare_statistics(self, sample: UpdateSample, findings: _Findings) -> None:
+        """Compare the moving statistics after an update with keep x those before + those that were pushed."""
+        before, fresh, after = (
+            np.concatenate([getattr(shard, name) for shard in sample.shards]).astype(np.float64)
+            for name in ("statistics_before", "fresh", "statistics_after")
+        )
+        expected = self._steps.keep**self._config.batches_per_step * before + fresh
+        says = f"the moving statistics did not take in what was pushed: {_compared(after - before, expected - before)}"
+        tolerance = ROUNDING * (_size(before) + _size(fresh)) + _NOTHING
+        findings.note("statistics", _size(after - expected), tolerance, says)
+
+
+def _given(sample: UpdateSample) -> np.ndarray:
+    """Return the weights that a worker was given, in the order of the network: [n], or [vectors, n]."""
+    vectors = len(sample.shards[0].given) // sample.shards[0].length
+    joined = np.concatenate([shard.given.reshape(vectors, -1) for shard in sample.shards], axis=1)
+    if sample.places is not None:
+        ordered = np.empty_like(joined)
+        ordered[:, sample.places] = joined
+        joined = ordered
+    return joined[0] if vectors == 1 else joined
+
+
+def _in_dtype(vector: np.ndarray, dtype: str) -> np.ndarray:
+    """Return a vector rounded to a dtype, as float32."""
+    import tensorflow as tf
+
+    rounded: np.ndarray = tf.cast(tf.cast(vector.astype(np.float32), dtype), tf.float32).numpy()
+    return rounded
+
+
+def _as_float64(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+def _size(vector: np.ndarray) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _compared(found: np.ndarray, expected: np.ndarray) -> str:
+    """Return how two vectors differ in length and direction, in words."""
+    if not (length := _size(expected)):
+        return f"its length is {_size(found):.3g}, where it has to be 0"
+    if not _size(found):
+        return f"it is 0, where its length has to be {length:.3g}"
+    cosine = float(found @ expected) / (_size(found) * length)
+    angle = math.degrees(math.acos(min(1.0, max(-1.0, cosine))))
+    return f"{_size(found) / length:.3f} times as long, and turned by {angle:.1f} degrees"

@@ -1,0 +1,294 @@
+"""Keep, of a few sampled updates, all that they were made of, so that an auditor can compute them again.
+
+    chief      arm ──►                             one update is to be kept, or the next one of some worker
+    worker     pull or exchange ──► keep_given     the weights and statistics that it gets for its step
+    worker     push ──► keep_change                gradient as received, weights and slots before and after, at some positions
+    chief      take ──►                            reads all that was kept, and disarms the place
+
+Everything is read and kept in the critical section of the shard, in the same moment as the pull or push itself. The given
+weights are kept whole, because the gradient can't be computed again from parts. Of the other vectors a sample of positions
+is kept, because an update acts on each weight by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.registry import graph, tf
+from ps_cluster.runs.update_samples import SampledShard
+
+NOT_ARMED = -2  # in place of an update's number; no pull asks for this one
+_EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
+
+MOST_PLACES = 8
+MOST_BYTES = 2**22  # of all places together, where a single place does not take more
+WHOLE_UP_TO = 32_768  # weights: the vectors of smaller shards are kept whole
+NOBODY = -1  # in place of the worker, where an update is the mean of a round
+ANY_WORKER = -2
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """The variables of a shard that a sampled update is made of.
+
+    Attributes:
+      weights: float32 [n].
+      statistics: float32 [m].
+      slots: name → float32 [n], or [workers, n], of which the row of the worker that pushes is kept, or [].
+      of_pull: what a pull returns depends on these too: name → float32 [n], or [workers], of which the number of the worker
+        that pulls is kept.
+    """
+
+    weights: tf.Variable
+    statistics: tf.Variable
+    slots: Mapping[str, tf.Variable]
+    of_pull: Mapping[str, tf.Variable]
+
+
+class UpdateSamples:
+    """The places of a shard in which sampled updates are kept. Create it on the shard's device.
+
+    For n weights it takes at most the memory of two vectors, or `MOST_BYTES` where that is more: one vector for the weights
+    that were given, and another one for the parts of all other vectors.
+
+    Attributes:
+      places: the number of updates that can be kept at a time.
+    """
+
+    def __init__(self, state: KeptState, section: tf.CriticalSection, *, given: int, wire: tf.DType, device: str):
+        """Create the variables.
+
+        Args:
+          section: the shard's critical section.
+          given: the length of what a pull returns; a multiple of n where it returns several vectors.
+          wire: the dtype in which it returns them.
+          device: the shard's.
+        """
+        self._state, self._section, self._device = state, section, device
+        self._length, statistics = state.weights.shape[0], state.statistics.shape[0]
+        vectors = {name for name, slot in state.slots.items() if slot.shape.rank}
+        self._slots, self._numbers = sorted(vectors), sorted(state.slots.keys() - vectors)
+        self._of_pull = sorted(name for name, one in state.of_pull.items() if one.shape == state.weights.shape)
+        self._pull_numbers = sorted(state.of_pull.keys() - set(self._of_pull))
+        vectors_kept = 4 + 2 * len(self._slots) + len(self._of_pull)
+        self._count = self._length if self._length <= WHOLE_UP_TO else self._length // vectors_kept
+        self._stride = max(1, self._length // max(1, self._count))
+        place_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
+        self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, MOST_PLACES))
+
+        def table(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
+            return tf.Variable(tf.zeros([self.places, *shape], dtype), trainable=False)
+
+        with tf.device(device):
+            self._armed = tf.Variable(tf.fill([self.places], tf.constant(NOT_ARMED, tf.int64)), trainable=False)
+            self._awaited = table(dtype=tf.int64)  # the worker whose next update is kept, or ANY_WORKER
+            self._offsets, self._stages = table(dtype=tf.int64), table(dtype=tf.int64)
+            self._pulled_by = table(2, dtype=tf.int64)  # the version that was given, and the worker that got it
+            self._given = table(given, dtype=wire)
+            self._given_statistics = table(statistics)
+            self._at_pull = table(1 + len(self._of_pull), self._count)  # the weights at that moment, and `of_pull`
+            self._numbers_at_pull = table(len(self._pull_numbers))
+            self._before = table(2 + len(self._slots), self._count)  # gradient, weights, slots
+            self._after = table(1 + len(self._slots), self._count)  # weights, slots
+            self._statistics = table(3, statistics)  # fresh, before, after
+            self._slot_numbers = table(2, len(self._numbers))  # before, after
+
+    # What a shard calls, in its critical section. A result of 0 is there to depend on.
+
+    def keep_given(
+        self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor, given: tf.Tensor, statistics: tf.Tensor
+    ) -> tf.Tensor:
+        """Keep what a worker is given for an update, if it is armed. Returns int32 [].
+
+        Args:
+          update, worker, version: int64 []. given: [vectors * n] in the dtype of the wire. statistics: float32 [m].
+        """
+        armed, awaited = self._armed.read_value(), self._awaited.read_value()
+        is_next = (
+            tf.equal(awaited, worker) & (armed >= 0) & (update >= armed) & tf.equal(self._stages.read_value(), _EMPTY)
+        )
+        place = _first(tf.equal(armed, update) & tf.equal(awaited, ANY_WORKER) | is_next)
+
+        def keep() -> tf.Tensor:
+            positions = self._positions(place)
+            parts = [self._state.weights, *(self._state.of_pull[name] for name in self._of_pull)]
+            numbers = [self._state.of_pull[name].sparse_read(worker) for name in self._pull_numbers]
+            return _write(
+                place,
+                (self._armed, update),
+                (self._awaited, tf.constant(ANY_WORKER, tf.int64)),
+                (self._pulled_by, tf.stack([version, worker])),
+                (self._given, given),
+                (self._given_statistics, statistics),
+                (self._at_pull, tf.stack([part.sparse_read(positions) for part in parts])),
+                (self._numbers_at_pull, tf.stack(numbers) if numbers else tf.zeros([0])),
+                (self._stages, tf.constant(_GIVEN, tf.int64)),
+            )
+
+        return tf.cond(place >= 0, keep, lambda: tf.constant(0))
+
+    def place_of_push(self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
+        """Return the place of a push whose weights were kept when they were given, int64 []; -1 for all other pushes.
+
+        Args:
+          update, worker, version: int64 []; the version is the one that the worker had pulled.
+        """
+        place = _first(tf.equal(self._armed.read_value(), update))
+        there = tf.maximum(place, 0)
+        is_given = tf.equal(self._stages.sparse_read(there), _GIVEN)
+        is_the_same = tf.reduce_all(tf.equal(self._pulled_by.sparse_read(there), tf.stack([version, worker])))
+        return tf.where(is_given & is_the_same, place, tf.constant(-1, tf.int64))
+
+    def keep_change(
+        self,
+        place: tf.Tensor,
+        worker: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        change: Callable[[], tf.Tensor],
+    ) -> tf.Tensor:
+        """Run `change`, keep at `place` (int64 [], -1 for none) what it is made of and what it did; return its version.
+
+        Args:
+          gradient: float32 [n], as received. fresh: float32 [m].
+          change: changes the weights, and returns the new version, int64 [].
+        """
+        is_kept = place >= 0
+
+        def before() -> tf.Tensor:
+            positions = self._positions(place)
+            return _write(
+                place,
+                (self._before, tf.stack([tf.gather(gradient, positions), *self._parts(positions, worker)])),
+                (self._statistics, tf.stack([fresh, self._state.statistics.read_value(), tf.zeros_like(fresh)])),
+                (self._slot_numbers, tf.stack([self._numbers_now(), tf.zeros([len(self._numbers)])])),
+            )
+
+        def after() -> tf.Tensor:
+            fresh, statistics, _ = tf.unstack(self._statistics.sparse_read(place))
+            numbers, _ = tf.unstack(self._slot_numbers.sparse_read(place))
+            return _write(
+                place,
+                (self._after, tf.stack(self._parts(self._positions(place), worker))),
+                (self._statistics, tf.stack([fresh, statistics, self._state.statistics.read_value()])),
+                (self._slot_numbers, tf.stack([numbers, self._numbers_now()])),
+                (self._stages, tf.constant(_CHANGED, tf.int64)),
+            )
+
+        with tf.control_dependencies([tf.cond(is_kept, before, lambda: tf.constant(0))]):
+            version = change()
+        with tf.control_dependencies([version]):
+            kept = tf.cond(is_kept, after, lambda: tf.constant(0))
+        with tf.control_dependencies([kept]):
+            return tf.identity(version)
+
+    def _positions(self, place: tf.Tensor) -> tf.Tensor:
+        """Return the positions of the weights that are kept at a place, int64 [count]."""
+        places = self._offsets.sparse_read(place) + self._stride * tf.range(self._count, dtype=tf.int64)
+        return places % max(1, self._length)
+
+    def _parts(self, positions: tf.Tensor, worker: tf.Tensor) -> list[tf.Tensor]:
+        """Return the weights and all slots at some positions, float32 [count] each."""
+        parts = [self._state.weights.sparse_read(positions)]
+        for name in self._slots:
+            slot = self._state.slots[name]
+            of_worker = slot.shape.rank == 2
+            parts.append(
+                slot.gather_nd(tf.stack([tf.fill([self._count], worker), positions], axis=1))
+                if of_worker
+                else slot.sparse_read(positions)
+            )
+        return parts
+
+    def _numbers_now(self) -> tf.Tensor:
+        numbers = [tf.cast(self._state.slots[name].read_value(), tf.float32) for name in self._numbers]
+        return tf.stack(numbers) if numbers else tf.zeros([0])
+
+    # What the chief calls.
+
+    @graph
+    def _arm(self, place: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+        def arm() -> tf.Tensor:
+            tables = self._armed, self._awaited, self._offsets, self._stages
+            return _write(place, *zip(tables, (update, worker, offset, tf.constant(_EMPTY, tf.int64))))
+
+        with tf.device(self._device):
+            return self._section.execute(arm)
+
+    def arm(self, place: int, update: int, *, worker: int = ANY_WORKER, offset: int) -> None:
+        """Keep an update at a place.
+
+        Args:
+          update: its number; with a worker the first update from this one on whose weights that worker pulls.
+          offset: the first position of the weights that are kept.
+        """
+        self._arm(*(tf.constant(value, tf.int64) for value in (place, update, worker, offset)))
+
+    @graph
+    def _take(self, place: tf.Tensor) -> Any:
+        def take() -> Any:
+            tables = (
+                self._stages, self._pulled_by, self._given, self._given_statistics, self._at_pull,
+                self._numbers_at_pull, self._before, self._after, self._statistics, self._slot_numbers,
+            )  # fmt: skip
+            values = [table.sparse_read(place) for table in tables] + [self._positions(place)]
+            with tf.control_dependencies(values):
+                nothing = tf.constant(NOT_ARMED, tf.int64), tf.constant(_EMPTY, tf.int64)
+                disarmed = _write(place, *zip((self._armed, self._stages), nothing))
+            with tf.control_dependencies([disarmed]):
+                return [tf.identity(value) for value in values]
+
+        with tf.device(self._device):
+            return self._section.execute(take)
+
+    def take(self, place: int) -> SampledShard | None:
+        """Return what was kept at a place, and disarm it; None if the update was not kept, or not to its end."""
+        (
+            stage,
+            pulled,
+            given,
+            given_statistics,
+            at_pull,
+            numbers_at_pull,
+            before,
+            after,
+            statistics,
+            numbers,
+            positions,
+        ) = (value.numpy() for value in self._take(tf.constant(place, tf.int64)))
+        if stage != _CHANGED:
+            return None
+        gradient, *state_before = before
+        fresh, statistics_before, statistics_after = statistics
+        names = ["weights", *self._slots]
+        return SampledShard(
+            version=int(pulled[0]),
+            length=self._length,
+            positions=positions,
+            given=given.astype(np.float32),
+            given_statistics=given_statistics,
+            at_pull=dict(zip(["weights", *self._of_pull], at_pull))
+            | dict(zip(self._pull_numbers, numbers_at_pull[:, None])),
+            gradient=gradient,
+            before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers[0][:, None])),
+            after=dict(zip(names, after)) | dict(zip(self._numbers, numbers[1][:, None])),
+            fresh=fresh,
+            statistics_before=statistics_before,
+            statistics_after=statistics_after,
+        )
+
+
+def _first(chosen: tf.Tensor) -> tf.Tensor:
+    """Return the index of the first place that is chosen, int64 []; -1 for none. `chosen`: bool [places]."""
+    return tf.where(tf.reduce_any(chosen), tf.argmax(tf.cast(chosen, tf.int32)), tf.constant(-1, tf.int64))
+
+
+def _write(place: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor]) -> tf.Tensor:
+    """Write each value into the row `place` of its table. Returns int32 [] to depend on."""
+    written = [table.scatter_update(tf.IndexedSlices(value[None], place[None])) for table, value in values]
+    with tf.control_dependencies(written):
+        return tf.constant(0)

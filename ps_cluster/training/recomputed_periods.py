@@ -1,0 +1,81 @@
+"""Compute again what a worker computed in a period of local steps: the distance that its weights have moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import UpdateParts
+from ps_cluster.config.modes import RULES
+from ps_cluster.config.registry import import_object
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.runs.update_samples import SampledGradient
+from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.training.recomputed_steps import RecomputedGradient, RecomputedSteps
+
+
+class _RecomputedPeriods(RecomputedSteps):
+    """The base of both: `weights` are rounded as the worker rounds them before it computes with them."""
+
+    def __init__(self, config: RunConfig, dataset: PackedDataset):
+        super().__init__(config, dataset)
+        self._dtype = tf.dtypes.as_dtype(config.wire)
+
+    def _rounded(self, weights: np.ndarray) -> np.ndarray:
+        """Return float64 [n] in the dtype of the wire, as float32 [n]."""
+        return np.asarray(tf.cast(tf.cast(tf.constant(weights, tf.float32), self._dtype), tf.float32))
+
+    def _batches_of(self, gradient: SampledGradient) -> list[int]:
+        """Return the numbers of the batches that a period has trained on."""
+        first = gradient.step * self._config.batches_per_step
+        return list(range(first, first + gradient.examples // self._config.training.batch_size_per_worker))
+
+    def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Return what a whole period adds to the share of the statistics that it keeps. `before`: those pulled."""
+        fresh: np.ndarray = statistics - self.keep**self._config.batches_per_step * before
+        return fresh
+
+
+class RecomputedElasticPeriods(_RecomputedPeriods):
+    """Periods of mode elastic: plain SGD from two vectors of weights, see `training/modes/elastic.py`."""
+
+    def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
+        """Return the distance that the worker's weights have moved. `given`: [2, n], its weights and those before."""
+        own, before = given.reshape(2, -1)
+        moved, seen = np.zeros(self.length), statistics.astype(np.float64)
+        for place, batch in enumerate(self._batches_of(gradient)):
+            here = before if place == 0 else self._rounded(own + moved)
+            found = self._of_batch(batch, gradient.worker, here, seen)
+            moved = moved - self._rate(batch) * (self.factors * found.gradient + self.decay * here)
+            seen = self.keep * seen + found.fresh
+        return RecomputedGradient(moved, self._fresh(seen, statistics))
+
+
+class RecomputedLocalPeriods(_RecomputedPeriods):
+    """Periods of modes diloco and sync-diloco: steps of the run's optimizer rule, whose state stays with the worker."""
+
+    def unchecked(self, gradient: SampledGradient) -> str | None:
+        """Return why a period can't be computed again: only the first one of a worker begins with a known state."""
+        rule = RULES[self._config.optimizer.rule]
+        update: type[UpdateRule] = import_object(rule.update)
+        if update.slot_names and not gradient.first_of_worker:
+            return "the periods after the first one of a worker: the state of its optimizer stays with the worker"
+        return None
+
+    def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
+        """Return the weights that were given less those that the steps have reached."""
+        settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
+        update: type[UpdateRule] = import_object(rule.update)
+        slots = {name: np.zeros(self.length) for name in update.slot_names}
+        weights, seen = given.astype(np.float64), statistics.astype(np.float64)
+        for place, batch in enumerate(self._batches_of(gradient)):
+            found = self._of_batch(batch, gradient.worker, self._rounded(weights), seen)
+            parts = UpdateParts(
+                weights, found.gradient, slots, self._rate(batch), place, self.factors, self.decay, is_whole=True
+            )
+            new = rule.equation(settings, parts)
+            assert new is not None, "the auditor has asked whether there is an equation"
+            slots = {name: new[name] for name in slots}
+            weights, seen = new["weights"], self.keep * seen + found.fresh
+        return RecomputedGradient(given - weights, self._fresh(seen, statistics))

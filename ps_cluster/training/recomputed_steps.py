@@ -1,0 +1,225 @@
+"""Compute again, by plain Keras in float32, what a worker computed for a step.
+
+The workers compute with a pure function of flat vectors, in the precision of the run, with layers that are fused
+(`models/flat.py`), in one graph with its batch (`training/step.py`). Here the batch comes from numpy, the network is the Keras
+model itself, its loss is one of Keras's, and each operation runs by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import DATASETS, Augmentation
+from ps_cluster.config.modes import RuleSettings
+from ps_cluster.config.objectives import class_weights
+from ps_cluster.config.registry import import_object
+from ps_cluster.data import augment
+from ps_cluster.data.batches import Batch
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.recomputed_batches import RecomputedBatches
+from ps_cluster.data.recomputed_images import resized, varied
+from ps_cluster.models.build import build
+from ps_cluster.models.flat import FlatNetwork, as_arguments, seed_states, seeds_of
+from ps_cluster.models.judges import has_loss, judge_of
+from ps_cluster.runs.update_samples import SampledGradient
+from ps_cluster.server.update_rules import decay_rates
+from ps_cluster.training.step import learning_rate, progress, updates_at
+
+
+@dataclass(frozen=True)
+class RecomputedGradient:
+    """What a step has to push: the gradient float64 [n], and the fresh statistics float64 [m]."""
+
+    gradient: np.ndarray
+    fresh: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """A batch. inputs: name → [B, ...] in the dtype of the network; target: rows as packed; weights: float32 [B] or None."""
+
+    inputs: dict[str, np.ndarray]
+    target: np.ndarray
+    weights: np.ndarray | None
+
+    def split(self, parts: int) -> list[_Examples]:
+        """Return micro-batches of equal size."""
+        inputs = {name: np.split(rows, parts) for name, rows in self.inputs.items()}
+        weights = [None] * parts if self.weights is None else np.split(self.weights, parts)
+        return [
+            _Examples({name: rows[part] for name, rows in inputs.items()}, target, weights[part])
+            for part, target in enumerate(np.split(self.target, parts))
+        ]
+
+
+class RecomputedSteps:
+    """The steps of a run, computed again. Subclass it for a mode whose step is more than one gradient.
+
+    Attributes:
+      factors: float32 [n], the learning-rate factors of the weights.
+      decay: float32 [n], the share of each weight that decay removes per unit of learning rate.
+      keep: float32 [m], the share of the statistics that one batch keeps.
+    """
+
+    def __init__(self, config: RunConfig, dataset: PackedDataset):
+        """Build the network in float32."""
+        self._config, self._dataset = config, dataset
+        self._batches = RecomputedBatches(config, dataset.train_examples)
+        settings = config.model.model_copy(update={"precision": "float32"})
+        self._model = build(settings, dataset.spec, seed=config.training.seed)
+        network = FlatNetwork(self._model)
+        if network.has_moving_statistics:
+            network.trace(dataset.spec)
+        self._layout, self._statistics, self.keep = network.weights, network.statistics, network.keep
+        self._seeds = seeds_of(self._model)
+        self._judge = judge_of(dataset.spec, config.training, self._model)
+        self._total_batches = config.total_steps(dataset.train_examples) * config.batches_per_step
+        self.factors = self._layout.factors(
+            (rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors
+        )
+        self.decay = np.broadcast_to(decay_rates(config.optimizer, self.factors), self.factors.shape)
+
+    @property
+    def length(self) -> int:
+        """The number of weights, n."""
+        return self._layout.length
+
+    def unchecked(self, gradient: SampledGradient) -> str | None:
+        """Return why a gradient can't be computed again; None: it can."""
+        return None
+
+    def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
+        """Return what the step has to push.
+
+        Args:
+          given: float32 [n], or [vectors, n] where a pull returns several vectors.
+          statistics: float32 [m].
+        """
+        return self._of_batch(gradient.step, gradient.worker, given, statistics)
+
+    def _of_batch(self, batch: int, worker: int, weights: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
+        """Return gradient and fresh statistics of a batch. `batch`: its number among all batches of the run."""
+        parts = self._examples(batch, worker).split(getattr(self._config.mode, "micro_batches", 1))
+        found = [
+            self._of_examples(examples, weights, statistics, draws=batch * len(parts) + number)
+            for number, examples in enumerate(parts)
+        ]
+        gradient = np.mean([one.gradient for one in found], axis=0)
+        return RecomputedGradient(self._clipped(gradient), np.mean([one.fresh for one in found], axis=0))
+
+    def _of_examples(
+        self, examples: _Examples, weights: np.ndarray, statistics: np.ndarray, *, draws: int
+    ) -> RecomputedGradient:
+        variables = [tf.constant(part) for part in _split(weights, self._layout.shapes)]
+        before = _split(statistics, self._statistics.shapes)
+        states = seed_states(tf.constant([self._config.training.seed, np.int32(draws)]), len(self._seeds))
+        others = dict(zip(self._statistics.paths, before)) | {
+            seed.path: state for seed, state in zip(self._seeds, states)
+        }
+        fixed = [others.get(one.path, one.value) for one in self._model.non_trainable_variables]
+        inputs = as_arguments({name: tf.constant(rows) for name, rows in examples.inputs.items()})
+        with tf.GradientTape() as tape:
+            tape.watch(variables)
+            outputs, after, losses = self._model.stateless_call(
+                variables, fixed, inputs, training=True, return_losses=True
+            )
+            loss = sum((tf.reduce_sum(one) for one in losses), self._loss(examples, outputs))
+        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        new = {one.path: value for one, value in zip(self._model.non_trainable_variables, after)}
+        return RecomputedGradient(
+            _joined(gradients), _joined([new[path] for path in self._statistics.paths]) - self.keep * statistics
+        )
+
+    def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
+        """Return the loss of a batch, []: by Keras's function where the objective decides it, else that of compile()."""
+        rows, weights = examples.target, examples.weights
+        targets = self._judge.targets(tf.constant(rows))
+        smoothing, objective = self._config.training.label_smoothing, self._dataset.spec.objective
+        outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
+        if has_loss(self._model) or objective not in _LOSSES:
+            return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
+        return _LOSSES[objective](self._judge.scaled(targets), outputs, weights, smoothing)
+
+    def _examples(self, batch: int, worker: int) -> _Examples:
+        """Return the examples of a batch, varied."""
+        config, spec, seed = self._config, self._dataset.spec, self._config.training.seed
+        examples = self._batches.of_batches(np.array(batch), worker)
+        inputs = {name: rows[examples.ids] for name, rows in self._dataset.inputs("train").items()}
+        target, weights = self._dataset.target("train")[examples.ids], self._dataset.weight("train")
+        weights = None if weights is None else weights[examples.ids].astype(np.float32)
+        if config.training.class_weights:
+            of_labels = np.asarray(class_weights(config.training.class_weights, spec.classes), np.float32)[target]
+            weights = of_labels if weights is None else weights * of_labels
+        vary = import_object(DATASETS[config.data.dataset].augment)
+        if vary is not None and vary is not augment.augment:  # the user's own, for which there is no second one
+            of_batch = Batch(seed, tf.constant(batch, tf.int64), *map(tf.constant, (examples.ids, examples.epochs)))
+            varied_inputs = vary(
+                {name: tf.constant(rows) for name, rows in inputs.items()}, of_batch, spec, config.data
+            )
+            inputs = {name: np.asarray(rows) for name, rows in varied_inputs.items()}
+        for name, field in spec.inputs.items():
+            if vary is augment.augment and field.is_image:
+                settings: Augmentation = config.data.augmentation  # type: ignore[attr-defined]  # where images are varied
+                inputs[name] = varied(inputs[name], examples, settings, field.mean, seed=seed, step=batch)
+            inputs[name] = inputs[name].astype(field.network_dtype)
+            if field.is_image and config.schedule.image_scales:
+                number, updates = updates_at(config, self._total_batches, tf.constant(batch, tf.int64))
+                inputs[name] = resized(inputs[name], config.schedule.image_scales, float(progress(number, updates)))
+        return _Examples(inputs, np.asarray(target), weights)
+
+    def _rate(self, batch: int) -> float:
+        """Return the learning rate of a batch."""
+        return float(learning_rate(self._config, self._total_batches, tf.constant(batch, tf.int64)))
+
+    def _clipped(self, gradient: np.ndarray) -> np.ndarray:
+        """Return a gradient, float64 [n], as `optimizer.clip_norm` and the like ask for."""
+        settings: RuleSettings = self._config.optimizer
+        if settings.clip_value is not None:
+            clipped: np.ndarray = np.clip(gradient, -settings.clip_value, settings.clip_value)
+            return clipped
+        limit = settings.clip_norm or settings.global_clip_norm
+        if limit is None:
+            return gradient
+        parts = [gradient] if settings.global_clip_norm else np.split(gradient, np.cumsum(self._layout.sizes)[:-1])
+        return np.concatenate([part * min(1.0, limit / max(float(np.linalg.norm(part)), 1e-300)) for part in parts])
+
+
+def _categorical(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    return loss(tf.one_hot(targets, outputs.shape[-1]), outputs, weights)
+
+
+def _binary(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
+    return keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)(targets, outputs, weights)
+
+
+def _squared(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
+    return keras.losses.MeanSquaredError()(targets, outputs, weights)
+
+
+def _next_byte(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | None, smoothing: float) -> tf.Tensor:
+    scores = tf.reshape(outputs, [*targets.shape, -1])
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, scores, weights)
+
+
+_LOSSES = {"classification": _categorical, "multi-label": _binary, "regression": _squared, "next-byte": _next_byte}
+"""Objective → its loss, by Keras."""
+
+
+def _split(vector: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
+    """Return the parts of a vector that have these shapes, in order."""
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    return [vector[end - int(np.prod(shape)) : end].reshape(shape) for end, shape in zip(ends, shapes)]
+
+
+def _joined(tensors: list[Any]) -> np.ndarray:
+    """Return tensors end to end, float64 [sum of their sizes]."""
+    return np.concatenate(
+        [np.zeros(0), *(np.asarray(keras.ops.convert_to_numpy(one), np.float64).ravel() for one in tensors)]
+    )

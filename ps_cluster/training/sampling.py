@@ -1,0 +1,178 @@
+"""Choose a few updates, let the parameter servers keep what they are made of, and write that to files for the auditor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.runs.ledger import REMAINDER_COLUMNS
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.update_samples import (
+    MOST_WAITING,
+    SampledGradient,
+    SampleHeader,
+    UpdateSample,
+    waiting_samples,
+    write_sample,
+)
+from ps_cluster.server.samples import ANY_WORKER
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.run_progress import RunProgress
+
+# The next updates of every worker are sampled until there are enough. Beside them one update of so many is, by chance.
+# To compute an update again takes about as long as to compute it at first, so 1 of 512 is less than half a per cent.
+ENOUGH_OF_A_WORKER = 2
+SELDOM = 512
+GIVEN_UP_AFTER = 4_096  # updates: a sample that is not complete by then never will be
+
+
+@dataclass
+class _Armed:
+    """A place that is armed.
+
+    Attributes:
+      first: the update to sample; with a worker the first update that may be its next.
+      worker: whose next update is sampled; ANY_WORKER: the update `first`.
+      rows: of each slice: step → row of the update.
+    """
+
+    place: int
+    first: int
+    worker: int
+    rows: list[dict[int, np.void]]
+
+
+class UpdateSampler:
+    """Samples the updates of one leader. Its calls come from one thread, which looks at the ledger too."""
+
+    def __init__(self, config: RunConfig, run_dir: RunDir, store: ParameterStore, progress: RunProgress, term: int):
+        """Prepare for the updates that are not handed out yet."""
+        self._store, self._run_dir, self._progress, self._term = store, run_dir, progress, term
+        self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
+        self._fewest = config.gradients_per_update
+        self._one_worker_each = not config.mode_kind.averages and not config.mode_kind.shares_steps
+        self._free = list(range(store.sample_places))
+        self._armed: list[_Armed] = []
+        # Worker → how many of its updates were sampled in this session.
+        self._sampled: Counter[int] = Counter(dict.fromkeys(range(config.training_workers), 0))
+        self._pushed_before = {worker.index for worker in progress.result().workers}
+        self._first_steps: dict[int, int] = {}  # worker → the step of its first push in the whole training
+        self._next = 0  # the first update that was not a candidate yet
+
+    def start(self) -> None:
+        """Arm the first places. Call it before the first step is handed out."""
+        self._arm()
+
+    def look(self, rows: Sequence[np.ndarray]) -> None:
+        """Note the new rows of each slice, write the samples that are complete, and arm the places that are free.
+
+        Args:
+          rows: of each slice, a structured array [k] of `ledger.ROW`.
+        """
+        if not self._store.sample_places:
+            return
+        self._note(rows)
+        for armed in [armed for armed in self._armed if self._is_over(armed)]:
+            self._armed.remove(armed)
+            self._free.append(armed.place)
+            self._collect(armed)
+        self._arm()
+
+    def _note(self, rows: Sequence[np.ndarray]) -> None:
+        for index, own in enumerate(rows):
+            workers, steps = own["worker"].astype(np.int64), own["step"].astype(np.int64)
+            for worker in np.unique(workers).tolist():
+                self._sampled.setdefault(worker, 0)
+                if worker not in self._pushed_before:
+                    self._first_steps.setdefault(worker, int(steps[workers == worker][0]))
+            for armed in self._armed:
+                if armed.worker == ANY_WORKER:
+                    chosen = np.flatnonzero(steps // self._steps_per_update == armed.first)
+                elif armed.rows[index]:
+                    continue
+                else:
+                    chosen = np.flatnonzero((workers == armed.worker) & (steps >= armed.first))[:1]
+                armed.rows[index] |= {int(steps[place]): own[place] for place in chosen}
+
+    def _is_over(self, armed: _Armed) -> bool:
+        """Return whether every slice has applied an update, or it was passed over long ago."""
+        fewest = min(map(len, armed.rows))
+        if self._steps_per_update == 1:
+            is_applied = fewest > 0
+        else:
+            is_applied = fewest >= self._fewest and self._progress.applied > armed.first
+        return is_applied or self._progress.applied > armed.first + GIVEN_UP_AFTER
+
+    def _collect(self, armed: _Armed) -> None:
+        """Write a sample, if every slice has kept it."""
+        rows = armed.rows
+        shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
+        if len(shards) < len(rows) or not rows[0] or any(own.keys() != rows[0].keys() for own in rows):
+            return
+        gradients = [
+            SampledGradient(
+                step=step,
+                worker=int(row["worker"]),
+                examples=int(row["examples"]),
+                learning_rate=float(row["learning_rate"] * row["rate_factor"]),
+                remainders=float(sum(row[name] for name in REMAINDER_COLUMNS)),
+                first_of_worker=self._first_steps.get(int(row["worker"])) == step,
+            )
+            for step, row in sorted(rows[0].items())
+        ]
+        header = SampleHeader(
+            update=gradients[0].step // self._steps_per_update,
+            term=self._term,
+            gradients=gradients,
+            workers=sorted({int(row["worker"]) for own in rows for row in own.values()}),
+            versions=[int(next(iter(own.values()))["version"]) - 1 for own in rows],
+            pulled=[shard.version for shard in shards],
+            lengths=[shard.length for shard in shards],
+        )
+        with contextlib.suppress(OSError):  # a full disk is reported by whoever writes the ledger
+            write_sample(self._run_dir.samples, UpdateSample(header, shards, self._store.places))
+            self._sampled.update(header.workers)
+
+    def _arm(self) -> None:
+        """Arm the free places for updates that are not handed out yet, unless the auditor lags behind."""
+        first = self._progress.scheduled_updates.end
+        while self._free and first < self._progress.total:
+            if len(waiting_samples(self._run_dir.samples)) + len(self._armed) >= MOST_WAITING:
+                return
+            worker, update = self._lacking(), first
+            if worker is None:
+                self._next = max(first, self._next)
+                candidates = range(self._next, min(self._next + SELDOM, self._progress.total))
+                found = next((one for one in candidates if _mixed(self._seed, one) % SELDOM == 0), None)
+                if found is None or any(armed.worker == ANY_WORKER for armed in self._armed):
+                    return
+                worker, update, self._next = ANY_WORKER, found, found + 1
+            place = self._free.pop()
+            self._armed.append(_Armed(place, update, worker, [{} for _ in self._store.slices]))
+            self._store.arm_sample(place, update, worker=worker, offset=_mixed(self._seed, update))
+
+    def _lacking(self) -> int | None:
+        """Return the worker with the fewest sampled updates, if they are too few; None if all have enough.
+
+        Where every worker takes part in each update, it is ANY_WORKER.
+        """
+        under_way = Counter(armed.worker for armed in self._armed)
+        if not self._one_worker_each:
+            lacks = min(self._sampled.values(), default=0) < ENOUGH_OF_A_WORKER
+            return ANY_WORKER if lacks and not under_way[ANY_WORKER] else None
+        counts = {worker: count + 2 * under_way[worker] for worker, count in self._sampled.items()}
+        worker = min(counts, key=lambda one: (counts[one], one), default=None)
+        return worker if worker is not None and counts[worker] < ENOUGH_OF_A_WORKER else None
+
+
+def _mixed(seed: int, update: int) -> int:
+    """Return 47 bits that look random, from a seed and the number of an update (SplitMix64)."""
+    bits = (seed * 0xD1342543DE82EF95 + update * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ bits >> shift) * factor % 2**64
+    return (bits ^ bits >> 31) >> 17

@@ -1,0 +1,96 @@
+"""The proof finds mistakes: what it finds in which mode stands in a table, which is also on the page about the proof.
+
+`PS_CLUSTER_TEST_ALL_MISTAKES=1` tries every mistake in every mode. Otherwise each is tried once, and in every mode some.
+"""
+
+import os
+import re
+
+import pytest
+
+from ps_cluster.installation import IMPORT_FOLDER
+from tests.helpers.local_training import train
+from tests.helpers.mistakes import MISTAKES
+
+INT8 = {"mode.name": "async", "cluster.wire": "int8"}
+TRIED = {
+    "single": {"mode.name": "single"},
+    "async": {"mode.name": "async"},
+    "async, 2 ps": {"mode.name": "async", "cluster.parameter_servers": 2},
+    "async, int8": INT8,
+    "async, int8, 2 ps": INT8 | {"cluster.parameter_servers": 2},
+    "bounded": {"mode.name": "bounded"},
+    "sync-ps": {"mode.name": "sync-ps"},
+    "sync": {"mode.name": "sync"},
+    "elastic": {"mode.name": "elastic", "optimizer.rule": "sgd"},
+    "elastic, 2 ps": {"mode.name": "elastic", "optimizer.rule": "sgd", "cluster.parameter_servers": 2},
+    "diloco": {"mode.name": "diloco"},
+    "diloco, 2 ps": {"mode.name": "diloco", "cluster.parameter_servers": 2},
+    "layers": {"mode.name": "layers"},
+}
+NEVER_FOUND = {"one exponent bit of a weight flips"}
+# Mistakes in code that a mode does not run.
+ONLY_IN = {
+    "what a push leaves out is lost": {"async, int8", "async, int8, 2 ps"},
+    "the centre of elastic moves too far": {"elastic", "elastic, 2 ps"},
+    "the outer rate of diloco is wrong": {"diloco", "diloco, 2 ps"},
+}
+NOT_IN = {
+    "elastic": {
+        "three times the learning rate is applied",
+        "the kernel of the optimizer never runs",
+        "stale weights are given as new ones",
+        "an update is applied twice",
+    },
+    "sync": {"an update has no row"},
+}
+EVERYWHERE = {"the sign of the gradient is wrong", "the moving statistics are lost"}
+
+
+def is_made(mode: str, mistake: str) -> bool:
+    """Return whether a mode runs the code in which a mistake is."""
+    return mode in ONLY_IN.get(mistake, {mode}) and mistake not in NOT_IN.get(mode.partition(",")[0], set())
+
+
+def is_found(mode: str, mistake: str) -> bool:
+    return mistake not in NEVER_FOUND
+
+
+def is_tried(mode: str, mistake: str) -> bool:
+    if os.environ.get("PS_CLUSTER_TEST_ALL_MISTAKES"):
+        return True
+    first = next(one for one in TRIED if is_made(one, mistake))
+    return mode == first or mistake in EVERYWHERE and "2 ps" not in mode or (mode, mistake) == EACH_SHARD
+
+
+EACH_SHARD = ("async, 2 ps", "three times the learning rate is applied")
+PAIRS = [
+    (mode, mistake) for mode in TRIED for mistake in MISTAKES if is_made(mode, mistake) and is_tried(mode, mistake)
+]
+
+
+@pytest.mark.parametrize("mode", TRIED)
+def test_a_training_without_a_mistake_is_proved_and_its_updates_are_computed_again(mode, tmp_path):
+    trained = train(tmp_path / "run", **TRIED[mode])
+    assert trained.problems == [] and trained.result.proof.holds
+    recomputed = trained.result.proof.recomputed
+    assert recomputed.updates >= 1 and recomputed.of == 24 and recomputed.workers.keys() == {"0"}
+    checked = {"gradient", "fresh statistics", "statistics", "weights"}
+    assert recomputed.largest_deviations.keys() >= checked
+    assert all(deviation < 0.5 for deviation in recomputed.largest_deviations.values()), recomputed.largest_deviations
+
+
+@pytest.mark.parametrize(("mode", "mistake"), PAIRS)
+def test_a_mistake_is_found_or_stands_among_those_that_are_not(mode, mistake, tmp_path):
+    with MISTAKES[mistake]():
+        problems = train(tmp_path / "run", **TRIED[mode]).problems
+    assert bool(problems) == is_found(mode, mistake), problems
+
+
+def test_the_page_has_the_table_of_the_mistakes():
+    page = (IMPORT_FOLDER / "docs" / "proof.md").read_text()
+    rows = {cells[0]: cells[1:] for line in page.splitlines() if (cells := re.findall(r"\| ([^|]*?) (?=\|)", line))}
+    assert rows["mistake"] == list(TRIED)
+    for mistake in MISTAKES:
+        cells = ["" if not is_made(mode, mistake) else "found" if is_found(mode, mistake) else "no" for mode in TRIED]
+        assert rows[mistake] == cells, mistake

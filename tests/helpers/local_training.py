@@ -1,0 +1,100 @@
+"""Train in this process as a cluster does, with the real session, ledger, sampler and proof, but without a network."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.evaluation.recomputation import Recomputation
+from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.report.summary import with_recomputed
+from ps_cluster.runs.result_rows import TrainingResult
+from ps_cluster.runs.run_dir import IDENTITY, RunDir
+from ps_cluster.runs.update_samples import RecomputedRow
+from ps_cluster.system.environment import Drain
+from ps_cluster.training import split_trainer
+from ps_cluster.training.all_reduce import _train, all_reduce_function
+from ps_cluster.training.chief import Chief, LocalDispatcher
+from ps_cluster.training.modes import DEVICE
+from ps_cluster.training.session import LOCAL_DEVICE, SessionStart, build
+from tests.helpers.data import LETTERS, pack_images, random_images
+
+NETWORK = """
+import keras
+
+def build(examples):
+    return keras.Sequential([
+        keras.Input((32, 32, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(3, 8, strides=8),
+        keras.layers.BatchNormalization(momentum=0.9), keras.layers.Activation("relu"), keras.layers.Dropout(0.1),
+        keras.layers.Flatten(), keras.layers.Dense(10),
+    ])
+"""
+SETTINGS = {
+    "data.dataset": "synthetic", "model.precision": "float32", "training.batch_size_per_worker": 16,
+    "training.steps": 24, "data.augmentation.flip": "random", "data.augmentation.crop_padding_pixels": 2,
+    "optimizer.rule": "nesterov", "optimizer.learning_rate": 0.01,
+    "training.class_weights": {"a": 2.0}, "checkpoints.every_seconds": 60.0, "checkpoints.snapshot_every_seconds": 60.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training has left: the result with its proof, and a row for each update that was computed again."""
+
+    result: TrainingResult
+    recomputed: list[RecomputedRow]
+
+    @property
+    def problems(self) -> list[str]:
+        return self.result.proof.problems
+
+
+def train(folder: Path, **values) -> Trained:
+    """Train in a folder, and compute the sampled updates again. `values`: settings beside SETTINGS."""
+    folder.mkdir()
+    network = folder / "net.py"
+    network.write_text(NETWORK)
+    rows = random_images(64)
+    dataset = pack_images(folder / "data", "synthetic", LETTERS, (*rows, *random_images(10, 1)))
+    name = NETWORKS.named_by_user(f"{network}:build", folder)
+    workers = {"single": {}, "layers": {"cluster.workers": 2}}.get(values["mode.name"], {"cluster.workers": 1})
+    config = build_config(overrides=SETTINGS | {"model.name": name} | workers | values)
+    run_dir = RunDir.create(folder / "run")
+    run_dir.config.write_text(config.to_yaml())
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    for file in dataset.directory.iterdir():
+        (workspace / file.name).symlink_to(file)
+    before = Path.cwd()
+    os.chdir(workspace)
+    try:
+        np.array([0, os.getpid()], np.int64).tofile(IDENTITY)
+        _train_in_workspace(config, run_dir, dataset)
+        recomputation = Recomputation(run_dir, config, lambda: dataset)
+        while recomputation.next():
+            pass
+    finally:
+        os.chdir(before)
+    result = with_recomputed(read_json(run_dir.training_result, TrainingResult), run_dir, print)
+    return Trained(result, list(read_rows(run_dir.recomputed, RecomputedRow)))
+
+
+def _train_in_workspace(config, run_dir, dataset):
+    mode = config.mode_kind
+    start = SessionStart(config, run_dir, dataset, term=1, build=split_trainer.build if mode.shares_steps else build)
+    start.begin(resume=False)
+    with mock.patch.object(split_trainer, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE):
+        session = start.build([LOCAL_DEVICE] * config.slices, LOCAL_DEVICE)
+    if mode.name == "sync":
+        strategy = tf.distribute.OneDeviceStrategy(LOCAL_DEVICE)
+        run_updates = all_reduce_function(strategy, session.store, session.compute, config)
+        session.start()
+        _train(config, session, run_updates, None, lambda: None)
+    else:
+        Chief(config, session, LocalDispatcher()).run(Drain())
+    session.end(stopped=False)

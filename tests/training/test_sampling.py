@@ -1,0 +1,120 @@
+"""Which updates are sampled, what is kept of them, and the files that the auditor gets."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.update_samples import MOST_WAITING, SampledGradient, read_sample, waiting_samples
+from ps_cluster.server import samples
+from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.sampling import ENOUGH_OF_A_WORKER, UpdateSampler
+from tests.helpers.stores import LENGTH, eagerly, make_store, row
+from tests.helpers.waiting import identity
+
+
+class Training:
+    """Workers that take turns at a real store, with a real sampler, and an auditor that does nothing."""
+
+    def __init__(self, folder, workers=3, slices=2, steps=400, **values):
+        values |= {"cluster.workers": workers, "cluster.parameter_servers": slices}
+        self.config = build_config(overrides={"training.steps": steps, "model.name": "tutorial_cnn"} | values)
+        self.run_dir = RunDir.create(folder / "run")
+        self.store = make_store(slices, values=values, steps=steps, rule="sgd")
+        self.progress = RunProgress(self.config, 50_000)
+        self.sampler = UpdateSampler(self.config, self.run_dir, self.store, self.progress, term=1)
+        self._reader = LedgerReader(self.store, self.progress, [], on_rows=self.sampler.look)
+        self.sampler.start()
+        self._worker_of = {}
+
+    def run(self, steps, look=True):
+        """Pull and push each of `steps`: worker → step ids, or step ids of which the workers take turns."""
+        for number, step in enumerate(steps):
+            self.pull(step, number % self.config.cluster.workers)
+            self.push(step)
+            if look:
+                self._reader.look()
+
+    def pull(self, step, worker):
+        self.progress.scheduled(np.array([step]))
+        self._worker_of[step] = worker, self.store.pull(identity(worker), step=identity(step))
+
+    def push(self, step):
+        worker, pulled = self._worker_of[step]
+        self.store.push(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker))
+
+    def look(self):
+        self._reader.look()
+
+    @property
+    def files(self):
+        return [read_sample(path) for path in waiting_samples(self.run_dir.samples)]
+
+
+@eagerly()
+def test_the_next_updates_of_each_worker_are_sampled_until_there_are_enough(tmp_path):
+    training = Training(tmp_path)
+    training.run(range(60))
+    workers = [worker for sample in training.files for worker in sample.header.workers]
+    assert sorted(workers) == sorted(list(range(3)) * ENOUGH_OF_A_WORKER)
+
+
+@eagerly()
+def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
+    training = Training(tmp_path, workers=1)
+    training.run(range(2))
+    sample = training.files[0]
+    assert sample.header.gradients == [
+        SampledGradient(step=0, worker=0, examples=1, learning_rate=0.1, first_of_worker=True)
+    ]
+    assert (sample.header.versions, sample.header.pulled, sum(sample.header.lengths)) == ([0, 0], [0, 0], LENGTH)
+    start = np.linspace(-1, 1, LENGTH, dtype=np.float32)
+    for shard, part in zip(sample.shards, np.array_split(start, 2)):
+        assert shard.given == pytest.approx(part)
+        assert shard.gradient == pytest.approx(part[shard.positions]), "the pulled weights were pushed"
+        assert shard.at_pull["weights"] == pytest.approx(part[shard.positions])
+        assert shard.before["weights"] == pytest.approx(part[shard.positions])
+        assert shard.after["weights"] == pytest.approx(0.9 * part[shard.positions])
+        assert sorted(shard.positions) == list(range(shard.length))
+
+
+@eagerly()
+def test_where_nothing_takes_the_samples_away_no_more_are_made_than_the_disk_shall_hold(tmp_path):
+    training = Training(tmp_path, workers=20, slices=1)
+    training.run(range(200))
+    assert len(training.files) == MOST_WAITING
+
+
+@eagerly()
+def test_a_step_whose_weights_were_given_to_another_worker_too_is_not_taken_for_a_sample(tmp_path):
+    """A worker died after its pull: the step was handed out again, and the first one pushes after all."""
+    training = Training(tmp_path, workers=1, slices=1)
+    training.pull(0, worker=0)
+    first = training._worker_of[0]
+    training.pull(0, worker=1)
+    training._worker_of[0] = first
+    training.push(0)
+    training.look()
+    assert training.files == []
+
+
+@eagerly()
+def test_a_run_that_does_not_want_it_keeps_nothing(tmp_path):
+    for number, off in enumerate(({"evaluation.recompute_updates": False}, {"cluster.evaluator": False})):
+        (folder := tmp_path / str(number)).mkdir()
+        training = Training(folder, **off)
+        training.run(range(10))
+        assert training.store.sample_places == 0 and training.files == []
+
+
+@pytest.mark.parametrize("length", [100, 40_000, 3_000_000])
+def test_a_place_takes_the_memory_of_two_vectors_or_4_mb(length):
+    weights, momentum = (tf.Variable(tf.zeros([length])) for _ in range(2))
+    state = samples.KeptState(weights, tf.Variable(tf.zeros([10])), {"momentum": momentum}, {})
+    section = tf.CriticalSection(shared_name=f"memory-{length}")
+    kept = samples.UpdateSamples(state, section, given=length, wire=tf.float32, device="/device:CPU:0")
+    variables = [value for value in vars(kept).values() if isinstance(value, tf.Variable)]
+    taken = sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
+    assert taken <= max(2 * 4 * length, samples.MOST_BYTES) + 1000
+    assert kept.places >= 1
