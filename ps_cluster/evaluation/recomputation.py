@@ -242,11 +242,12 @@ class Recomputation:
 
     def _after_lookahead(self, made: Slots, slots: Slots, version: int) -> Slots:
         """Return what lookahead (Zhang et al. 2019, arXiv:1907.08610) leaves of weights after the update to `version`."""
-        settings = self._config.lookahead
-        if "slow" not in slots or "weights" not in made or version % settings.every_updates:
+        settings, total = self._config.lookahead, self._config.total_updates(self._dataset.train_examples)
+        if "slow" not in slots or "weights" not in made or version % settings.every_updates and version != total:
             return made
-        progress = version / self._config.total_updates(self._dataset.train_examples)
-        decay = settings.decay**settings.every_updates * progress**3
+        if version % settings.every_updates:  # the training ends with the slow weights
+            return {**made, "weights": slots["slow"]}
+        decay = settings.decay**settings.every_updates * (version / total) ** 3
         mean = made["weights"] + decay * (slots["slow"] - made["weights"])
         return {**made, "weights": mean, "slow": mean}
 

@@ -132,22 +132,6 @@ def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_
     assert not np.array_equal(state_of(store)["weights"], weights)
 
 
-def test_where_pushes_leave_something_out_every_dispatch_asks_whether_the_slices_have_a_step(tmp_path, monkeypatch):
-    """TensorFlow hands out what a dead worker had; a refused push would take along what earlier ones have left out."""
-    monkeypatch.chdir(tmp_path)
-    np.array([0, 1], np.int64).tofile(IDENTITY)
-    store, computed = make_store(wire="int8"), tf.Variable(tf.zeros([4], tf.int32))
-
-    def compute(step, weights, statistics):
-        with tf.control_dependencies([computed.scatter_nd_add([[step]], [1])]):
-            return StepResult(weights - TARGET, tf.ones_like(statistics), *(tf.constant(0.1),) * 3, *NO_EXAMPLES)
-
-    run = steps_function(store, compute, build_config(overrides={"cluster.wire": "int8"}))
-    for steps in ([0, 1], [0, 1, 2]):
-        run(tf.constant(steps, tf.int64), tf.constant(0.0, tf.float64))
-    assert computed.numpy().tolist() == [1, 1, 1, 0]
-
-
 def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times():
     store = make_store(2, rule="sgd")
     run = quadratic_step(store, TARGET)

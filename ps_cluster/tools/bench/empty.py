@@ -21,7 +21,6 @@ from rich.table import Table
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.registry import tf
-from ps_cluster.data.batches import batch_of, checksum_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
@@ -104,6 +103,8 @@ def build(
     length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
 ) -> tuple[ParameterStore, Compute]:
     """Return what `session.build` returns for networks, for `length` weights that stay 0."""
+    from ps_cluster.data.batches import batch_of, checksum_of  # imports TensorFlow, which the command does not
+
     nothing = np.zeros(0, np.float32)
     weights, factors = np.zeros(length, np.float32), np.ones(length, np.float32)
     start = InitialState(weights, factors, statistics=nothing, keep=nothing, session=session)
