@@ -210,7 +210,7 @@ def failed_for_good(run_dir: RunDir) -> str | None:
         proof = read_json(run_dir.training_result, TrainingResult).proof
         if proof is not None and not proof.holds:
             return (
-                f"the ledger is not exact: {proof.problem}; the training of run directory '{run_dir.root}' ended at step "
+                f"the proof of this run fails: {proof.problem}; the training of run directory '{run_dir.root}' ended at step "
                 f"{ended.last_step:,} and does not go on: keep the folder, and choose another --run-dir"
             )
     return None

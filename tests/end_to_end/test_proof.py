@@ -37,7 +37,7 @@ def test_an_update_without_a_row_fails_the_leader_of_tasks_that_are_started_one_
         command, cwd=PROJECT, env=os.environ | {"TF_CONFIG": own}, capture_output=True, text=True, timeout=LIMIT_S
     )
     assert_none_left(tmp_path)
-    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 4, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Error: the proof of this run fails: " in done.stderr
     summary = summary_of(tmp_path / "run")
     assert summary["outcome"] == "failed" and not summary["proof"]["holds"] and summary["updates"]["lost"] == 1

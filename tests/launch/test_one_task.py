@@ -166,7 +166,7 @@ def test_a_run_directory_tells_that_its_training_has_failed_however_often_it_is_
     proved(True)
     assert failed_for_good(run_dir) is None
     proved(False)
-    assert "the ledger is not exact: step 3 has two rows" in failed_for_good(run_dir)
+    assert "the proof of this run fails: step 3 has two rows" in failed_for_good(run_dir)
     checkpoints.mark_ended(marked, last_step=5, outcome="diverged")
     assert "the training diverged: after 5 updates" in failed_for_good(run_dir)
     checkpoints.clear_ended(marked)
