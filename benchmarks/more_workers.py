@@ -77,7 +77,8 @@ def main(data_dir: Path, before: Path | None, seeds: int, runs: Path, output: Pa
     rows_of_table: list[dict[str, Any]] = [
         {"arm": arm, **{name: [one[name] for one in found] for name in found[0]}} for arm, found in measured.items()
     ]
-    print_line(table([keep(output, rows_of_table, COLUMNS)]))
+    for line in table([keep(output, rows_of_table, COLUMNS)]).splitlines():
+        print_line(line)
 
 
 def figures(loss: np.ndarray, joined: int, run_dir: RunDir) -> dict[str, float]:
