@@ -218,6 +218,10 @@ class Mode:
         """Return whether a slow worker may take fewer batches in a step."""
         return False
 
+    def worker_vectors(self, config: RunConfig) -> int:
+        """Return how many vectors of all weights a worker's process keeps, beside those that it writes to files."""
+        return 0
+
     def delay(self, config: RunConfig) -> int:
         """Return by how many versions a pull returns older weights than the newest."""
         return 0

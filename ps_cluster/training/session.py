@@ -447,12 +447,14 @@ def kept_by_worker(config: RunConfig) -> int:
     """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
 
     Where pushes lose values, what the ones before have left out, and what the one under way would. With local steps also its
-    optimizer's slots; all that is kept is there twice more while it is written to files.
+    optimizer's slots; all that is kept is there twice more while it is written to files. Then there is what the mode keeps
+    (`Mode.worker_vectors`). A new leader frees what an earlier one left in a worker before it makes its own.
     """
     left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.takes_local_steps:
         return left_out + under_way
-    return 3 * (left_out + len(import_object(RULES[config.optimizer.rule].update).slot_names)) + under_way
+    in_files = left_out + len(import_object(RULES[config.optimizer.rule].update).slot_names)
+    return 3 * in_files + under_way + config.mode_kind.worker_vectors(config)
 
 
 def _kinds(config: RunConfig) -> tuple[type[ParameterShard], type[Correction]]:

@@ -84,7 +84,8 @@ class WorkerState:
             is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
 
         def begin() -> tf.Tensor:
-            return after([note(VARIABLE, self._names)], self._fill(step))
+            refused = self._refused.assign(False, read_value=False)
+            return after([note(VARIABLE, self._names), refused], self._fill(step))
 
         return tf.cond(is_there, lambda: tf.constant(0, tf.int64), begin)
 
@@ -94,6 +95,11 @@ class WorkerState:
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64), changes=True)
         return self._kept["saves"]
+
+    @property
+    def _refused(self) -> tf.Variable:
+        """Whether the disk refused the last save, bool []."""
+        return self.scratch("refused", [], tf.bool)
 
     def _fill(self, step: tf.Tensor) -> tf.Tensor:
         if not self._files:
@@ -168,16 +174,38 @@ class WorkerState:
         return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:
-        """Write the variables to the older of the files, if there are any, after `needed`."""
+        """Write the variables to the older of the files, if there are any, after `needed`.
+
+        If the disk refuses it, the worker's log says so once, and training goes on. The next save tries the same file, since
+        the other one is whole.
+        """
         if not self._files:
             return tf.group(*needed)
         with tf.control_dependencies(needed):
+            before = self._saves.read_value()
+            refused_before = self._refused.read_value()
             term = term_of(self._name) * 2**_SAVES_BITS
-            number = self._saves.assign(term + (self._saves.read_value() + 1) % 2**_SAVES_BITS)
+        with tf.control_dependencies([before]):
+            number = self._saves.assign(term + (before + 1) % 2**_SAVES_BITS)
         with tf.control_dependencies([number]):
             parts = [tf.reshape(tf.bitcast(variable.read_value(), tf.uint8), [-1]) for variable in self._kept.values()]
         name = tf.gather(tf.constant(list(self._files)), number % len(self._files))
-        return tf.io.write_file(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
+        is_written = _try_to_write(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
+        with tf.control_dependencies([is_written, refused_before]):
+            refused = self._refused.assign(tf.logical_not(is_written), read_value=False)
+            told = tf.cond(tf.equal(refused_before, is_written), lambda: self._tell_disk(is_written), _nothing)
+            number = tf.cond(is_written, lambda: number, lambda: self._saves.assign(before))
+        return tf.group(refused, told, number)
+
+    def _tell_disk(self, is_written: tf.Tensor) -> tf.Tensor:
+        return tf.cond(
+            is_written,
+            lambda: _tell(f"{self._says}: the disk takes the state again"),
+            lambda: _tell(
+                f"{self._says}: the state can't be written ({' or '.join(self._files)} in the worker's folder). Training goes "
+                "on; if this process dies, its successor goes on from the last state that was written"
+            ),
+        )
 
 
 def _bytes_of(variable: tf.Variable) -> int:
@@ -187,6 +215,22 @@ def _bytes_of(variable: tf.Variable) -> int:
 
 def _whole(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.bitcast(tf.reshape(part, [-1, dtype.size]), dtype)
+
+
+def _try_to_write(name: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+    """Write a file; return whether the disk took it, bool []."""
+
+    def write(name: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+        return after([tf.io.write_file(name, content)], tf.constant(True))
+
+    # No operation catches the error of another one, but a dataset can leave out elements that fail.
+    written = tf.data.Dataset.from_tensors((name, content)).map(write).ignore_errors()
+    is_written: tf.Tensor = written.reduce(tf.constant(False), tf.logical_or)
+    return is_written
+
+
+def _nothing() -> tf.Tensor:
+    return tf.constant(0)
 
 
 def _tell(*words: Any) -> tf.Tensor:

@@ -170,6 +170,23 @@ def test_a_file_that_a_dying_worker_left_incomplete_is_passed_over(tmp_path):
     assert periods(config)(2, START)["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
+def test_a_disk_that_refuses_the_optimizers_state_does_not_end_the_training(tmp_path, capfd):
+    expected = by_hand("momentum", range(5), START)
+    worker = periods(config_of(**WITH_MOMENTUM))
+    seen = [worker(0, START)["gradient"]]
+    for name in OF_OPTIMIZER:  # a folder in the place of the file, as root may write into everything else
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).mkdir()
+    seen += [worker(period, START)["gradient"] for period in (1, 2)]
+    for name in OF_OPTIMIZER:
+        (tmp_path / name).rmdir()
+    seen.append(worker(3, START)["gradient"])
+    seen.append(periods(config_of(**WITH_MOMENTUM))(4, START)["gradient"])
+    assert np.stack(seen) == pytest.approx(np.stack(expected), rel=1e-4, abs=1e-5)
+    told = capfd.readouterr().err
+    assert told.count("the state can't be written") == 1 and told.count("the disk takes the state again") == 1
+
+
 def pushed(store, gradients):
     """Push gradients one after the other, each from the newest version; return the weights after each."""
     seen = []

@@ -15,6 +15,7 @@ from tests.helpers.stores import LENGTH, make_store
 
 SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
 GB = 10**9
+FRAGMENTS = {"mode.name": "diloco", "mode.fragments": True, "cluster.parameter_servers": 2}
 
 
 def config(**values):
@@ -41,10 +42,11 @@ def test_each_further_worker_takes_copies_of_the_weights_and_its_activations():
 @pytest.mark.parametrize(
     ("values", "vectors"),
     [
-        ({"mode.name": "sync-diloco", "optimizer.rule": "adam"}, 3 * 2),
-        ({"mode.name": "sync-diloco", "optimizer.rule": "momentum"}, 3),
+        ({"mode.name": "sync-diloco", "optimizer.rule": "adam"}, 3 * 2 + 1),
+        ({"mode.name": "sync-diloco", "optimizer.rule": "momentum"}, 3 + 1),
         ({"cluster.wire": "int8"}, 2),
-        ({"mode.name": "diloco", "optimizer.rule": "adam", "cluster.wire": "top_k"}, 3 * (2 + 1) + 1),
+        ({"mode.name": "diloco", "optimizer.rule": "adam", "cluster.wire": "top_k"}, 3 * (2 + 1) + 1 + 1),
+        (FRAGMENTS | {"optimizer.rule": "adam"}, 3 * 2 + 2),
     ],
 )
 def test_what_a_worker_keeps_from_one_exchange_to_the_next_is_counted(values, vectors):

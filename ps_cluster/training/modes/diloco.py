@@ -382,6 +382,10 @@ class Diloco(LocalMode):
                 f"mode.momentum_spread: got {settings.momentum_spread:g}: at most 1 / mode.momentum_every, 1 / {every}"
             )
 
+    def worker_vectors(self, config: RunConfig) -> int:
+        settings: DilocoSettings = self.settings(config)
+        return 1 + settings.fragments  # its weights, and those that it has pulled
+
     def takes_fewer_batches(self, config: RunConfig) -> bool:
         settings: DilocoSettings = self.settings(config)
         return settings.dynamic_steps
@@ -409,6 +413,9 @@ class SyncDiloco(LocalMode, SyncPs):
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
         """Return the outer step with the mean of a round's outer gradients."""
         return delayed_nesterov(self.settings(config), parts, every=1, spread=0.0)
+
+    def worker_vectors(self, config: RunConfig) -> int:
+        return 1
 
     def label(self, config: RunConfig) -> str:
         return f"{super().label(config)} H={config.batches_per_step}"
