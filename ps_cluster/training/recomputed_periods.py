@@ -18,8 +18,8 @@ from ps_cluster.training.recomputed_steps import RecomputedGradient, RecomputedS
 class _RecomputedPeriods(RecomputedSteps):
     """The base of both: `weights` are rounded as the worker rounds them before it computes with them."""
 
-    def __init__(self, config: RunConfig, dataset: PackedDataset):
-        super().__init__(config, dataset)
+    def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
+        super().__init__(config, dataset, precision)
         self._dtype = tf.dtypes.as_dtype(config.wire)
 
     def _rounded(self, weights: np.ndarray) -> np.ndarray:

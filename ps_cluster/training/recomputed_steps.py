@@ -67,11 +67,11 @@ class RecomputedSteps:
       keep: float32 [m], the share of the statistics that one batch keeps.
     """
 
-    def __init__(self, config: RunConfig, dataset: PackedDataset):
-        """Build the network in float32."""
+    def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
+        """Build the network. `precision`: of its computation, as in `model.precision`."""
         self._config, self._dataset = config, dataset
         self._batches = RecomputedBatches(config, dataset.train_examples)
-        settings = config.model.model_copy(update={"precision": "float32"})
+        settings = config.model.model_copy(update={"precision": precision})
         self._model = build(settings, dataset.spec, seed=config.training.seed)
         network = FlatNetwork(self._model)
         if network.has_moving_statistics:

@@ -16,3 +16,7 @@ class Levelling(UpdateRule):
 class Toy(OptimizerRule):
     Settings = Settings
     update = Levelling
+
+    def equation(self, settings, parts):
+        """Return the same in numpy, so that the proof can compute updates again."""
+        return {"weights": 0 * parts.gradient + settings.value}

@@ -50,6 +50,15 @@ def test_all_steps_of_three_workers_are_applied_exactly_once_each(finished):
     assert sum(summary["staleness"]["histogram"].values()) == STEPS
 
 
+def test_updates_of_each_worker_were_computed_again_with_the_same_result(finished):
+    run_dir, _, summary = finished
+    recomputed = summary["proof"]["recomputed"]
+    assert summary["proof"]["holds"] and recomputed["of"] == STEPS and recomputed["unchecked"] == []
+    assert recomputed["workers"].keys() == {"0", "1", "2"} and min(recomputed["workers"].values()) >= 1
+    assert max(recomputed["largest_deviations"].values()) < 1
+    assert not list((run_dir / "metrics" / "samples").iterdir()), "what agrees is removed"
+
+
 def test_every_step_went_its_way_in_order_on_one_clock_and_each_server_applied_it(finished):
     run_dir, output, _ = finished
     updates = proof.read_csv(run_dir / "metrics" / "updates.csv")

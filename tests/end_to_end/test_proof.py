@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -15,18 +16,23 @@ from tests.helpers.real_cluster import LIMIT_S, PROJECT, summary_of
 pytestmark = pytest.mark.cluster
 
 
-def test_a_mistake_in_the_engine_fails_the_run_and_is_told(tmp_path):
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "tests.helpers.mutated_task", "an_update_is_applied_twice", str(run_dir)]
+def test_an_update_that_is_computed_again_with_another_result_fails_the_run(tmp_path):
+    """The evaluator finds it, outside the cluster; every count of the ledger is right."""
+    run_dir, mistake = tmp_path / "run", "three_times_the_learning_rate_is_applied"
+    command = [sys.executable, "-m", "tests.helpers.mutated_task", mistake, str(run_dir)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=LIMIT_S)
     assert_none_left(run_dir)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "Error: the proof of this run fails: " in done.stderr
+    told = r"Error: the proof of this run fails: update \d+ of worker-0: the .* did not change as the equation says: 3\.000 times"
+    assert re.search(told, done.stderr), done.stderr
     summary = summary_of(run_dir)
     assert summary["outcome"] == "failed" and not summary["proof"]["holds"]
-    told = f"version {2 * STEPS}, rows of {STEPS} updates"
-    assert any(told in problem for problem in summary["proof"]["problems"]), summary["proof"]["problems"]
-    assert (summary["updates"]["duplicated"], summary["updates"]["lost"]) == (STEPS, 0)
+    assert all("computed again" in problem or "equation says" in problem for problem in summary["proof"]["problems"])
+    recomputed, updates = summary["proof"]["recomputed"], summary["updates"]
+    assert recomputed["workers"].keys() == {"0"} and recomputed["of"] == STEPS
+    assert recomputed["largest_deviations"]["gradient"] < 1 < recomputed["largest_deviations"]["weights"]
+    assert (updates["applied"], updates["duplicated"], updates["lost"]) == (STEPS, 0, 0)
+    assert list((run_dir / "metrics" / "samples").glob("disagrees-*")), "the evidence is kept"
 
 
 def test_an_update_without_a_row_fails_the_leader_of_tasks_that_are_started_one_by_one(tmp_path):

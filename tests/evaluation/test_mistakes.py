@@ -5,10 +5,13 @@
 
 import os
 import re
+from unittest import mock
 
 import pytest
 
+from ps_cluster.config.modes import OptimizerRule
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.server.update_rules import Nesterov
 from tests.helpers.local_training import train
 from tests.helpers.mistakes import MISTAKES
 
@@ -85,6 +88,17 @@ def test_a_mistake_is_found_or_stands_among_those_that_are_not(mode, mistake, tm
     with MISTAKES[mistake]():
         problems = train(tmp_path / "run", **TRIED[mode]).problems
     assert bool(problems) == is_found(mode, mistake), problems
+
+
+def test_a_rule_without_an_equation_is_said_to_be_unchecked_and_its_gradients_are_checked(tmp_path):
+    with mock.patch.object(Nesterov, "equation", OptimizerRule.equation):
+        trained = train(tmp_path / "run", **TRIED["single"])
+        with MISTAKES["the sign of the gradient is wrong"]():
+            problems = train(tmp_path / "wrong", **TRIED["single"]).problems
+    recomputed = trained.result.proof.recomputed
+    assert trained.problems == [] and "weights" not in recomputed.largest_deviations
+    told = "what updates do: optimizer.rule nesterov or the staleness method has no equation"
+    assert recomputed.unchecked == [told] and "its gradient is not the one" in problems[0]
 
 
 def test_the_page_has_the_table_of_the_mistakes():

@@ -22,7 +22,7 @@ from ps_cluster.runs.run_dir import RunDir
 STEPS = 60
 SETTINGS = {
     "data.dataset": "synthetic", "model.name": "mlp", "model.precision": "float32", "training.steps": STEPS,
-    "training.batch_size_per_worker": 8, "cluster.evaluator": False,
+    "training.batch_size_per_worker": 8,
 }  # fmt: skip
 
 
