@@ -39,7 +39,7 @@ from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.messages import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, TrainingResult, with_work
+from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
@@ -201,18 +201,21 @@ def failed_for_good(run_dir: RunDir) -> str | None:
     A leader that a scheduler starts again would wait for tasks that have ended with the training, and then find that all
     updates are there.
     """
-    with contextlib.suppress(UserError, OSError):
+    ended = None
+    with contextlib.suppress(UserError):
         ended = checkpoints.ended(run_dir.checkpoints)
-        if ended is None:
-            return None
-        if ended.outcome in BROKEN:
-            return broken_line(ended.outcome, ended.last_step)
-        proof = read_json(run_dir.training_result, TrainingResult).proof
-        if proof is not None and not proof.holds:
-            return (
-                f"the proof of this run fails: {proof.problem}; the training of run directory '{run_dir.root}' ended at step "
-                f"{ended.last_step:,} and does not go on: keep the folder, and choose another --run-dir"
-            )
+    if ended is None:
+        return None
+    if ended.outcome in BROKEN:
+        return broken_line(ended.outcome, ended.last_step)
+    for path, model in ((run_dir.summary, Summary), (run_dir.training_result, TrainingResult)):
+        with contextlib.suppress(UserError, OSError):
+            proof = read_json(path, model).proof
+            if proof is not None and not proof.holds:
+                return (
+                    f"the proof of this run fails: {proof.problem}; the training of run directory '{run_dir.root}' ended at "
+                    f"step {ended.last_step:,} and does not go on: keep the folder, and choose another --run-dir"
+                )
     return None
 
 
