@@ -38,7 +38,7 @@ class GivenBatches(TrainStep):
         rows = {name: tf.constant(array)[step] for name, array in self._rows.items()}
         rows = BatchRows(target=rows.pop("target"), weight=rows.pop("weight", None), inputs=rows)
         targets = self._judge.targets(rows.target)
-        ids = tf.range(len(rows.target), dtype=tf.int64)
+        ids = tf.range(tf.shape(rows.target, tf.int64)[0])
         return TrainBatch(rows.inputs, targets, self._judge.weights(targets, rows.weight), ids)
 
 
