@@ -77,7 +77,7 @@ def scorers():
 def quick(request, monkeypatch, scorers):
     """The evaluator looks often, and each network is built once."""
 
-    def built(config, packed, threads):
+    def built(config, packed, threads=None):
         wanted = config.to_yaml(), packed.directory, packed.validation_examples
         return scorers.get(wanted) or scorers.setdefault(wanted, Scorer(config, packed, threads))
 
