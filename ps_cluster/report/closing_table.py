@@ -135,8 +135,11 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
     if proof := summary["proof"]:
         rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
         again = proof["recomputed"]
-        agree = f"holds: {rows} rows agree with versions and gradients accepted; no step twice; {again['updates']} of "
-        agree += f"{again['of']:,} updates computed again outside the cluster, with the same result"
+        agree = f"holds: {rows} rows agree with versions and gradients accepted; no step twice; "
+        if again["updates"]:
+            agree += f"{again['updates']} of {again['of']:,} updates were computed again outside the cluster and agree"
+        else:
+            agree += "no update was computed again outside the cluster"
         yield "proof", agree if proof["holds"] else Text(f"FAILS: {proof['problems'][0]}", "bold red")
     if summary["gradients"]["dropped"]:
         gradients = summary["gradients"]

@@ -1,0 +1,63 @@
+"""Measure what it costs to compute a sample of the updates again, for the proof: images/s with it and without it, in turns.
+
+    python -m benchmarks.recompute_cost --data-dir DATA --seconds 40 --rounds 5
+
+Both cases have an evaluator, which scores nothing while it is measured. The seconds begin with the first updates, of which more
+are computed again than later on, so the cost of a longer training is smaller.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from benchmarks.before_after import pair
+from benchmarks.in_turns import Case, ShownFigure, measure, open_data, options, timed
+from ps_cluster.cli.command_line import CommaList, NameOf, OneLineCommand
+from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.tools.bench.throughput import case
+
+WITH_EVALUATOR = {"cluster.evaluator": True}
+
+
+@click.command(cls=OneLineCommand)
+@options
+@click.option("--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,airbench", help="Networks.")
+@click.option("--precisions", type=CommaList(), default="bfloat16", help="Precisions.")
+def main(
+    rounds: int,
+    seconds: float,
+    dataset: str,
+    data_dir: Path | None,
+    output: Path | None,
+    models: tuple[str, ...],
+    precisions: tuple[str, ...],
+) -> None:
+    """Measure images/s with and without updates that are computed again, in turns."""
+    packed = open_data(dataset, data_dir)
+    cases = []
+    for model in models:
+        for precision in precisions:
+            without, with_it = (
+                partial(
+                    timed,
+                    case(model, precision, packed, WITH_EVALUATOR | {"evaluation.recompute_updates": wanted}),
+                    packed,
+                    seconds,
+                )
+                for wanted in (False, True)
+            )
+            cases.append(Case({"network": model, "precision": precision}, pair(without, with_it)))
+    unit = packed.spec.unit
+    shown = (
+        ShownFigure(f"without [{unit}/s]", "before"),
+        ShownFigure(f"with [{unit}/s]", "now"),
+        ShownFigure("with ÷ without", "ratio", 3),
+    )
+    measure(cases, rounds, shown, output)
+
+
+if __name__ == "__main__":
+    main()
