@@ -77,9 +77,9 @@ def scorers():
 def quick(request, monkeypatch, scorers):
     """The evaluator looks often, and each network is built once."""
 
-    def built(config, packed, threads=None):
+    def built(config, packed):
         wanted = config.to_yaml(), packed.directory, packed.validation_examples
-        return scorers.get(wanted) or scorers.setdefault(wanted, Scorer(config, packed, threads))
+        return scorers.get(wanted) or scorers.setdefault(wanted, Scorer(config, packed))
 
     monkeypatch.setattr(evaluator, "Scorer", built)
     monkeypatch.setattr(evaluator, "POLL_S", 0.05)
