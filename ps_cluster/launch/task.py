@@ -104,6 +104,8 @@ def _serve_until_told(folder: Path) -> None:
             continue
         if message.refused is not None:
             raise UserError(f"the leader does not take this task: {message.refused}")
+        if message.start_again is not None:
+            raise LostTask(f"the leader asks this task to start again: {message.start_again}")
         if newest is None or message.term > newest.term:
             say(f"part of the cluster of the leader of term {message.term}")
         newest = message

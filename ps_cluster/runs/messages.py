@@ -128,11 +128,13 @@ class LeaderMessage(Row):
       term: of the leader (runs/messages.py).
       ended: how training has ended; None while it goes on.
       refused: why the leader does not take this task, on one line; None where it does.
+      start_again: why this task has to end and be started again, on one line; None where it has not.
     """
 
     term: Count
     ended: Ending | None = None
     refused: str | None = Field(default=None, max_length=2000)
+    start_again: str | None = Field(default=None, max_length=2000)
 
 
 def read_told(folder: Path) -> LeaderMessage | None:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
-from ps_cluster.training.membership import TaskAdmission, connect, device_of, tell_end
+from ps_cluster.training.membership import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
@@ -69,7 +70,12 @@ def train(
     session = start.build(devices, device_of(Task(CHIEF, 0)))
     silent_after_s = leading.silent_after_s if leading.alone else math.inf
     Chief(
-        config, session, dispatcher, silent_after_s=silent_after_s, present=lambda: frozenset(membership.present)
+        config,
+        session,
+        dispatcher,
+        silent_after_s=silent_after_s,
+        present=lambda: frozenset(membership.present),
+        start_again=partial(ask_to_start_again, leading) if leading.alone else None,
     ).run(drain)
     outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     membership.stop()
@@ -111,12 +117,15 @@ class Chief:
         *,
         silent_after_s: float = math.inf,
         present: Callable[[], frozenset[int]] | None = None,
+        start_again: Callable[[int, str], None] | None = None,
+        clock: Callable[[], float] = AwakeClock(),
     ):
         """Prepare the work.
 
         Args:
           silent_after_s: a dispatch without an update for so long, beyond what one takes, is given to another worker too.
           present: returns the indices of the workers that take part now; None: always those of the configuration.
+          start_again: asks a worker, with the reason, to end and be started again; None: a launcher ends workers.
         """
         self._config = config
         self._session = session
@@ -131,6 +140,9 @@ class Chief:
         self._looked = time.monotonic()
         self._over = False  # whether no dispatch was under way before the look that is, and none will follow
         self._present = present
+        self._start_again, self._clock = start_again, clock
+        self._round, self._round_began_s = -1, 0.0  # the open round, and when it was seen first
+        self._asked: set[int] = set()  # the workers that were asked in this round to start again
 
     def run(self, drain: Drain) -> None:
         self._session.start()
@@ -162,6 +174,7 @@ class Chief:
             return False
         self._looked = time.monotonic()
         self._repeat_late_dispatches()
+        self._restart_who_holds_up_a_round()
         return self._over
 
     def _keep_up(self, phase: str, last_step: int) -> None:
@@ -181,6 +194,25 @@ class Chief:
         for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
             self._work.repeat(steps)
+
+    def _restart_who_holds_up_a_round(self) -> None:
+        """Ask the workers to start again that have not pushed in a round for long, while others have.
+
+        A round needs every worker, so nobody can take over the step of one that answers and computes nothing.
+        """
+        if self._start_again is None:
+            return
+        now_s = self._clock()
+        if self._round != self._progress.applied:
+            self._round, self._round_began_s, self._asked = self._progress.applied, now_s, set()
+        late_after_s = max(self._silent_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
+        if now_s - self._round_began_s < late_after_s:
+            return
+        for worker in set(self._progress.missing_in_round()) - self._asked:
+            why = f"no gradient of it came for {late_after_s:.0f} s, and the other workers wait for it"
+            say(f"worker-{worker} has to start again: {why}")
+            self._asked.add(worker)
+            self._start_again(worker, why)
 
     def _dispatch(self) -> None:
         if self._session.rests:

@@ -322,8 +322,15 @@ def tell(task: Task, told: LeaderMessage) -> None:
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:
     """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
-    message = LeaderMessage(term=leading.term, ended=outcome)
+    _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 
+
+def ask_to_start_again(leading: LeaderStart, worker: int, why: str) -> None:
+    """Ask a worker to end and be started again. `why`: on one line."""
+    _tell_all([Task(WORKER, worker)], LeaderMessage(term=leading.term, start_again=why))
+
+
+def _tell_all(tasks: Sequence[Task], message: LeaderMessage) -> None:
     def one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):
             tell(task, message)

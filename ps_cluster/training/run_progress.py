@@ -137,6 +137,14 @@ class RunProgress:
         with self._handing_out:
             return self._dispatches.late(after_s, workers)
 
+    def missing_in_round(self) -> list[int]:
+        """Return the workers that have not pushed in the open round, while others have; none in modes without rounds."""
+        if self._steps_per_update == 1:
+            return []
+        steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update
+        missing = np.flatnonzero(~self._applied_steps.holds(steps)).tolist()
+        return missing if len(missing) < self._steps_per_update else []
+
     def update(self, ledgers: Ledgers) -> None:
         """Add the rows and counters of a look, with times already corrected by `unsettled`.
 

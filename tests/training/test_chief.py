@@ -198,3 +198,31 @@ def test_after_another_error_nobody_waits_for_a_look_that_may_never_end():
         raise ValueError("a worker failed")
     assert upkeep.is_under_way
     answer.set()
+
+
+class Rounds(RunProgress):
+    """Rounds of three workers, of which worker 1 does not push any more in round 4."""
+
+    applied, longest_wait_seconds = 4, 5.0
+
+
+def test_a_worker_that_holds_up_a_round_is_asked_once_to_start_again_and_no_other(monkeypatch):
+    config = CONFIG.with_values({"mode.name": "sync-ps", "cluster.workers": 3})
+    progress, asked, now = Rounds(config, 100), [], [100.0]
+    progress._applied_steps.add(np.array([*range(12), 12, 14]))
+    session = SimpleNamespace(progress=progress, store=STORE, compute=None)
+    monkeypatch.setattr(
+        chief_module, "import_object", lambda work: lambda *_: SimpleNamespace(dispatches=lambda: iter(()))
+    )
+    chief = Chief(
+        config, session, None, silent_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0]
+    )
+    for seconds in (0.0, 29.0, 31.0, 40.0):
+        now[0] = 100.0 + seconds
+        chief._restart_who_holds_up_a_round()
+        assert len(asked) == (seconds > 30)
+    assert asked == [(1, "no gradient of it came for 30 s, and the other workers wait for it")]
+    progress.applied = 5  # the round is over: the next one has its own time
+    now[0] += 29.0
+    chief._restart_who_holds_up_a_round()
+    assert len(asked) == 1
