@@ -15,6 +15,7 @@ from ps_cluster.files.tensor_files import write_tensors
 from ps_cluster.runs.journal import Journal, _checksums
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, ROW
 from tests.helpers.data import pack_images
+from tests.helpers.ledgers import csv_of
 
 STEPS, TOTAL = 60, 64
 STEP_NAME = f"checkpoints/step-{STEPS:09}-term-000001.safetensors"
@@ -107,11 +108,6 @@ def ledger() -> np.ndarray:
 _CHECKSUM = int(_checksums(ledger(), 0)[-1])
 
 
-def csv(rows: np.ndarray) -> str:
-    lines = [",".join(f"{value:.6f}" for value in row) for row in rows.tolist()]
-    return "\n".join([",".join(COLUMNS), *lines]) + "\n"
-
-
 def write_run(root: Path, cache: Path) -> None:
     """A run that has ended before all was trained, so that it can be resumed, with data in `cache`."""
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
@@ -133,7 +129,7 @@ def write_run(root: Path, cache: Path) -> None:
     rows = [{"phase": "connecting", "applied": 0}, {"phase": "training", "applied": STEPS}]
     (root / "metrics/progress.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (root / "metrics/evaluation.jsonl").write_text(json.dumps(SCORE) + "\n")
-    (root / "metrics/updates.csv").write_text(csv(ledger()))
+    (root / "metrics/updates.csv").write_text(csv_of(ledger()))
     (root / STEP_NAME).write_bytes(checkpoint())
     journal = Journal(root / JOURNAL_NAME)
     journal.append(ledger())

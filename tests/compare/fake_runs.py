@@ -12,12 +12,16 @@ import numpy as np
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.runs.ledger import COLUMNS
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
+from tests.helpers.ledgers import csv_of, rows_of
 
 START = 1_800_000_000.0
 WORKERS = 3
+FAKE_COLUMNS = (
+    "version", "staleness", "worker",
+    "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Fake:
     broken: int = 0
     machine: dict[str, Any] | None = None
     rows: tuple[tuple[float, ...], ...] = ()
-    """Of the ledger: (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied), seconds."""
+    """Of the ledger: the values of FAKE_COLUMNS. Times are seconds since START."""
     metric: str = "accuracy"
     unit: str = "images"
     guess: float | None = 0.1
@@ -104,25 +108,11 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
 
 
 def _ledger(fake: Fake) -> str:
-    lines = [",".join(COLUMNS)]
-    for step, (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied) in enumerate(fake.rows):
-        times = [f"{START + time:.6f}" for time in (asked, asked, admitted, pulled, computed, pushed)]
-        known = [
-            step,
-            int(version),
-            int(staleness),
-            1.0,  # the factor of the rate
-            f"{START + applied:.6f}",
-            f"{START + applied:.6f}",
-            int(worker),
-            100 + int(worker),
-            128,
-            12,
-            2.3,
-            0.1,
-        ]
-        lines.append(",".join(map(str, (*known, *times))))
-    return "\n".join(lines) + "\n"
+    columns = dict(zip(FAKE_COLUMNS, np.transpose(fake.rows), strict=True))
+    columns |= {name: START + columns[name] for name in FAKE_COLUMNS if name.endswith("_time")}
+    columns |= {"scheduled_time": columns["asked_time"], "entered_time": columns["applied_time"]}
+    columns |= {"pid": 100 + columns["worker"], "examples": 128, "rate_factor": 1.0, "metric": 12}
+    return csv_of(rows_of(range(len(fake.rows)), **columns, loss=2.3, learning_rate=0.1))
 
 
 def simulated_rows(*, mode: str, slow: float, seed: int, updates: int = 240) -> tuple[tuple[float, ...], ...]:

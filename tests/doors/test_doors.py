@@ -97,7 +97,7 @@ def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return 7", "returned int, not"),
+        ("return 7", "got int: give (x_train, y_train), "),
         ("return Contents.of(part(5), {name: [1] for name in part(5)})", "test 'x' is list, not an array"),
         ("return Contents.of(part(5) | {'target': one[:5] * 10**9}, part(2))", "a label is 1000000000, of at most"),
         ("return Contents.of(part(5), part(2), objective='regression', classes=['a'])", "targets are int64"),

@@ -7,7 +7,7 @@ import numpy as np
 
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.runs.journal import Journal, LeaderStretch, Piece
-from ps_cluster.runs.ledger import COUNTS, ROW, WHOLE
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, ROW, WHOLE
 from ps_cluster.runs.rows import MOST_INDEX
 
 
@@ -17,6 +17,12 @@ def rows_of(steps, **columns) -> np.ndarray:
     for name, values in ({"step": steps} | columns).items():
         rows[name] = values
     return rows
+
+
+def csv_of(rows: np.ndarray) -> str:
+    """Return the text of an updates.csv that holds `rows`."""
+    lines = [",".join(f"{value:.6f}" for value in row) for row in rows.tolist()]
+    return "\n".join([",".join(COLUMNS), *lines]) + "\n"
 
 
 def random_rows(count: int, seed: int = 0) -> np.ndarray:

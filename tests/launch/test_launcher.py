@@ -57,7 +57,7 @@ class FakeView:
         self.closed = False
         self._at_progress = at_progress
 
-    def start(self, config, run_dir, dataset):
+    def start(self, config, run_dir, dataset, predicts):
         pass
 
     def notice(self, line):

@@ -15,11 +15,12 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import Task
 from ps_cluster.files.json_files import append_row
+from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.result_rows import ProgressRow, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.supervisor import TaskExit
@@ -73,7 +74,7 @@ class Machine:
             self.complete()
 
     def complete(self):
-        self.run_dir.training_result.write_text('{"completed": true}')
+        write_json(self.run_dir.training_result, TrainingResult(outcome="completed").model_dump())
         self.end(CHIEF, 0)
 
     def end(self, task, code):
