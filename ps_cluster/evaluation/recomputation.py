@@ -200,13 +200,24 @@ class Recomputation:
             return findings.leave(
                 f"the weights given to workers: in mode {self._mode.name} each has weights of its own"
             )
-        method = METHODS[self._config.staleness.method]
-        expected = method.given_weights(_as_float64(shard.at_pull))
-        differ = float(np.mean(_in_dtype(expected, self._config.wire) != shard.given[shard.positions]))
+        differ = self.differing_weights(shard)
         tolerance = _ROUNDED_OTHERWISE if set(shard.at_pull) - {"weights"} else 0.0
         says = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
         findings.note("given weights", differ, tolerance, says)
         return None
+
+    def differing_weights(self, shard: SampledShard) -> float:
+        """Return the share of the weights given to a worker that are not those that the shard had at that moment.
+
+        Weights that a staleness method has computed, in float32, may differ by their rounding.
+        """
+        at_pull = _as_float64(shard.at_pull)
+        expected = METHODS[self._config.staleness.method].given_weights(at_pull)
+        given = shard.given[shard.positions]
+        differs = _in_dtype(expected, self._config.wire) != given
+        if set(at_pull) - {"weights"}:
+            differs &= np.abs(given - expected) > 2 * ROUNDING * (np.abs(at_pull["weights"]) + np.abs(expected))
+        return float(np.mean(differs))
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
         """Compare what an update did to weights and slots with its equations."""

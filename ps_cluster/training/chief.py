@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
@@ -117,7 +117,7 @@ class Chief:
         *,
         silent_after_s: float = math.inf,
         present: Callable[[], frozenset[int]] | None = None,
-        start_again: Callable[[int, str], None] | None = None,
+        start_again: Callable[[Sequence[int], str], None] | None = None,
         clock: Callable[[], float] = AwakeClock(),
     ):
         """Prepare the work.
@@ -125,7 +125,7 @@ class Chief:
         Args:
           silent_after_s: a dispatch without an update for so long, beyond what one takes, is given to another worker too.
           present: returns the indices of the workers that take part now; None: always those of the configuration.
-          start_again: asks a worker, with the reason, to end and be started again; None: a launcher ends workers.
+          start_again: asks workers, with the reason, to end and be started again; None: a launcher ends workers.
         """
         self._config = config
         self._session = session
@@ -141,8 +141,7 @@ class Chief:
         self._over = False  # whether no dispatch was under way before the look that is, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock
-        self._round, self._round_began_s = -1, 0.0  # the open round, and when it was seen first
-        self._asked: set[int] = set()  # the workers that were asked in this round to start again
+        self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and since when
 
     def run(self, drain: Drain) -> None:
         self._session.start()
@@ -200,19 +199,23 @@ class Chief:
 
         A round needs every worker, so nobody can take over the step of one that answers and computes nothing.
         """
-        if self._start_again is None:
+        if self._start_again is None or self._present is None:
             return
-        now_s = self._clock()
-        if self._round != self._progress.applied:
-            self._round, self._round_began_s, self._asked = self._progress.applied, now_s, set()
+        now_s, open_round = self._clock(), self._progress.applied
+        late = dict.fromkeys(self._present() & set(self._progress.missing_in_round()), (open_round, now_s))
+        # One that takes part again after its death has all the time that another one has.
+        self._late = {
+            worker: self._late[worker] if self._late.get(worker, (-1,))[0] == open_round else seen
+            for worker, seen in late.items()
+        }
         late_after_s = max(self._silent_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
-        if now_s - self._round_began_s < late_after_s:
-            return
-        for worker in set(self._progress.missing_in_round()) - self._asked:
+        asked = [worker for worker, (_, since_s) in self._late.items() if now_s - since_s >= late_after_s]
+        if asked:
             why = f"no gradient of it came for {late_after_s:.0f} s, and the other workers wait for it"
-            say(f"worker-{worker} has to start again: {why}")
-            self._asked.add(worker)
-            self._start_again(worker, why)
+            for worker in asked:
+                say(f"worker-{worker} has to start again: {why}")
+                self._late[worker] = open_round, now_s
+            self._start_again(asked, why)
 
     def _dispatch(self) -> None:
         if self._session.rests:

@@ -325,9 +325,9 @@ def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> No
     _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 
 
-def ask_to_start_again(leading: LeaderStart, worker: int, why: str) -> None:
-    """Ask a worker to end and be started again. `why`: on one line."""
-    _tell_all([Task(WORKER, worker)], LeaderMessage(term=leading.term, start_again=why))
+def ask_to_start_again(leading: LeaderStart, workers: Sequence[int], why: str) -> None:
+    """Ask workers to end and be started again. `why`: on one line."""
+    _tell_all([Task(WORKER, worker) for worker in workers], LeaderMessage(term=leading.term, start_again=why))
 
 
 def _tell_all(tasks: Sequence[Task], message: LeaderMessage) -> None:

@@ -206,23 +206,29 @@ class Rounds(RunProgress):
     applied, longest_wait_seconds = 4, 5.0
 
 
-def test_a_worker_that_holds_up_a_round_is_asked_once_to_start_again_and_no_other(monkeypatch):
+def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other(monkeypatch):
     config = CONFIG.with_values({"mode.name": "sync-ps", "cluster.workers": 3})
-    progress, asked, now = Rounds(config, 100), [], [100.0]
+    progress, asked, now, present = Rounds(config, 100), [], [100.0], {0, 1, 2}
     progress._applied_steps.add(np.array([*range(12), 12, 14]))
     session = SimpleNamespace(progress=progress, store=STORE, compute=None)
-    monkeypatch.setattr(
-        chief_module, "import_object", lambda work: lambda *_: SimpleNamespace(dispatches=lambda: iter(()))
-    )
+    work = SimpleNamespace(dispatches=lambda: iter(()))
+    monkeypatch.setattr(chief_module, "import_object", lambda name: lambda *_: work)
     chief = Chief(
-        config, session, None, silent_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0]
-    )
-    for seconds in (0.0, 29.0, 31.0, 40.0):
+        config, session, None,
+        silent_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0],
+        present=lambda: frozenset(present),
+    )  # fmt: skip
+
+    def look(seconds):
         now[0] = 100.0 + seconds
         chief._restart_who_holds_up_a_round()
-        assert len(asked) == (seconds > 30)
-    assert asked == [(1, "no gradient of it came for 30 s, and the other workers wait for it")]
-    progress.applied = 5  # the round is over: the next one has its own time
-    now[0] += 29.0
-    chief._restart_who_holds_up_a_round()
-    assert len(asked) == 1
+        return len(asked)
+
+    assert [look(seconds) for seconds in (0.0, 29.0, 31.0, 40.0)] == [0, 0, 1, 1]
+    assert asked == [([1], "no gradient of it came for 30 s, and the other workers wait for it")]
+    present.remove(1)  # it starts again, and takes its time
+    assert look(200.0) == 1
+    present.add(1)
+    assert [look(seconds) for seconds in (201.0, 230.0, 232.0)] == [1, 1, 2]
+    progress.applied = 5  # the round is over: the next one has a time of its own
+    assert look(250.0) == 2

@@ -1,10 +1,13 @@
 """Which updates are sampled, what is kept of them, and the files that the auditor gets."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import MOST_WAITING, SampledGradient, read_sample, waiting_samples
 from ps_cluster.server import samples
@@ -17,11 +20,13 @@ from tests.helpers.waiting import identity
 class Training:
     """Workers that take turns at a real store, with a real sampler, and an auditor that does nothing."""
 
-    def __init__(self, folder, workers=3, slices=2, steps=400, **values):
+    def __init__(self, folder, workers=3, slices=2, steps=400, rule="sgd", length=LENGTH, **values):
         values |= {"cluster.workers": workers, "cluster.parameter_servers": slices}
-        self.config = build_config(overrides={"training.steps": steps, "model.name": "tutorial_cnn"} | values)
+        self.config = build_config(
+            overrides={"training.steps": steps, "model.name": "tutorial_cnn", "cluster.wire": "float32"} | values
+        )
         self.run_dir = RunDir.create(folder / "run")
-        self.store = make_store(slices, values=values, steps=steps, rule="sgd")
+        self.store = make_store(slices, values=values, steps=steps, rule=rule, length=length)
         self.progress = RunProgress(self.config, 50_000)
         self.sampler = UpdateSampler(self.config, self.run_dir, self.store, self.progress, term=1)
         self._reader = LedgerReader(self.store, self.progress, [], on_rows=self.sampler.look)
@@ -77,6 +82,23 @@ def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
         assert shard.before["weights"] == pytest.approx(part[shard.positions])
         assert shard.after["weights"] == pytest.approx(0.9 * part[shard.positions])
         assert sorted(shard.positions) == list(range(shard.length))
+
+
+@eagerly()
+def test_weights_that_a_method_predicts_are_those_of_its_equation_but_for_their_rounding(tmp_path):
+    training = Training(tmp_path, slices=1, rule="adam", length=5000, **{"staleness.method": "predict"})
+    for first in range(0, 30, 3):  # all workers pull before one pushes
+        for worker in range(3):
+            training.pull(first + worker, worker)
+        for worker in range(3):
+            training.push(first + worker)
+        training.look()
+    predicted = [shard for sample in training.files for shard in sample.shards if shard.at_pull["staleness"] > 0]
+    assert predicted
+    recomputation = Recomputation(training.run_dir, training.config, lambda: None)
+    assert [recomputation.differing_weights(shard) for shard in predicted] == [0.0] * len(predicted)
+    stale = replace(predicted[0], given=predicted[0].given * np.float32(1.001))
+    assert recomputation.differing_weights(stale) > 0.9
 
 
 @eagerly()
