@@ -452,6 +452,7 @@ class _ClassFolders:
 
 class TableForm(_OwnForm):
     name = "table"
+    version = 3
     looks_for = (
         "a .csv, .tsv or .parquet file whose first line names the columns (.csv.gz too), a folder with train.csv and test.csv, "
         "or a folder of the parts of one table"
@@ -525,15 +526,56 @@ def _files_of_splits(folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ..
       Malformed: there is something to test on, and nothing to train on.
     """
     found = _table_files(folder)
+    notes: tuple[str, ...] = ()
     if splits := splits_in(found):
         files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
         others = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
-        return files, splits._replace(others=others).notes
-    if tests := [name for name in found if is_split(name)]:
+        notes = splits._replace(others=others).notes
+    elif tests := [name for name in found if is_split(name)]:
         raise Malformed(f"it has '{tests[0]}' and no '{TRAIN}': call the table to train on {TRAIN}.csv")
-    parts = sorted(file for files in found.values() for file in files)
-    note = (f"{len(parts):,} files are the parts of one table: {parts[0].name} to {parts[-1].name}",)
-    return {"train": parts}, note if len(parts) > 1 else ()
+    else:
+        files = {"train": [file for parts in found.values() for file in parts]}
+    for split, parts in files.items():
+        files[split], copies = _without_copies(folder, parts)
+        notes = (*notes, *copies)
+    for first, *more in files.values():
+        if more:
+            names = f"{first.relative_to(folder)} to {more[-1].relative_to(folder)}"
+            notes = (*notes, f"{len(more) + 1:,} files are the parts of one table: {names}")
+    return files, (*notes, *not_read(_no_tables(folder), folder, "no tables"))
+
+
+def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """Return one file of each name, sorted, and lines about those that are not used.
+
+    Files whose names differ only in their endings hold the same rows: train.csv, train.csv.gz, and the parts in a folder train.
+    The first in the order of TABLES is used, and a file rather than a folder.
+    """
+    by_ending = sorted(files, key=lambda file: (list(TABLES).index(ending_of(file)), file))
+    used: dict[Path, Path] = {}  # path without an ending → file
+    for file in by_ending:
+        used.setdefault(_without_ending(file), file)
+    kept, notes = [], []
+    for file in sorted(files):
+        copy_of = next((place for place in file.parents if place in used), None)
+        if copy_of is not None:
+            notes.append(f"'{copy_of.relative_to(folder)}/' is not used: '{used[copy_of].name}' has the same name")
+        elif (first := used[_without_ending(file)]) != file:
+            notes.append(f"'{file.relative_to(folder)}' is not used: '{first.name}' has the same name")
+        else:
+            kept.append(file)
+    return kept, tuple(dict.fromkeys(notes))
+
+
+def _without_ending(file: Path) -> Path:
+    return file.parent / file.name[: -len(ending_of(file))]
+
+
+def _no_tables(folder: Path) -> list[Path]:
+    """Return the files that are no tables, of a folder and of its folders that are called like a split."""
+    names = [name for name in files_in(folder) if not name.startswith("_") and not ending_of(folder / name)]
+    inner = [file for name in folders_in(folder) if is_split(name) for file in _no_tables(folder / name)]
+    return [*(folder / name for name in names), *inner]
 
 
 # The form `text`: a file, or a folder of files.

@@ -1,6 +1,7 @@
 """Tables: the roles of columns, and their encoding by the training rows alone."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -395,6 +396,35 @@ def test_the_tables_of_a_folder_are_the_parts_of_one(tmp_path, files, train, tes
     assert (dataset.train_examples, dataset.test_examples) == (train, test)
     assert sorted([*dataset.target("train"), *dataset.target("test")]) == [2 * row + 0.5 for row in range(40)]
     assert any("sample_submission.csv' is not used" in line for line in told) == ("sample_submission.csv" in files)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (["train.csv", "train.csv.gz", "train.parquet"],
+         ["'train.csv.gz' is not used: 'train.csv' has the same name",
+          "'train.parquet' is not used: 'train.csv' has the same name"]),
+        (["train.csv", "train/a.csv", "train/b.csv"], ["'train/' is not used: 'train.csv' has the same name"]),
+        (["train/a.parquet", "train/a.csv.gz"], ["'train/a.parquet' is not used: 'a.csv.gz' has the same name"]),
+        (["houses.parquet", "houses.tsv"], ["'houses.parquet' is not used: 'houses.tsv' has the same name"]),
+    ],
+)  # fmt: skip
+def test_of_tables_of_one_name_in_a_folder_one_is_used(tmp_path, files, told):
+    for name in files:
+        write((tmp_path / "t" / name).parent, Path(name).name, numbers(0, 40))
+    dataset, lines = packed(tmp_path / "t", target="y")
+    assert (dataset.train_examples, dataset.test_examples) == (36, 4)
+    assert [line for line in lines if "has the same name" in line] == told
+
+
+def test_the_parts_of_splits_and_files_that_are_no_tables_are_told(tmp_path):
+    for name in ("a.csv", "b.csv", "c.csv.bz2", "d.xlsx"):
+        write(tmp_path / "t" / "train", name, numbers(0, 20))
+    write(tmp_path / "t", "test.csv", numbers(20, 30))
+    write(tmp_path / "t", "README.md", "nothing")
+    _, lines = packed(tmp_path / "t", target="y")
+    assert "2 files are the parts of one table: train/a.csv to train/b.csv" in lines
+    assert "not read (no tables): 1 .md, 1 .bz2, 1 .xlsx, such as 'README.md'" in lines
 
 
 @pytest.mark.parametrize(
