@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -321,6 +322,7 @@ def _open(pictures: Any, place: int) -> BinaryIO:
 
 
 _OTHER_PICTURES = {".avif", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".ppm", ".pgm", ".raw", ".svg"}
+_MOST_LOOKED_AT = 1_000  # files in sub-folders of classes, to recognise the form
 
 
 class ImageFolder(_PictureForm):
@@ -335,9 +337,11 @@ class ImageFolder(_PictureForm):
         classes = [inner / name for name in folders_in(inner)]
         if any(is_picture(name) for folder in classes for name in files_in(folder)):
             return True
-        # Pictures that lie deeper may be those of pages of text.
+        # Pictures that lie deeper may be those of pages of text, or plots of a table. They are not looked for in whole trees.
+        if _has_texts_alone(path) or any(name.lower().endswith((*TABLES, *Arrays.endings)) for name in files_in(path)):
+            return False
         below = (file for folder in classes for file in files_below(folder))
-        return not _has_texts_alone(path) and any(is_picture(file.name) for file in below)
+        return any(is_picture(file.name) for file in islice(below, _MOST_LOOKED_AT))
 
     def one_change(self, path: Path) -> str:
         lay = "put the pictures of each class into a folder of its own, such as"

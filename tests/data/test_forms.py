@@ -37,6 +37,11 @@ MADE = {
     "arrays, though one alone": ("a.npy", lambda path: np.save(path, PIXELS["x_train"])),
     "image_folder": ("a", lambda path: draw(path / "train" / "cat" / "1.PNG")),
     "image_folder without splits": ("a", lambda path: draw(path / "cat" / "1.jpeg")),
+    "image_folder with pictures in sub-folders alone": ("a", lambda path: draw(path / "cat" / "2023" / "1.png")),
+    "table beside a folder of plots": (
+        "a",
+        lambda path: (touched(path / "train.csv", path / "test.csv"), draw(path / "figures" / "eda" / "plot.png")),
+    ),
     "table": ("a.csv", lambda path: path.write_text("a,b\n1,2\n")),
     "table in capitals": ("A.CSV", lambda path: path.write_text("a,b\n1,2\n")),
     "table of a folder": ("a", lambda path: touched(path / "train.parquet")),
