@@ -23,13 +23,11 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     """
     from ps_cluster.models.flat import as_arguments
 
-    layers, raw, encoded = keras.layers, {}, {}
+    raw, encoded = {}, {}
     if columns := encoding.numbers:
         raw[NUMBERS] = keras.Input((len(columns),), name=NUMBERS, dtype="float64")
-        means, variances = [one.mean for one in columns], [one.std**2 for one in columns]
-        standard = layers.Normalization(mean=means, variance=variances, dtype="float64", name="standardised")(
-            raw[NUMBERS]
-        )
+        mean, std = (np.array([getattr(one, name) for one in columns]) for name in ("mean", "std"))
+        standard = (raw[NUMBERS] - mean) / std  # Normalization takes small deviations for 1e-7
         filled = keras.ops.nan_to_num(standard, nan=0.0)  # a missing value is the mean
         encoded[NUMBERS] = keras.ops.cast(filled, "float32")
     if encoding.categories:
@@ -37,7 +35,7 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
         codes = []
         for place, column in enumerate(encoding.categories):
             vocabulary = column.values or [NO_CATEGORY * 2]  # Keras takes no empty one
-            code = layers.StringLookup(vocabulary=vocabulary, oov_token=NO_CATEGORY, name=f"code_{place}")
+            code = keras.layers.StringLookup(vocabulary=vocabulary, oov_token=NO_CATEGORY, name=f"code_{place}")
             codes.append(code(raw[CATEGORIES][:, place : place + 1]))
         encoded[CATEGORIES] = keras.ops.cast(keras.ops.concatenate(codes, axis=1), "int32")
     return keras.Model(as_arguments(raw), model(as_arguments(encoded)), name=model.name)

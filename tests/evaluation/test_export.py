@@ -19,6 +19,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation import export as exporting
 from ps_cluster.evaluation.export import compare
 from ps_cluster.evaluation.predict import Predictor, TrainedRun
+from ps_cluster.evaluation.raw_rows import with_encoding
+from ps_cluster.runs.rows import TableEncoding
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
@@ -145,6 +147,21 @@ def test_files_of_a_table_take_its_rows_as_they_are_where_they_can(tmp_path):
     }
     for found in (saved(raw), saved.predict(raw, verbose=0), served(**raw)["values"]):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("std", [1e-12, 1e-160, 1.0, 1e12])
+def test_raw_numbers_are_standardised_by_deviations_of_any_size(tmp_path, std):
+    about = {"is_time": False, "missing": 0}
+    numbers = [
+        {"name": "tiny", "mean": 2 * std, "std": std, **about},
+        {"name": "large", "mean": 5e9, "std": 2.0, **about},
+    ]
+    encoding = TableEncoding.model_validate({"target": "y", "numbers": numbers, "categories": []})
+    encoded = keras.Input((2,), name="numbers")
+    with_encoding(keras.Model({"numbers": encoded}, encoded * 1.0), encoding).save(tmp_path / "model.keras")
+    raw = np.array([[5 * std, 5e9 + 1], [std, 5e9 - 4], [np.nan, 5e9]])
+    found = keras.saving.load_model(tmp_path / "model.keras")({"numbers": tf.constant(raw)})
+    np.testing.assert_allclose(found, [[3, 0.5], [-1, -2], [0, 0]], rtol=1e-6)
 
 
 def test_a_folder_of_another_user_is_not_written_to(run_dir, common):  # noqa: F811
