@@ -68,9 +68,11 @@ class PiecewiseTable(Protocol):
       what: its name, for messages.
       columns: name → type of pyarrow.
       has_decimal_commas: whether its numbers do, in a text whose columns are separated by semicolons or tabs.
+      guesses_types: whether the types of its columns are guessed by their values, and not known to the file.
     """
 
     what: str
+    guesses_types: bool
     columns: dict[str, Any]
     has_decimal_commas: bool
 
@@ -86,6 +88,8 @@ class CsvTable:
 
     A file whose name ends in .gz is compressed. One that ends in .tsv is separated by tabs.
     """
+
+    guesses_types = True
 
     def __init__(self, path: Path, types: Mapping[str, Any]):
         """Look at the beginning of a file. `types`: those of columns that are known."""
@@ -176,12 +180,15 @@ _NO_VALUE = re.compile(
 )
 
 
-def told_of_value(column: str, kind: str, value: str, place: str) -> str:
+IN_AN_INPUT = (
+    "leave the cell empty where a value is missing, or name the column in data.categorical if its values are names"
+)
+IN_THE_TARGET = "fix or remove these rows, or name the column in data.categorical if its values are names"
+
+
+def told_of_value(column: str, kind: str, value: str, place: str, advice: str = IN_AN_INPUT) -> str:
     """Return the message about a value that is not of the kind of its column."""
-    return (
-        f"the column '{column}' {kind}, but '{one_line(value, 80)}' in {place}: leave the cell empty where a value is missing, "
-        "or name the column in data.categorical if its values are names"
-    )
+    return f"the column '{column}' {kind}, but '{one_line(value, 80)}' in {place}: {advice}"
 
 
 def _has_decimal_commas(lines: bytes) -> bool:
@@ -194,6 +201,7 @@ class ArrowTable:
     """A table whose source knows the types of its columns."""
 
     has_decimal_commas = False
+    guesses_types = False
 
     def __init__(self, own: Types, wanted: Types, what: str, read: Callable[[list[str]], Iterator[Any]]):
         """Choose the types: as `wanted`, where it names a column.
@@ -247,6 +255,7 @@ class Parts:
         self.what, self._parts = what, parts
         self.columns = parts[0].columns
         self.has_decimal_commas = any(part.has_decimal_commas for part in parts)
+        self.guesses_types = any(part.guesses_types for part in parts)
         for part in parts[1:]:
             if different := sorted(set(part.columns) ^ set(self.columns)):
                 raise Malformed(

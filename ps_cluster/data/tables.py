@@ -13,7 +13,7 @@ from pydantic import Field
 from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.config.objectives import WEIGHT
 from ps_cluster.data.packed import Moments
-from ps_cluster.data.table_files import PiecewiseTable, told_of_value
+from ps_cluster.data.table_files import IN_AN_INPUT, IN_THE_TARGET, PiecewiseTable, told_of_value
 from ps_cluster.data.targets import (
     MOST_WITH_GAPS,
     Targets,
@@ -224,6 +224,7 @@ class Streamed:
 # Data sets of tables: a column to predict, and columns to predict it from.
 
 _NUMBERS_FOR_EACH_TEXT = 10  # of the different values of a column: with so many, it is one of numbers
+_MISSING = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in small letters
 _FEWEST_ROWS = 20  # in which values that are all different tell something of the column
 _MOST_TEXTS = 100  # different texts that are categories, even if hardly one comes twice
 
@@ -262,9 +263,10 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     split, examples = split_of(targets, settings.held_out), len(targets.train)
     kept = None if split is None else np.isin(np.arange(examples), split.train)
     encoding = learned(tables["train"], kept, roles)
+    rows_to_train_on = examples if split is None else len(split.train)
     for name, texts in zip(encoding.categories, encoding.values):
-        _check_not_numbers(tables["train"], name, texts, settings)
-    _check_free_text(encoding, examples if split is None else len(split.train), settings)
+        _check_not_numbers(tables["train"], name, texts, rows_to_train_on, settings)
+    _check_free_text(encoding, rows_to_train_on, settings)
     rows: list[dict[str, Any]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
@@ -286,10 +288,14 @@ def _told_of_identifiers(table: PiecewiseTable, roles: Roles, settings: TableSet
     found = all_different(table, [*whole, *(name for name in roles.categories if name not in settings.categorical)])
     if found:
         named = one_line(", ".join(f"'{name}'" for name in found), 300)
+        columns, have, like, use, them = (
+            ("columns", "have", "identifiers", "They are used as inputs", "them")
+            if len(found) > 1
+            else ("column", "has", "an identifier", "It is used as an input", "it")
+        )
         yield (
-            f"{'the columns' if len(found) > 1 else 'the column'} {named}: another value in each row, as identifiers have. "
-            f"Inputs all the same: to leave out what is no input, --set 'data.leave_out="
-            f"[{one_line(', '.join([*settings.leave_out, *found]), 300)}]'"
+            f"the {columns} {named} {have} a different value in every row, like {like}. {use}. To leave {them} out: "
+            f"--set 'data.leave_out=[{one_line(', '.join([*settings.leave_out, *found]), 300)}]'"
         )
 
 
@@ -312,14 +318,26 @@ def all_different(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
     return [name for name, column in whole.items() if compute.count_distinct(column).as_py() == rows]
 
 
-def _check_not_numbers(table: PiecewiseTable, name: str, texts: Iterable[str], settings: TableSettings) -> None:
-    """Raise Malformed for a column of text that holds numbers but for a few values, such as "?" where one is missing."""
-    if name in settings.categorical:
+def _check_not_numbers(
+    table: PiecewiseTable, name: str, texts: Iterable[str], rows: int, settings: TableSettings
+) -> None:
+    """Raise Malformed for a column of text that seems to hold numbers, and marks of missing values or one typing error.
+
+    Other columns of numbers and texts are categories, such as codes of which one is "other".
+
+    Args:
+      texts: the different values of the column in so many `rows`.
+    """
+    if name in settings.categorical or not table.guesses_types:
         return
     others = [text for text in texts if text and not is_decimal(text.strip())]
     numbers = sum(1 for text in texts if text) - len(others)
-    if others and numbers >= _NUMBERS_FOR_EACH_TEXT * len(others):
-        raise Malformed(told_of_value(name, "holds numbers", others[0], table.place(name, others[0])))
+    if not others or numbers < _NUMBERS_FOR_EACH_TEXT * len(others):
+        return
+    are_marks = all(text.strip().lower() in _MISSING for text in others)
+    if are_marks or len(others) == 1 and numbers > rows / 2:
+        advice = IN_THE_TARGET if name == settings.target else IN_AN_INPUT
+        raise Malformed(told_of_value(name, "holds numbers", others[0], table.place(name, others[0]), advice))
 
 
 def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
@@ -394,7 +412,10 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, settings: TableSet
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
     read = _texts if is_text else _column
-    found = {split: read(table, name) for split, table in tables.items()}
+    try:
+        found = {split: read(table, name) for split, table in tables.items()}
+    except Malformed as error:  # a text in a row behind those that the type is guessed by
+        raise Malformed(str(error).replace(IN_AN_INPUT, IN_THE_TARGET)) from error
     for split, values in found.items():
         if not len(values):
             raise Malformed(f"the {split} table has no rows")
@@ -403,7 +424,8 @@ def _targets(tables: Mapping[str, PiecewiseTable], name: str, settings: TableSet
                 f"the column '{name}' has no value in {missing:,} of {len(values):,} rows: fill or remove them"
             )
     if is_text:
-        _check_not_numbers(tables["train"], name, np.unique(found["train"]).tolist(), settings)
+        texts = np.unique(found["train"]).tolist()
+        _check_not_numbers(tables["train"], name, texts, len(found["train"]), settings)
     objective = settings.objective
     if objective == "auto":
         train, is_integer = found["train"], not is_text and pyarrow.types.is_integer(kind)

@@ -220,6 +220,7 @@ def test_a_text_in_a_later_row_of_numbers_is_told_with_a_way_out(table, monkeypa
     line = refused(table(text, None), target="b")
     assert "the column 'a' holds numbers, but 'x' in line 1,002 of 'train.csv': leave the cell empty" in line
     assert "name the column in data.categorical" in line
+    assert "line 1,002 of 'train.csv': fix or remove these rows" in refused(table(text, None), target="a")
 
 
 def test_a_column_with_too_many_names_is_told(table, monkeypatch):
@@ -326,10 +327,10 @@ HORSES = "power,name,price\n" + "".join(f"{90 + row},{'ab'[row % 2]},{row}.5\n" 
 @pytest.mark.parametrize(("value", "line"), [("?", 32), (" n/a?", 32)])
 def test_a_text_among_numbers_is_named_with_its_line(table, target, value, line):
     path = table(HORSES + f"{value},b,3.5\n" + "7,a,9.5\n", None)
-    told = (
-        f"the column 'power' holds numbers, but '{value.strip()}' in line {line} of 'train.csv': leave the cell empty"
-    )
-    assert told in refused(path, target=target)
+    told = refused(path, target=target)
+    assert f"the column 'power' holds numbers, but '{value.strip()}' in line {line} of 'train.csv': " in told
+    assert ("fix or remove these rows, or name" in told) == (target == "power")
+    assert ("leave the cell empty" in told) == (target == "price")
 
 
 def test_a_text_among_numbers_is_found_after_cells_with_line_breaks_and_in_a_later_part(tmp_path):
@@ -344,6 +345,30 @@ def test_numbers_with_a_few_texts_may_be_names(table):
     assert "power" in {one.name for one in packed(path, target="price", categorical=["power"])[0].encoding().categories}
     grades = "grade,y\n" + "".join(f"{'123X'[row % 4]},{row}.5\n" for row in range(20))
     assert packed(table(grades, None), target="y")[0].encoding().categories[0].values == ["1", "2", "3", "X"]
+
+
+CODES = [[*map(str, range(20)), "X"][row % 21] for row in range(210)]
+
+
+@pytest.mark.parametrize("column", ["input", "target"])
+def test_codes_of_which_one_is_a_text_are_categories_and_a_mark_of_missing_values_is_none(table, column):
+    def text(odd):
+        return f"{column},other\n" + "".join(
+            f"{code.replace('X', odd)},{row % 2}.5\n" for row, code in enumerate(CODES)
+        )
+
+    target = "target" if column == "target" else "other"
+    for odd in ("?", "-", ".", " N/a"):
+        assert "holds numbers" in refused(table(text(odd), None), target=target)
+    dataset, _ = packed(table(text("X"), None), target=target)
+    found = dataset.spec.classes if column == "target" else dataset.encoding().categories[0].values
+    assert sorted(found) == sorted(set(CODES))
+
+
+def test_text_of_a_parquet_file_stays_text(tmp_path):
+    codes = [code.replace("X", "?") for code in CODES]
+    pq.write_table(pa.table({"code": codes, "y": [row / 2 for row in range(210)]}), tmp_path / "a.parquet")
+    assert "?" in packed(tmp_path / "a.parquet", target="y")[0].encoding().categories[0].values
 
 
 def write(folder, name, text):
@@ -449,11 +474,13 @@ def test_a_column_with_another_value_in_each_row_is_named_with_the_way_to_leave_
     rows = [f"{1000 + 7 * row},{row / 3:.4f},{row % 9},name {row},{row % 2}" for row in range(40)]
     text = "id,share,day,who,label\n" + "\n".join(rows)
     _, told = packed(table(text, None), target="label", objective="classification")
-    (line,) = (line for line in told if "another value in each row" in line)
-    assert line.startswith("the columns 'id', 'who': another value in each row, as identifiers have.")
-    assert line.endswith("--set 'data.leave_out=[id, who]'")
+    (line,) = (line for line in told if "like identifiers" in line)
+    assert line == (
+        "the columns 'id', 'who' have a different value in every row, like identifiers. They are used as inputs. "
+        "To leave them out: --set 'data.leave_out=[id, who]'"
+    )
     settings = {"target": "label", "objective": "classification", "leave_out": ["id"], "categorical": ["who"]}
-    assert not any("another value" in line for line in packed(table(text, None), **settings)[1])
+    assert not any("like an identifier" in line for line in packed(table(text, None), **settings)[1])
 
 
 @pytest.mark.parametrize(
@@ -469,4 +496,5 @@ def test_a_column_with_another_value_in_each_row_is_named_with_the_way_to_leave_
 def test_only_whole_numbers_that_are_all_different_look_like_identifiers(table, values, is_named):
     text = "a,b\n" + "\n".join(f"{value},{place % 7}" for place, value in enumerate(values))
     _, told = packed(table(text, None), target="b")
-    assert any("the column 'a': another value" in line for line in told) == is_named
+    one = "the column 'a' has a different value in every row, like an identifier. It is used as an input. To leave it out: "
+    assert any(line.startswith(one) for line in told) == is_named
