@@ -16,10 +16,9 @@ def what_to_do(missing: str | None) -> str:
 if __name__ == "__main__":
     try:
         from ps_cluster.cli.main import main
-
-        main()
     except ModuleNotFoundError as error:
-        if Path(sys.prefix).resolve() == ENVIRONMENT:  # everything is there, so this is a bug
+        if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():  # everything is there, so this is a bug
             raise
         print(what_to_do(error.name), file=sys.stderr)
         sys.exit(2)
+    main()

@@ -32,7 +32,7 @@ def program(typed: str, folder: Path, python: str = sys.executable) -> str:
     on_path = shutil.which(_NAME)
     is_on_path = on_path is not None and script.is_file() and os.path.samefile(on_path, script)
     installed = _NAME if is_on_path else shlex.quote(str(script))
-    if os.path.basename(typed) == "cli.py":
+    if os.path.realpath(typed) == str(IMPORT_FOLDER / "cli.py"):
         return f"python {shlex.quote(typed)}"
     if os.path.basename(typed) != _NAME and os.path.samefile(folder, IMPORT_FOLDER) and not _INSTALLED:
         return "python cli.py"

@@ -153,7 +153,8 @@ def test_a_python_without_the_packages_is_told_to_activate_the_environment(tmp_p
     ("typed", "folder", "expected"),
     [
         ("cli.py", PROJECT, "python cli.py"),
-        ("/a b/cli.py", "/", "python '/a b/cli.py'"),
+        (f"{PROJECT}/cli.py", "/", f"python {shlex.quote(f'{PROJECT}/cli.py')}"),
+        ("/a b/cli.py", "/", "{ps-cluster}"),  # a user's script
         ("/somewhere/pytest", PROJECT, "python cli.py"),
         ("/somewhere/pytest", "/", "{ps-cluster}"),
         ("/{bin}/ps-cluster", PROJECT, "{ps-cluster}"),

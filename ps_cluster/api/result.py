@@ -14,6 +14,7 @@ from ps_cluster.config.registry import keras
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.predict import TrainedRun
 from ps_cluster.files.json_files import read_json
+from ps_cluster.files.values import one_line
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import proof
 from ps_cluster.runs.result_rows import Summary
@@ -86,14 +87,15 @@ class Result:
         """The best model, a plain Keras model that takes raw examples. It is loaded when it is first asked for.
 
         Raises:
-          UserError: no checkpoint was scored, so none is the best; or the code that built it is needed, and nobody named it.
+          UserError: no checkpoint was scored, so none is the best; the code that built it is needed, and nobody named it; or
+            the file can't be read, e.g. because it is damaged.
         """
         file = self._files.best_model
         if not file.is_file():
             raise UserError(f"model: '{file}' is not there: no checkpoint was scored; train with evaluator=True")
         try:
             return keras.saving.load_model(file, compile=False)
-        except (TypeError, ValueError):  # Keras does not know a layer in it
+        except Exception:  # Keras does not know a layer in it; a damaged file can raise almost any
             from ps_cluster.models.build import load_best
 
         try:
@@ -101,6 +103,12 @@ class Result:
             return load_best(file, run.config.model, run.spec)
         except UserError as error:
             raise UserError(f"model: {error}; in Python: Result(run_dir, code=[…])") from error
+        except Exception as error:
+            why = one_line(str(error), 300) or type(error).__name__
+            raise UserError(
+                f"model: '{file}' can't be loaded ({why}): if a layer in it is your own, name its file: "
+                "Result(run_dir, code=[…])"
+            ) from error
 
     def plot(self) -> Figure:
         """Return a figure of four panels: metric and loss, of training and of test examples, over time and over examples.

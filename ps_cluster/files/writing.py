@@ -112,12 +112,6 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder with all that it holds, as far as the system lets, if this process may (files/writing.py)."""
-    check()
-    shutil.rmtree(path, ignore_errors=True)
-
-
 def remove_leftovers(directory: Path, pattern: str) -> None:
     """Remove the files of killed writers that fit `pattern`."""
     for left_over in directory.glob(f".{pattern}.*.tmp"):

@@ -177,13 +177,16 @@ def _settings(settings: Json) -> str:
 
 
 def _not_scored(epochs: Sequence[float]) -> str:
-    """Return which epochs have no score, and why."""
+    """Return which epochs have no score, and what may be the reason."""
     named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
     more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
-    return (
-        f"epoch{'s' * (len(epochs) > 1)} {named}{more}: the next epoch was over before a checkpoint could be written; a larger "
-        "checkpoints.every_epochs asks for fewer"
+    is_one = len(epochs) == 1
+    says = (
+        "has no score: its checkpoint was not written, or was removed before it was scored"
+        if is_one
+        else "have no score: their checkpoints were not written, or were removed before they were scored"
     )
+    return f"epoch{'s' * (not is_one)} {named}{more} {says}; a larger checkpoints.every_epochs asks for fewer"
 
 
 def _validation_score(evaluation: Json) -> Text:

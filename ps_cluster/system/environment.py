@@ -147,18 +147,21 @@ def not_used(given: Mapping[str, str]) -> Iterator[str]:
 
 def keras_home(given: Mapping[str, str]) -> Path:
     """Return the folder in which Keras keeps its settings and data sets."""
-    return Path(os.path.expanduser(given.get("KERAS_HOME") or "~/.keras"))
+    if folder := given.get("KERAS_HOME"):
+        return Path(os.path.expanduser(folder))
+    home = os.path.expanduser("~")
+    return Path(home if os.access(home, os.W_OK) else "/tmp", ".keras")  # as keras/src/backend/config.py finds it
 
 
 def _chosen_in(file: Path) -> dict[str, str]:
     """Return name → value of the settings in keras.json that decide what a task computes with."""
     try:
         content = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
     except ValueError:  # Keras passes over a file that is no JSON
         return {}
     except OSError as error:
+        if not os.path.exists(file):  # or it is in a folder that may not be looked into: Keras does without it too
+            return {}
         raise UserError(
             f"'{file}' can't be read ({error.strerror}), and Keras reads it: correct or remove it"
         ) from error

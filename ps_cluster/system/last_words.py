@@ -15,13 +15,16 @@ _CHATTER = re.compile(r"I\d{4} \d|WARNING: All log messages before absl")
 _FATAL = re.compile(r"F\d{4} \d|Fatal Python error|terminate called|.*\bCheck failed: ")
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[\w.]+(:|$)")
+# The line between two tracebacks of one chain.
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
 def last_words(log: Path, start: int, exit_code: int) -> str:
     """Return the line of a log that says why its process ended, cut to a readable length; "" without any.
 
-    What a process writes first when it fails is the reason, and what follows comes from it. Without such a line it is the
-    last one that is not chatter.
+    What a process writes first when it fails is the reason, and what follows comes from it. Exceptions that were caught and
+    logged before are not the reason: of several chains of tracebacks the last one counts. Without such a line it is the last
+    one that is not chatter.
 
     Args:
       start: bytes in the log before this process. exit_code: its exit code, negative if a signal ended it.
@@ -41,9 +44,13 @@ def last_words(log: Path, start: int, exit_code: int) -> str:
 
 
 def _first_exception(lines: list[str]) -> str:
-    """Return the line that names the first exception with a traceback: those that follow were raised because of it."""
-    after = iter(lines)
-    for line in after:
-        if line.startswith(_TRACEBACK):
-            return next((one for one in after if _EXCEPTION.match(one)), "")
-    return ""
+    """Return the line that names the first exception of the last chain of tracebacks; "" without any.
+
+    The other exceptions of a chain were raised because of the first one.
+    """
+    begin, before = None, ""
+    for number, line in enumerate(lines):
+        if line.startswith(_TRACEBACK) and (begin is None or not before.startswith(_CHAINED)):
+            begin = number
+        before = line if line.strip() else before
+    return "" if begin is None else next(filter(_EXCEPTION.match, lines[begin + 1 :]), "")

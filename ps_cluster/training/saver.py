@@ -16,7 +16,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row
+from ps_cluster.files.json_files import read_rows
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, is_consistent_cut, newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
@@ -194,10 +194,9 @@ class Saver:
             return ALL
         if settings.every_epochs is None or not self._config.cluster.evaluator:
             return settings.keep
-        scored = last_row(self._run_dir.evaluation, EvaluationRow)
-        waiting = [
-            state for state in checkpoints.states(self._run_dir.checkpoints) if not scored or state.step > scored.step
-        ]
+        # After a roll-back, steps before the last score are new ones.
+        scored = {row.step for row in read_rows(self._run_dir.evaluation, EvaluationRow)}
+        waiting = [state for state in checkpoints.states(self._run_dir.checkpoints) if state.step not in scored]
         largest = max((state.path.stat().st_size for state in waiting), default=0)
         room = MOST_WAITING_BYTES // largest if largest else 0
         return max(settings.keep, min(len(waiting) + 1, room))  # and the one that is to be written

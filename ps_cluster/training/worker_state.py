@@ -155,8 +155,9 @@ class WorkerState:
     def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:
         """Write the variables to the older of the files where a push was applied; else read what was written last.
 
-        Where the disk took nothing there is nothing to read, and the variables stay as they are. Returns a tensor to depend
-        on. `step`: the step id, int64 []. `is_applied`: bool [].
+        Where the disk refused the last state, the files hold an older one, and the variables stay as they are: one period
+        too many is better than the loss of several. Returns a tensor to depend on. `step`: the step id, int64 [].
+        `is_applied`: bool [].
         """
         saves = self._saves
 
@@ -170,7 +171,10 @@ class WorkerState:
             state, is_there = tf.where(first, *states), tf.logical_or(first, second)
             return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
 
-        settled: tf.Tensor = tf.cond(is_applied, save, take_back)
+        def take_back_if_written() -> tf.Tensor:
+            return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), take_back)
+
+        settled: tf.Tensor = tf.cond(is_applied, save, take_back_if_written)
         return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:

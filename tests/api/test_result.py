@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import ps_cluster
+from ps_cluster.data.packed import write_form
 from ps_cluster.files.json_files import append_row
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.compare.fake_runs import Fake, write_run
+from tests.helpers.data import pack_images, random_images
 
 ROWS = ((1, 0, 0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (2, 1, 1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6))
 
@@ -80,6 +82,18 @@ def test_a_folder_without_a_finished_run_is_refused_in_one_line(root, spoil, tol
     with pytest.raises(ps_cluster.UserError) as error:
         ps_cluster.Result(root)
     assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_whose_file_is_damaged_is_told_in_one_line(root, tmp_path):
+    images, labels = random_images(20, seed=1)
+    dataset = pack_images(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
+    write_form(RunDir(root).examples, dataset)
+    file = RunDir(root).best_model
+    file.parent.mkdir()
+    file.write_bytes(b"PK no archive")
+    with pytest.raises(ps_cluster.UserError, match="^model: .* can't be loaded") as error:
+        print(ps_cluster.Result(root).model)
+    assert "\n" not in str(error.value)
 
 
 def test_a_model_that_no_score_has_chosen_is_told(root):

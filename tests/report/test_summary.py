@@ -344,8 +344,8 @@ def pack(run_dir, tmp_path, examples=1000):
     ("scored_at", "lacking", "says"),
     [
         ((0, 1000, 2100, 3050), [], None),
-        ((1000, 3900, 4000, 5100), [2], "not scored epoch 2: the next epoch was over before"),
-        ((1000, 10_000), [2, 3, 4, 5, 6, 7, 8, 9], "not scored epochs 2, 3, 4, 5, 6, 7 and 2 more: the next"),
+        ((1000, 3900, 4000, 5100), [2], "epoch 2 has no score: its checkpoint was not written, or was removed"),
+        ((1000, 10_000), [2, 3, 4, 5, 6, 7, 8, 9], "epochs 2, 3, 4, 5, 6, 7 and 2 more have no score: their"),
     ],
 )
 def test_epochs_whose_score_was_asked_for_and_is_not_there_are_named(run_dir, tmp_path, scored_at, lacking, says):

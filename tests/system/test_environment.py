@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,14 @@ def test_nothing_is_told_of_an_environment_that_asks_for_nothing_else(tmp_path, 
     usual = {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "0", "TF_DETERMINISTIC_OPS": "", "OTHER": "1"}
     assert list(environment.not_used(usual | {"KERAS_HOME": str(tmp_path)})) == []
     assert list(environment.not_used(usual | {"KERAS_HOME": str(tmp_path / "absent")})) == []
+
+
+def test_as_in_keras_the_home_of_a_user_who_may_not_write_there_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (str(tmp_path), os.W_OK))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert environment.keras_home({}) == Path("/tmp/.keras")
+    monkeypatch.setenv("HOME", "/")
+    assert environment.keras_home({}) == Path("/.keras")
 
 
 @pytest.mark.parametrize(

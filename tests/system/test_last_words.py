@@ -17,6 +17,16 @@ Traceback (most recent call last):
   File "b.py", line 2, in g
 ImportError: Keras cannot be imported. Check that it is installed.
 """
+CAUSE = CHAIN.replace("During handling of the above exception, another exception occurred", "{}").format(
+    "The above exception was the direct cause of the following exception"
+)
+CAUGHT = """a push failed, and is tried again
+Traceback (most recent call last):
+  File "c.py", line 3, in h
+ConnectionError: caught and logged
+
+training goes on
+"""
 FATAL = """training
 F0000 00:00:1 tensor.cc:1] Check failed: dtype() == expected
 *** Check failure stack trace: ***
@@ -28,6 +38,9 @@ F0000 00:00:1 tensor.cc:1] Check failed: dtype() == expected
     ("log", "exit_code", "reason"),
     [
         (CHAIN, 1, "ModuleNotFoundError: No module named 'torch'"),
+        (CAUSE, 1, "ModuleNotFoundError: No module named 'torch'"),
+        (CAUGHT + CHAIN, 1, "ModuleNotFoundError: No module named 'torch'"),
+        (CHAIN + CAUGHT, 1, "ConnectionError: caught and logged"),
         (CHAIN + "step 7\n", -9, "step 7"),  # killed: an error before was none of its end
         (FATAL, -6, "F0000 00:00:1 tensor.cc:1] Check failed: dtype() == expected"),
         ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", -6,

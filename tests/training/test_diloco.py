@@ -187,6 +187,20 @@ def test_a_disk_that_refuses_the_optimizers_state_does_not_end_the_training(tmp_
     assert told.count("the state can't be written") == 1 and told.count("the disk takes the state again") == 1
 
 
+@pytest.mark.parametrize("written", [0, 2])
+def test_a_lost_push_does_not_throw_the_optimizer_back_to_an_older_state_where_the_disk_refuses(tmp_path, written):
+    expected = by_hand("momentum", range(6), START)[5]
+    worker = periods(config_of(**WITH_MOMENTUM))
+    worker(7, START, becomes=REFUSED)  # it looks for files when it begins
+    for period in range(5):
+        if period == written:
+            for name in OF_OPTIMIZER:
+                (tmp_path / name).unlink(missing_ok=True)
+                (tmp_path / name).mkdir()
+        worker(period, START, becomes=REFUSED if period == 4 else APPLIED)
+    assert worker(5, START)["gradient"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
 def pushed(store, gradients):
     """Push gradients one after the other, each from the newest version; return the weights after each."""
     seen = []

@@ -190,10 +190,18 @@ def test_checkpoints_of_whole_epochs_are_kept_until_they_are_scored(tmp_path):
     trained = of_whole_epochs(tmp_path)
     run_dir = trained.saving.run_dir
     assert [trained(epochs) for epochs in (1, 2, 3, 4)][-1] == [1, 2, 3, 4]
+    scored(run_dir, 1)
     scored(run_dir, 2)
     assert trained(5) == [3, 4, 5]
-    scored(run_dir, 5)
+    for step in (3, 4, 5):
+        scored(run_dir, step)
     assert trained(6) == [5, 6], "as many as checkpoints.keep"
+
+
+def test_checkpoints_of_whole_epochs_are_kept_for_the_evaluator_after_a_roll_back_to_before_the_last_score(tmp_path):
+    trained = of_whole_epochs(tmp_path)
+    scored(trained.saving.run_dir, 1000)  # of what training has given up
+    assert [trained(epochs) for epochs in (1, 2, 3, 4)][-1] == [1, 2, 3, 4]
 
 
 def test_checkpoints_of_whole_epochs_wait_for_no_evaluator_where_there_is_none_and_only_as_far_as_there_is_room(
