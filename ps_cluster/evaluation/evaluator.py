@@ -23,7 +23,7 @@ from ps_cluster.files.untrusted import Notify
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
-from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, UPDATE_DISAGREES, WAITING
+from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
@@ -90,6 +90,7 @@ class _Evaluator:
         self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
         self._recomputation: Recomputation | None = None
+        self._recomputes_nothing = False  # the disk has refused
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
         self._passed_over: dict[Path, str] = {}  # those that can't be read, and why; a leader writes each name once
@@ -150,14 +151,20 @@ class _Evaluator:
     def _recompute_one(self) -> bool:
         """Compute a sampled update again, for the proof; return whether there was one."""
         run_dir = self._folder.run_dir
-        if not waiting_samples(run_dir.samples) or not self._records.acquire():
+        if self._recomputes_nothing or not waiting_samples(run_dir.samples) or not self._records.acquire():
             return False
         if self._recomputation is None:
             config = load_config(run_dir.config)
             self._recomputation = Recomputation(
                 run_dir, config, lambda: dataset_of(run_dir, config, self._data_dir, self._notify)
             )
-        row = self._recomputation.next()
+        try:
+            row = self._recomputation.next()
+        except OSError as error:
+            if not self._recomputes_nothing:
+                self._notify(DISK_REFUSES(f"no updates are computed again: {error}"))
+            self._recomputes_nothing = True
+            return False
         for problem in row.problems if row else ():
             self._notify(UPDATE_DISAGREES(f"an update was computed again, and it disagrees: {problem}"))
         return row is not None

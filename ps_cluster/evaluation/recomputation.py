@@ -4,7 +4,8 @@
     gradient       ──numpy, float64───────►   weights, slots, statistics   compared with those that the shards had afterwards
     weights        ──numpy, float64───────►   weights that a pull returns  compared with those that the worker was given
 
-The tolerances follow from the precision in which the cluster computes. A deviation is told in tolerances: up to 1 is rounding.
+The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its tolerance:
+up to 1 it is rounding.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from ps_cluster.config.equations import ArrivedParts, Slots, UpdateParts
 from ps_cluster.config.modes import METHODS, RULES, Mode
 from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import append_row
-from ps_cluster.files.values import Malformed
+from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
     RecomputedRow,
     SampledShard,
     UpdateSample,
     read_sample,
+    settings_digest,
     waiting_samples,
 )
 
@@ -44,8 +47,9 @@ TIMES_ROUNDING = 3.0
 # The same for the distance that the weights move in a period of local steps. In bfloat16, with an optimizer that divides by the
 # size of the gradient, small differences grow from step to step, so that no more than the rough direction can be compared.
 PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
-# The largest error of fresh statistics, as a share of the size of the statistics.
+# The largest relative error of fresh statistics, of a step and of a period.
 STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
+PERIOD_STATISTICS_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
 STEP_TOLERANCE = 1e-3  # of the length of an update's step; TensorFlow's kernels compute in float32
 ROUNDING = 2.0**-22  # of a value in float32, after a few operations
 _ROUNDED_OTHERWISE = 0.01  # the largest share of weights that may be rounded to the neighbouring value
@@ -79,7 +83,7 @@ class Recomputation:
     """Computes the sampled updates of a run again, one at each call. TensorFlow is imported by the first one."""
 
     def __init__(self, run_dir: RunDir, config: RunConfig, dataset: Callable[[], PackedDataset]):
-        """Prepare. `dataset`: finds the packed data set of the run."""
+        """Create a recomputation of a run's sampled updates. `dataset`: finds the packed data set of the run."""
         self._run_dir, self._config, self._find = run_dir, config, dataset
         self._mode: Mode = config.mode_kind
 
@@ -99,7 +103,7 @@ class Recomputation:
             except Malformed as error:
                 row = RecomputedRow(update=0, workers=[], unchecked=[f"a sampled update that is damaged: {error}"])
             else:
-                row = self.of(sample)
+                row = self._tried(sample)
             append_row(self._run_dir.recomputed, row.model_copy(update={"seconds": time.monotonic() - started}))
             if not row.problems:  # what disagrees is kept, as evidence
                 path.unlink(missing_ok=True)
@@ -108,13 +112,27 @@ class Recomputation:
             return row
         return None
 
+    def _tried(self, sample: UpdateSample) -> RecomputedRow:
+        """Compute an update again. An error of that is reported as what it is, and keeps nobody from scoring."""
+        try:
+            return self.of(sample)
+        except UserError:
+            raise
+        except Exception as error:
+            why = one_line(f"{type(error).__name__}: {error}", 300)
+            header = sample.header
+            unchecked = [f"an update that could not be computed again: {why}"]
+            return RecomputedRow(update=header.update, term=header.term, workers=header.workers, unchecked=unchecked)
+
     def of(self, sample: UpdateSample) -> RecomputedRow:
         """Compute one sampled update again."""
         header = sample.header
         workers = " and ".join(f"worker-{index}" for index in header.workers)
         findings = _Findings(f"update {header.update} of {workers}")
         with np.errstate(all="ignore"):  # a training that diverges has values that are no numbers
-            if all(np.isfinite(shard.given).all() and np.isfinite(shard.gradient).all() for shard in sample.shards):
+            if header.settings != settings_digest(self._config):
+                findings.leave("updates of before a resume with other settings")
+            elif all(map(_is_finite, sample.shards)):
                 self._compare_gradients(sample, findings)
                 self._compare_statistics(sample, findings)
                 for index, shard in enumerate(sample.shards):
@@ -123,7 +141,7 @@ class Recomputation:
                     self._compare_given(shard, findings, where)
                     self._compare_update(sample, index, findings, where)
             else:
-                findings.leave("updates with weights or gradients that are not finite")
+                findings.leave("updates with values that are not finite")
         return RecomputedRow(
             update=header.update,
             term=header.term,
@@ -162,19 +180,21 @@ class Recomputation:
         gradient = np.mean([one.gradient for one in found], axis=0)
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
-        error, size = _size(received - expected), _size(expected)
-        tolerance = (PERIOD_TOLERANCE if self._mode.takes_local_steps else GRADIENT_TOLERANCE)[self._precision]
-        if error > tolerance * size and self._config.model.precision == "bfloat16":
+        error = _size(received - expected)
+        tolerances = PERIOD_TOLERANCE if self._mode.takes_local_steps else GRADIENT_TOLERANCE
+        tolerance = tolerances[self._precision] * _size(expected)
+        if error > tolerance and self._config.model.precision == "bfloat16":
             rounded = [self._rounding_steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
-            tolerance = max(tolerance, TIMES_ROUNDING * _size(np.concatenate(in_bfloat16) - expected) / size)
+            tolerance = max(tolerance, TIMES_ROUNDING * _size(np.concatenate(in_bfloat16) - expected))
         says = f"its gradient is not the one that is computed again: {_compared(received, expected)}"
         # Where the wire leaves something out, what is received is the gradient + what was left out before - what is left now.
         remainders = float(np.mean([one.remainders for one in gradients]))
-        findings.note("gradient", error, tolerance * size + remainders + _NOTHING, says)
+        findings.note("gradient", error, tolerance + remainders + _NOTHING, says)
         fresh = np.mean([one.fresh for one in found], axis=0)
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
-        tolerance = STATISTICS_TOLERANCE[self._precision] * _size(fresh) + _NOTHING
+        tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.takes_local_steps else STATISTICS_TOLERANCE
+        tolerance = tolerances[self._precision] * _size(fresh) + _NOTHING
         says = f"the statistics that it pushed are not those that are computed again: {_compared(pushed, fresh)}"
         findings.note("fresh statistics", _size(pushed - fresh), tolerance, says)
         return None
@@ -229,7 +249,7 @@ class Recomputation:
         before = _as_float64(shard.before)
         for name in sorted(expected):
             step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
-            tolerance = STEP_TOLERANCE * _size(step) + ROUNDING * _size(before[name]) + _NOTHING
+            tolerance = self._step_tolerance * _size(step) + ROUNDING * _size(before[name]) + _NOTHING
             what = "the weights" if name == "weights" else f"the slot '{name}'"
             says = f"{what}{where} did not change as the equation says: {_compared(made, step)}"
             findings.note("weights" if name == "weights" else "slots", _size(made - step), tolerance, says)
@@ -238,6 +258,12 @@ class Recomputation:
                 f"the weights after an update: rule {self._config.optimizer.rule} needs whole matrices for them"
             )
         return None
+
+    @property
+    def _step_tolerance(self) -> float:
+        """The largest relative error of a step: where a running mean decays slowly, 1 - decay has few digits in float32."""
+        decays = (getattr(self._config.optimizer, name, 0.0) for name in ("momentum", "beta_2", "rho"))
+        return STEP_TOLERANCE + 2.0**-23 / (1 - max(decays))
 
     def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
         """Return "weights" and the slots of a shard after an update by the equations; None where there are none."""
@@ -257,7 +283,8 @@ class Recomputation:
         if (every := method.gathered_gradients(config)) > 1:
             gathered = slots["gathered"] + (1.0 if share is None else share) * gradient
             if (before + 1) % every:
-                return changed | {"weights": weights, "gathered": gathered}
+                kept = {**changed, "weights": weights, "gathered": gathered}
+                return self._after_lookahead(kept, slots, before + 1)
             gradient, share, updates_before = gathered / every, None, before // every
             changed["gathered"] = 0 * gathered
         parts = UpdateParts(weights, gradient, slots, rate, updates_before, factors, decay, share)
@@ -287,6 +314,11 @@ class Recomputation:
         says = f"the moving statistics did not take in what was pushed: {_compared(after - before, expected - before)}"
         tolerance = ROUNDING * (_size(before) + _size(fresh)) + _NOTHING
         findings.note("statistics", _size(after - expected), tolerance, says)
+
+
+def _is_finite(shard: SampledShard) -> bool:
+    vectors = (shard.given, shard.given_statistics, shard.gradient, shard.fresh, shard.statistics_after)
+    return all(bool(np.isfinite(vector).all()) for vector in (*vectors, *shard.before.values(), *shard.after.values()))
 
 
 def _given(sample: UpdateSample) -> np.ndarray:

@@ -8,6 +8,8 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from ps_cluster.config import RunConfig
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside
@@ -30,6 +33,8 @@ class SampledShard:
     """All that a shard kept of one update. All arrays are float32, unless it says otherwise.
 
     Attributes:
+      update: its number.
+      worker: that pulled the weights; below 0 in rounds, where all workers get the same.
       version: that the worker pulled.
       length: n, the number of the shard's weights.
       positions: int64 [k], the positions in the shard's vectors at which the parts below lie.
@@ -43,6 +48,8 @@ class SampledShard:
       statistics_before, statistics_after: [m].
     """
 
+    update: int
+    worker: int
     version: int
     length: int
     positions: np.ndarray
@@ -83,7 +90,9 @@ class SampleHeader(Row):
       workers: those that pushed them, or their parts.
       versions: int, of each shard: the version that the update was applied to.
       pulled: of each shard: the version that the worker had pulled.
+      pullers: of each shard: the worker that pulled, or a number below 0 in rounds.
       lengths: of each shard: the number of its weights.
+      settings: a digest of the settings that decide what an update computes.
     """
 
     update: Count
@@ -92,7 +101,9 @@ class SampleHeader(Row):
     workers: list[Index]
     versions: list[Count]
     pulled: list[Count]
+    pullers: list[int]
     lengths: list[Count]
+    settings: Word = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,13 @@ _GROUPS = ("at_pull", "before", "after")
 _VECTORS = (
     "positions", "given", "given_statistics", "gradient", "fresh", "statistics_before", "statistics_after",
 )  # fmt: skip
+
+
+def settings_digest(config: RunConfig) -> str:
+    """Return a digest of the settings that decide what an update computes. A resumed training may have other ones."""
+    sections = ("model", "mode", "staleness", "training", "optimizer", "lookahead", "schedule")
+    settings = [config.model_dump(mode="json", include=set(sections)), config.wire]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_sample(folder: Path, sample: UpdateSample) -> None:
@@ -155,8 +173,10 @@ def read_sample(path: Path) -> UpdateSample:
         except KeyError as error:
             raise Malformed(f"holds no array {error}") from error
         at_pull, before, after = (_below(arrays, f"{index}/{group}/") for group in _GROUPS)
-        version, length = header.pulled[index], header.lengths[index]
-        shards.append(SampledShard(version, length, at_pull=at_pull, before=before, after=after, **vectors))
+        worker, version, length = header.pullers[index], header.pulled[index], header.lengths[index]
+        shards.append(
+            SampledShard(header.update, worker, version, length, at_pull=at_pull, before=before, after=after, **vectors)
+        )
     return UpdateSample(header, shards, arrays.get("places"))
 
 

@@ -137,11 +137,9 @@ class UpdateSamples:
         Args:
           update, worker, version: int64 []; the version is the one that the worker had pulled.
         """
-        place = _first(tf.equal(self._armed.read_value(), update))
-        there = tf.maximum(place, 0)
-        is_given = tf.equal(self._stages.sparse_read(there), _GIVEN)
-        is_the_same = tf.reduce_all(tf.equal(self._pulled_by.sparse_read(there), tf.stack([version, worker])))
-        return tf.where(is_given & is_the_same, place, tf.constant(-1, tf.int64))
+        is_given = tf.equal(self._armed.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
+        is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
+        return _first(is_given & is_the_same)
 
     def keep_change(
         self,
@@ -232,7 +230,7 @@ class UpdateSamples:
     def _take(self, place: tf.Tensor) -> Any:
         def take() -> Any:
             tables = (
-                self._stages, self._pulled_by, self._given, self._given_statistics, self._at_pull,
+                self._armed, self._stages, self._pulled_by, self._given, self._given_statistics, self._at_pull,
                 self._numbers_at_pull, self._before, self._after, self._statistics, self._slot_numbers,
             )  # fmt: skip
             values = [table.sparse_read(place) for table in tables] + [self._positions(place)]
@@ -248,6 +246,7 @@ class UpdateSamples:
     def take(self, place: int) -> SampledShard | None:
         """Return what was kept at a place, and disarm it; None if the update was not kept, or not to its end."""
         (
+            update,
             stage,
             pulled,
             given,
@@ -265,8 +264,11 @@ class UpdateSamples:
         gradient, *state_before = before
         fresh, statistics_before, statistics_after = statistics
         names = ["weights", *self._slots]
+        version, worker = pulled.tolist()
         return SampledShard(
-            version=int(pulled[0]),
+            update=int(update),
+            worker=worker,
+            version=version,
             length=self._length,
             positions=positions,
             given=given.astype(np.float32),

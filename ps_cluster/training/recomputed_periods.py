@@ -14,6 +14,8 @@ from ps_cluster.runs.update_samples import SampledGradient
 from ps_cluster.server.update_rules import UpdateRule
 from ps_cluster.training.recomputed_steps import RecomputedGradient, RecomputedSteps
 
+MOST_BATCHES = 64  # of a period that is computed again
+
 
 class _RecomputedPeriods(RecomputedSteps):
     """The base of both: `weights` are rounded as the worker rounds them before it computes with them."""
@@ -21,6 +23,12 @@ class _RecomputedPeriods(RecomputedSteps):
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
         super().__init__(config, dataset, precision)
         self._dtype = tf.dtypes.as_dtype(config.wire)
+
+    def unchecked(self, gradient: SampledGradient) -> str | None:
+        """Return why a period can't be computed again; None: it can."""
+        if gradient.examples > MOST_BATCHES * self._config.training.batch_size_per_worker:
+            return f"periods of more than {MOST_BATCHES} local steps, which would take too long"
+        return None
 
     def _rounded(self, weights: np.ndarray) -> np.ndarray:
         """Return float64 [n] in the dtype of the wire, as float32 [n]."""
@@ -57,8 +65,14 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
 
     def unchecked(self, gradient: SampledGradient) -> str | None:
         """Return why a period can't be computed again: only the first one of a worker begins with a known state."""
-        rule = RULES[self._config.optimizer.rule]
+        if reason := super().unchecked(gradient):
+            return reason
+        settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update: type[UpdateRule] = import_object(rule.update)
+        slots = {name: np.zeros(1) for name in update.slot_names}
+        nothing = UpdateParts(np.zeros(1), np.zeros(1), slots, 0.0, 0, np.ones(1), np.zeros(1))
+        if "weights" not in (rule.equation(settings, nothing) or {}):
+            return f"the periods of a worker: optimizer.rule {rule.name} has no equation for the weights"
         if update.slot_names and not gradient.first_of_worker:
             return "the periods after the first one of a worker: the state of its optimizer stays with the worker"
         return None
@@ -75,7 +89,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
                 weights, found.gradient, slots, self._rate(batch), place, self.factors, self.decay, is_whole=True
             )
             new = rule.equation(settings, parts)
-            assert new is not None, "the auditor has asked whether there is an equation"
+            assert new is not None, "`unchecked` has asked whether there is an equation"
             slots = {name: new[name] for name in slots}
             weights, seen = new["weights"], self.keep * seen + found.fresh
         return RecomputedGradient(given - weights, self._fresh(seen, statistics))

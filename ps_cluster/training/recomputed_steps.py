@@ -25,8 +25,14 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
 from ps_cluster.models.build import build
-from ps_cluster.models.flat import FlatNetwork, as_arguments, seed_states, seeds_of
-from ps_cluster.models.judges import has_loss, judge_of
+from ps_cluster.models.flat import FlatNetwork, as_arguments, seed_states, seeds_of, statistics_of
+from ps_cluster.models.judges import (
+    ClassificationJudge,
+    MultiLabelJudge,
+    NextByteJudge,
+    RegressionJudge,
+    judge_of,
+)
 from ps_cluster.runs.update_samples import SampledGradient
 from ps_cluster.server.update_rules import decay_rates
 from ps_cluster.training.step import learning_rate, progress, updates_at
@@ -119,10 +125,10 @@ class RecomputedSteps:
         variables = [tf.constant(part) for part in _split(weights, self._layout.shapes)]
         before = _split(statistics, self._statistics.shapes)
         states = seed_states(tf.constant([self._config.training.seed, np.int32(draws)]), len(self._seeds))
-        others = dict(zip(self._statistics.paths, before)) | {
-            seed.path: state for seed, state in zip(self._seeds, states)
-        }
-        fixed = [others.get(one.path, one.value) for one in self._model.non_trainable_variables]
+        moving = statistics_of(self._model)
+        others = {id(variable): part for variable, part in zip(moving, before)}
+        others |= {id(seed): state for seed, state in zip(self._seeds, states)}
+        fixed = [others.get(id(one), one.value) for one in self._model.non_trainable_variables]
         inputs = as_arguments({name: tf.constant(rows) for name, rows in examples.inputs.items()})
         with tf.GradientTape() as tape:
             tape.watch(variables)
@@ -131,20 +137,20 @@ class RecomputedSteps:
             )
             loss = sum((tf.reduce_sum(one) for one in losses), self._loss(examples, outputs))
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        new = {one.path: value for one, value in zip(self._model.non_trainable_variables, after)}
+        new = {id(one): value for one, value in zip(self._model.non_trainable_variables, after)}
         return RecomputedGradient(
-            _joined(gradients), _joined([new[path] for path in self._statistics.paths]) - self.keep * statistics
+            _joined(gradients), _joined([new[id(variable)] for variable in moving]) - self.keep * statistics
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
         """Return the loss of a batch, []: by Keras's function where the objective decides it, else that of compile()."""
         rows, weights = examples.target, examples.weights
         targets = self._judge.targets(tf.constant(rows))
-        smoothing, objective = self._config.training.label_smoothing, self._dataset.spec.objective
+        smoothing = self._config.training.label_smoothing
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
-        if has_loss(self._model) or objective not in _LOSSES:
+        if (loss := _LOSSES.get(type(self._judge))) is None:
             return self._judge.loss(targets, outputs, None if weights is None else tf.constant(weights))
-        return _LOSSES[objective](self._judge.scaled(targets), outputs, weights, smoothing)
+        return loss(self._judge.scaled(targets), outputs, weights, smoothing)
 
     def _examples(self, batch: int, worker: int) -> _Examples:
         """Return the examples of a batch, varied."""
@@ -208,8 +214,13 @@ def _next_byte(targets: tf.Tensor, outputs: tf.Tensor, weights: np.ndarray | Non
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(targets, scores, weights)
 
 
-_LOSSES = {"classification": _categorical, "multi-label": _binary, "regression": _squared, "next-byte": _next_byte}
-"""Objective → its loss, by Keras."""
+_LOSSES = {
+    ClassificationJudge: _categorical,
+    MultiLabelJudge: _binary,
+    RegressionJudge: _squared,
+    NextByteJudge: _next_byte,
+}
+"""What judges the outputs → the same loss, by Keras. The others, such as that of compile(), are called again."""
 
 
 def _split(vector: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,16 +15,18 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
     MOST_WAITING,
     SampledGradient,
+    SampledShard,
     SampleHeader,
     UpdateSample,
+    settings_digest,
     waiting_samples,
     write_sample,
 )
-from ps_cluster.server.samples import ANY_WORKER
+from ps_cluster.server.samples import ANY_WORKER, NOBODY
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
-# The next updates of every worker are sampled until there are enough. Beside them one update of so many is, by chance.
+# The next updates of every worker are sampled until there are enough. After that one update of `SELDOM` is, by chance.
 # To compute an update again takes about as long as to compute it at first, so 1 of 512 is less than half a per cent.
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
@@ -51,7 +53,7 @@ class UpdateSampler:
     """Samples the updates of one leader. Its calls come from one thread, which looks at the ledger too."""
 
     def __init__(self, config: RunConfig, run_dir: RunDir, store: ParameterStore, progress: RunProgress, term: int):
-        """Prepare for the updates that are not handed out yet."""
+        """Create a sampler of the updates that are not handed out yet."""
         self._store, self._run_dir, self._progress, self._term = store, run_dir, progress, term
         self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
         self._fewest = config.gradients_per_update
@@ -60,8 +62,11 @@ class UpdateSampler:
         self._armed: list[_Armed] = []
         # Worker → how many of its updates were sampled in this session.
         self._sampled: Counter[int] = Counter(dict.fromkeys(range(config.training_workers), 0))
-        self._pushed_before = {worker.index for worker in progress.result().workers}
-        self._first_steps: dict[int, int] = {}  # worker → the step of its first push in the whole training
+        # Worker → the step of its first push in the whole training. After a resume the files of a worker may be ahead of the
+        # state that training goes on from, so there is no first push then.
+        self._first_steps: dict[int, int] = {}
+        self._is_new = not progress.scheduled_updates.end
+        self._settings = settings_digest(config)
         self._next = 0  # the first update that was not a candidate yet
 
     def start(self) -> None:
@@ -88,7 +93,7 @@ class UpdateSampler:
             workers, steps = own["worker"].astype(np.int64), own["step"].astype(np.int64)
             for worker in np.unique(workers).tolist():
                 self._sampled.setdefault(worker, 0)
-                if worker not in self._pushed_before:
+                if self._is_new:
                     self._first_steps.setdefault(worker, int(steps[workers == worker][0]))
             for armed in self._armed:
                 if armed.worker == ANY_WORKER:
@@ -114,6 +119,8 @@ class UpdateSampler:
         shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
         if len(shards) < len(rows) or not rows[0] or any(own.keys() != rows[0].keys() for own in rows):
             return
+        if not all(map(self._belong_together, shards, rows)):
+            return  # a step that was handed out again, or a place that was armed too late
         gradients = [
             SampledGradient(
                 step=step,
@@ -132,11 +139,22 @@ class UpdateSampler:
             workers=sorted({int(row["worker"]) for own in rows for row in own.values()}),
             versions=[int(next(iter(own.values()))["version"]) - 1 for own in rows],
             pulled=[shard.version for shard in shards],
+            pullers=[shard.worker for shard in shards],
             lengths=[shard.length for shard in shards],
+            settings=self._settings,
         )
         with contextlib.suppress(OSError):  # a full disk is reported by whoever writes the ledger
             write_sample(self._run_dir.samples, UpdateSample(header, shards, self._store.places))
             self._sampled.update(header.workers)
+
+    def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:
+        """Return whether what a shard kept is what the rows of its slice tell of. `rows`: step → row."""
+        return all(
+            step // self._steps_per_update == shard.update
+            and shard.version == int(row["version"] - 1 - row["staleness"])
+            and shard.worker in (NOBODY, int(row["worker"]))
+            for step, row in rows.items()
+        )
 
     def _arm(self) -> None:
         """Arm the free places for updates that are not handed out yet, unless the auditor lags behind."""

@@ -85,6 +85,47 @@ def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
 
 
 @eagerly()
+def test_a_step_that_is_handed_out_again_is_not_taken_for_another_step_of_its_first_worker(tmp_path):
+    """Worker 1 pulled step 0 and never pushed it; worker 0 did it, and worker 1 goes on with other steps."""
+    training = Training(tmp_path, workers=2, slices=1)
+    training.pull(0, worker=1)
+    training.pull(0, worker=0)
+    training.push(0)
+    training.look()
+    for step in range(1, 20):
+        training.pull(step, worker=step % 2)
+        training.push(step)
+        training.look()
+    assert {worker for sample in training.files for worker in sample.header.workers} == {0, 1}
+    for sample in training.files:
+        (gradient,), (shard,) = sample.header.gradients, sample.shards
+        assert (shard.update, shard.worker) == (gradient.step, gradient.worker)
+        assert shard.gradient == pytest.approx(shard.given[shard.positions]), "what was pulled was pushed"
+
+
+@eagerly()
+def test_an_update_that_can_not_be_computed_again_is_reported_and_ends_nothing(tmp_path):
+    training = Training(tmp_path, workers=1, slices=1)
+    training.run(range(2))
+
+    def broken():
+        raise ValueError("this network can't be built twice")
+
+    row = Recomputation(training.run_dir, training.config, broken).next()
+    told = "an update that could not be computed again: ValueError: this network can't be built twice"
+    assert (row.unchecked, row.problems, row.deviations) == ([told], [], {})
+
+
+@eagerly()
+def test_a_sample_of_before_a_resume_with_other_settings_is_not_compared(tmp_path):
+    training = Training(tmp_path, workers=1, slices=1)
+    training.run(range(2))
+    other = training.config.with_values({"optimizer.learning_rate": 0.7})
+    row = Recomputation(training.run_dir, other, lambda: None).next()
+    assert (row.unchecked, row.problems) == (["updates of before a resume with other settings"], [])
+
+
+@eagerly()
 def test_weights_that_a_method_predicts_are_those_of_its_equation_but_for_their_rounding(tmp_path):
     training = Training(tmp_path, slices=1, rule="adam", length=5000, **{"staleness.method": "predict"})
     for first in range(0, 30, 3):  # all workers pull before one pushes
