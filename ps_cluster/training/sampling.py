@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps_cluster.config import RunConfig
+from ps_cluster.files.json_files import RowTail
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (
     MOST_WAITING,
+    RecomputedRow,
     SampledGradient,
     SampledShard,
     SampleHeader,
@@ -26,8 +29,9 @@ from ps_cluster.server.samples import ANY_WORKER, NOBODY
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
-# The next updates of every worker are sampled until there are enough. After that one update of `SELDOM` is, by chance.
-# To compute an update again takes about as long as to compute it at first, so 1 of 512 is less than half a per cent.
+# One update of every worker is sampled in each session, whatever that costs. There are more, up to `ENOUGH_OF_A_WORKER` and
+# then one of `SELDOM` by chance, while to compute them again takes no more than this share of the processors' time.
+MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
 GIVEN_UP_AFTER = 4_096  # updates: a sample that is not complete by then never will be
@@ -67,6 +71,8 @@ class UpdateSampler:
         self._first_steps: dict[int, int] = {}
         self._is_new = not progress.scheduled_updates.end
         self._settings = settings_digest(config)
+        self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
+        self._recomputed_s = 0.0  # what it took to compute updates again, in this session and before
         self._next = 0  # the first update that was not a candidate yet
 
     def start(self) -> None:
@@ -164,6 +170,8 @@ class UpdateSampler:
                 return
             worker, update = self._lacking(), first
             if worker is None:
+                if not self.is_cheap():
+                    return
                 self._next = max(first, self._next)
                 candidates = range(self._next, min(self._next + SELDOM, self._progress.total))
                 found = next((one for one in candidates if _mixed(self._seed, one) % SELDOM == 0), None)
@@ -174,18 +182,25 @@ class UpdateSampler:
             self._armed.append(_Armed(place, update, worker, [{} for _ in self._store.slices]))
             self._store.arm_sample(place, update, worker=worker, offset=_mixed(self._seed, update))
 
+    def is_cheap(self) -> bool:
+        """Return whether the updates so far took little to compute again, and none waits for that."""
+        self._recomputed_s += sum(row.seconds for row in self._recomputed.new_rows())
+        budget_s = MOST_SHARE * (os.cpu_count() or 1) * self._progress.clock.times.seconds
+        return self._recomputed_s <= budget_s and not waiting_samples(self._run_dir.samples)
+
     def _lacking(self) -> int | None:
         """Return the worker with the fewest sampled updates, if they are too few; None if all have enough.
 
         Where every worker takes part in each update, it is ANY_WORKER.
         """
         under_way = Counter(armed.worker for armed in self._armed)
+        enough = ENOUGH_OF_A_WORKER if min(self._sampled.values(), default=0) and self.is_cheap() else 1
         if not self._one_worker_each:
-            lacks = min(self._sampled.values(), default=0) < ENOUGH_OF_A_WORKER
+            lacks = min(self._sampled.values(), default=0) < enough
             return ANY_WORKER if lacks and not under_way[ANY_WORKER] else None
         counts = {worker: count + 2 * under_way[worker] for worker, count in self._sampled.items()}
         worker = min(counts, key=lambda one: (counts[one], one), default=None)
-        return worker if worker is not None and counts[worker] < ENOUGH_OF_A_WORKER else None
+        return worker if worker is not None and counts[worker] < enough else None
 
 
 def _mixed(seed: int, update: int) -> int:

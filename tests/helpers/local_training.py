@@ -21,6 +21,7 @@ from ps_cluster.training import split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.modes import DEVICE
+from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.session import LOCAL_DEVICE, SessionStart, build
 from tests.helpers.data import LETTERS, pack_images, random_images
 
@@ -88,13 +89,17 @@ def _train_in_workspace(config, run_dir, dataset):
     mode = config.mode_kind
     start = SessionStart(config, run_dir, dataset, term=1, build=split_trainer.build if mode.shares_steps else build)
     start.begin(resume=False)
-    with mock.patch.object(split_trainer, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE):
+    with (
+        mock.patch.object(split_trainer, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE),
+        # Updates are computed again when the training is over: as if that took no time.
+        mock.patch.object(UpdateSampler, "is_cheap", lambda sampler: True),
+    ):
         session = start.build([LOCAL_DEVICE] * config.slices, LOCAL_DEVICE)
-    if mode.name == "sync":
-        strategy = tf.distribute.OneDeviceStrategy(LOCAL_DEVICE)
-        run_updates = all_reduce_function(strategy, session.store, session.compute, config)
-        session.start()
-        _train(config, session, run_updates, None, lambda: None)
-    else:
-        Chief(config, session, LocalDispatcher()).run(Drain())
+        if mode.name == "sync":
+            strategy = tf.distribute.OneDeviceStrategy(LOCAL_DEVICE)
+            run_updates = all_reduce_function(strategy, session.store, session.compute, config)
+            session.start()
+            _train(config, session, run_updates, None, lambda: None)
+        else:
+            Chief(config, session, LocalDispatcher()).run(Drain())
     session.end(stopped=False)

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.evaluation.recomputation import Recomputation
+from ps_cluster.files.json_files import append_row
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.update_samples import MOST_WAITING, SampledGradient, read_sample, waiting_samples
+from ps_cluster.runs.update_samples import MOST_WAITING, RecomputedRow, SampledGradient, read_sample, waiting_samples
 from ps_cluster.server import samples
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
 from ps_cluster.training.sampling import ENOUGH_OF_A_WORKER, UpdateSampler
@@ -18,7 +19,9 @@ from tests.helpers.waiting import identity
 
 
 class Training:
-    """Workers that take turns at a real store, with a real sampler, and an auditor that does nothing."""
+    """Workers that take turns at a real store, with a real sampler."""
+
+    takes_files = True
 
     def __init__(self, folder, workers=3, slices=2, steps=400, rule="sgd", length=LENGTH, **values):
         values |= {"cluster.workers": workers, "cluster.parameter_servers": slices}
@@ -32,14 +35,14 @@ class Training:
         self._reader = LedgerReader(self.store, self.progress, [], on_rows=self.sampler.look)
         self.sampler.start()
         self._worker_of = {}
+        self.files = []
 
-    def run(self, steps, look=True):
+    def run(self, steps):
         """Pull and push each of `steps`: worker → step ids, or step ids of which the workers take turns."""
         for number, step in enumerate(steps):
             self.pull(step, number % self.config.cluster.workers)
             self.push(step)
-            if look:
-                self._reader.look()
+            self.look()
 
     def pull(self, step, worker):
         self.progress.scheduled(np.array([step]))
@@ -50,11 +53,11 @@ class Training:
         self.store.push(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker))
 
     def look(self):
+        """Let the sampler look, and take its files as an auditor does, in no time."""
         self._reader.look()
-
-    @property
-    def files(self):
-        return [read_sample(path) for path in waiting_samples(self.run_dir.samples)]
+        for path in waiting_samples(self.run_dir.samples) if self.takes_files else ():
+            self.files.append(read_sample(path))
+            path.unlink()
 
 
 @eagerly()
@@ -106,6 +109,7 @@ def test_a_step_that_is_handed_out_again_is_not_taken_for_another_step_of_its_fi
 @eagerly()
 def test_an_update_that_can_not_be_computed_again_is_reported_and_ends_nothing(tmp_path):
     training = Training(tmp_path, workers=1, slices=1)
+    training.takes_files = False
     training.run(range(2))
 
     def broken():
@@ -119,6 +123,7 @@ def test_an_update_that_can_not_be_computed_again_is_reported_and_ends_nothing(t
 @eagerly()
 def test_a_sample_of_before_a_resume_with_other_settings_is_not_compared(tmp_path):
     training = Training(tmp_path, workers=1, slices=1)
+    training.takes_files = False
     training.run(range(2))
     other = training.config.with_values({"optimizer.learning_rate": 0.7})
     row = Recomputation(training.run_dir, other, lambda: None).next()
@@ -145,8 +150,17 @@ def test_weights_that_a_method_predicts_are_those_of_its_equation_but_for_their_
 @eagerly()
 def test_where_nothing_takes_the_samples_away_no_more_are_made_than_the_disk_shall_hold(tmp_path):
     training = Training(tmp_path, workers=20, slices=1)
+    training.takes_files = False
     training.run(range(200))
-    assert len(training.files) == MOST_WAITING
+    assert len(waiting_samples(training.run_dir.samples)) == MOST_WAITING
+
+
+@eagerly()
+def test_where_it_takes_long_to_compute_updates_again_there_is_one_of_each_worker(tmp_path):
+    training = Training(tmp_path)
+    append_row(training.run_dir.recomputed, RecomputedRow(update=0, workers=[0], seconds=1000.0))
+    training.run(range(60))
+    assert sorted(worker for sample in training.files for worker in sample.header.workers) == [0, 1, 2]
 
 
 @eagerly()
