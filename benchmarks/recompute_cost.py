@@ -2,8 +2,8 @@
 
     python -m benchmarks.recompute_cost --data-dir DATA --seconds 40 --rounds 5
 
-Both cases have an evaluator, which scores nothing while it is measured. The seconds begin with the first updates, of which more
-are computed again than later on, so the cost of a longer training is smaller.
+Both cases have an evaluator, which scores nothing meanwhile. So only the case with recomputed updates pays for the start of
+TensorFlow in the evaluator, and the seconds begin with the first updates, when each worker has one that is computed again.
 """
 
 from __future__ import annotations
