@@ -93,12 +93,18 @@ def measure(cases: Sequence[Case], rounds: int, shown: Sequence[ShownFigure], ou
 
 
 def timed(
-    config: RunConfig, packed: PackedDataset, seconds: float, *body: str, project: Path = IMPORT_FOLDER
+    config: RunConfig,
+    packed: PackedDataset,
+    seconds: float,
+    *body: str,
+    project: Path = IMPORT_FOLDER,
+    warm_up_s: float = 0.0,
 ) -> dict[str, Any]:
     """Return the result of a project's `benchmarks.timed_run` over `seconds` of training; `body` as there.
 
     Raises RunFailed if it fails.
     """
-    steps = round(MOST_STEPS_PER_S * (seconds + 10))
-    arm = BenchArm("timed_run", "benchmarks.timed_run", (str(seconds), *body), project=project)
+    steps = round(MOST_STEPS_PER_S * (warm_up_s + seconds + 10))
+    warm_up = ("--warm-up", str(warm_up_s)) if warm_up_s else ()  # an earlier checkout does not know it
+    arm = BenchArm("timed_run", "benchmarks.timed_run", (str(seconds), *warm_up, *body), project=project)
     return run_arm(arm, config.with_values({"training.steps": steps}), packed)

@@ -1,9 +1,10 @@
 """Measure what it costs to compute a sample of the updates again, for the proof: images/s with it and without it, in turns.
 
-    python -m benchmarks.recompute_cost --data-dir DATA --seconds 40 --rounds 5
+    python -m benchmarks.recompute_cost --data-dir DATA --warm-up 40 --seconds 60 --rounds 5
 
-Both cases have an evaluator, which scores nothing meanwhile. So only the case with recomputed updates pays for the start of
-TensorFlow in the evaluator, and the seconds begin with the first updates, when each worker has one that is computed again.
+Both cases have an evaluator that scores nothing meanwhile. Only the case with recomputed updates starts TensorFlow in it, which
+every run pays anyway with its first score. That start, and the one update of every worker that is computed again at the
+beginning of a session, fall into the warm-up. Without a warm-up they are part of the result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import click
 
 from benchmarks.before_after import pair
 from benchmarks.in_turns import Case, ShownFigure, measure, open_data, options, timed
-from ps_cluster.cli.command_line import CommaList, NameOf, OneLineCommand
+from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.tools.bench.throughput import case
 
@@ -26,6 +27,9 @@ WITH_EVALUATOR = {"cluster.evaluator": True}
 @options
 @click.option("--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,airbench", help="Networks.")
 @click.option("--precisions", type=CommaList(), default="bfloat16", help="Precisions.")
+@click.option(
+    "--warm-up", "warm_up_s", type=Number(0, 600), default=40.0, help="Seconds of training before the measured ones."
+)
 def main(
     rounds: int,
     seconds: float,
@@ -34,6 +38,7 @@ def main(
     output: Path | None,
     models: tuple[str, ...],
     precisions: tuple[str, ...],
+    warm_up_s: float,
 ) -> None:
     """Measure images/s with and without updates that are computed again, in turns."""
     packed = open_data(dataset, data_dir)
@@ -46,6 +51,7 @@ def main(
                     case(model, precision, packed, WITH_EVALUATOR | {"evaluation.recompute_updates": wanted}),
                     packed,
                     seconds,
+                    warm_up_s=warm_up_s,
                 )
                 for wanted in (False, True)
             )

@@ -1,9 +1,9 @@
 """Measure a local cluster over some seconds of steady training, then drain the run.
 
-    python -m benchmarks.timed_run RUN_DIR SECONDS [MODULE ARGUMENTS]
+    python -m benchmarks.timed_run [--warm-up SECONDS] RUN_DIR SECONDS [MODULE ARGUMENTS]
 
-The seconds begin when every worker has an update applied, so the figures exclude the start-up. Prints them as JSON in
-its last line.
+The seconds begin when every worker has an update applied, so the figures exclude the start-up, and then after the warm-up.
+The last line that it prints is the result, as JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
@@ -38,16 +39,20 @@ class UsageAt:
 
 
 class TimedView(PlainView):
-    """Asks the launcher, as Ctrl-C does, to end training `seconds` after every worker's first update.
+    """Asks the launcher, as Ctrl-C does, to end training `seconds` after the warm-up.
+
+    The warm-up begins with the first row of progress in which every worker has an update.
 
     Attributes:
-      looks: one per row of progress from that update on.
+      looks: one per row of progress after the warm-up.
     """
 
-    def __init__(self, seconds: float):
+    def __init__(self, seconds: float, warm_up_s: float = 0.0):
         super().__init__(sys.stdout, time.monotonic)
         self.looks: list[UsageAt] = []
         self._wanted = seconds
+        self._warm_up_s = warm_up_s
+        self._trains_since: float | None = None  # unix s
         self._stopped = False
 
     @property
@@ -57,7 +62,11 @@ class TimedView(PlainView):
     def progress(self, row: Row) -> None:
         super().progress(row)
         if row["phase"] == "training" and self._all_have_an_update(row):
-            self.looks.append(UsageAt(time.time(), self._cpu_seconds()))
+            now = time.time()
+            self._trains_since = now if self._trains_since is None else self._trains_since
+            if now < self._trains_since + self._warm_up_s:
+                return
+            self.looks.append(UsageAt(now, self._cpu_seconds()))
             if self.seconds >= self._wanted and not self._stopped:
                 self._stopped = True
                 os.kill(os.getpid(), signal.SIGINT)
@@ -106,9 +115,15 @@ def figures(
     }
 
 
-def main(root: Path, seconds: float, body: list[str]) -> None:
-    view = TimedView(seconds)
-    run_dir = run_cluster(root, body, view)
+@click.command()
+@click.option("--warm-up", "warm_up_s", type=float, default=0.0, help="Seconds of training before the measured ones.")
+@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("seconds", type=float)
+@click.argument("body", nargs=-1)
+def main(root: Path, seconds: float, body: tuple[str, ...], warm_up_s: float) -> None:
+    """Measure a run in the folder ROOT over some SECONDS of training."""
+    view = TimedView(seconds, warm_up_s)
+    run_dir = run_cluster(root, list(body), view)
     if view.seconds < seconds:
         raise RuntimeError(f"the training was over after {view.seconds:.1f} s")
     summary = json.loads(run_dir.summary.read_text())
@@ -117,4 +132,4 @@ def main(root: Path, seconds: float, body: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    main()
