@@ -1,8 +1,9 @@
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.tools.sweep.space import SEARCH_METHODS, read_space
-from ps_cluster.tools.sweep.sweep_plan import FEWEST_FOR_IMPORTANCE, TrialBook
+from ps_cluster.tools.sweep.methods import SEARCH_METHODS
+from ps_cluster.tools.sweep.space import read_space
+from ps_cluster.tools.sweep.trial_book import FEWEST_FOR_IMPORTANCE, TrialBook
 
 RATE, SIZE = "optimizer.learning_rate", "training.batch_size_per_worker"
 SPACE = read_space({RATE: "0.01..1:log", SIZE: [64, 128]})
@@ -17,7 +18,7 @@ def open_book(tmp_path):
 
 
 def test_a_sweep_that_goes_on_draws_what_it_would_have_drawn_without_a_pause(open_book, tmp_path):
-    at_once = [open_book().draw().values for _ in range(1)]
+    at_once = [open_book().draw().values]
     book = open_book()
     at_once += [book.draw().values for _ in range(3)]
     (tmp_path / "journal").unlink()

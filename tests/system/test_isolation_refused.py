@@ -19,7 +19,7 @@ from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allo
 
 PROJECT = Path(__file__).parents[2]
 REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
-RUNNING = {"sweep": "ps_cluster.tools.sweep.sweep_run", "ensemble": "ps_cluster.tools.sweep.ensemble"}
+RUNNING = {"sweep": "ps_cluster.tools.sweep.sweep_run", "ensemble": "ps_cluster.tools.sweep.ensemble_run"}
 SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b'2'], [0])"
 
 

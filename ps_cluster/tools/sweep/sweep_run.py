@@ -1,4 +1,4 @@
-"""Run a sweep: start as many trials as fit, judge their scores, go on where an earlier command stopped, and write the page."""
+"""Run a sweep: start as many trials as fit, judge their scores, continue an interrupted sweep, and write the results."""
 
 from __future__ import annotations
 
@@ -24,25 +24,19 @@ from ps_cluster.runs.run_dir import TEMPORARY, RunDir
 from ps_cluster.system import environment, network, tensorboard_server
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, train_at_once
-from ps_cluster.tools.sweep.space import REDUCTION, SEARCH_METHODS, STAGES
-from ps_cluster.tools.sweep.sweep_plan import (
-    Sweep,
-    SweepPlan,
-    Trial,
-    TrialBook,
-    check_installed,
-    checked_space,
-    mode_of,
-)
+from ps_cluster.tools.sweep.methods import REDUCTION, SEARCH_METHODS, STAGES
+from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, checked_space, mode_of
 from ps_cluster.tools.sweep.sweep_report import (
+    JOURNAL,
     TRIALS_FOLDER,
     listed,
     print_sweep_result,
     score_text,
     write_sweep_report,
 )
+from ps_cluster.tools.sweep.trial_book import Trial, TrialBook, check_installed
 
-PLAN, JOURNAL, NOUN = "sweep.yaml", "trials.journal", "sweep"
+PLAN, NOUN = "sweep.yaml", "sweep"
 
 
 @dataclass
@@ -144,7 +138,7 @@ class SweepRun:
         if running.is_pruned:
             print_line(f"trial {trial.number} is stopped early, {on_held_out}")
         elif ended.outcome == "stopped":
-            print_line(f"trial {trial.number} is stopped; the same command goes on with it")
+            print_line(f"trial {trial.number} is stopped; the same command continues it")
         elif ended.outcome == "completed" and score is not None:
             self._book.completed(trial.number, score)
             print_line(f"trial {trial.number} is completed, {on_held_out}")
@@ -186,7 +180,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     write_sweep_report(plan, book, output)
     print_sweep_result(plan, book, output, make_console())
     if code:
-        print_error(f"stopped before all trials were over; the same command goes on: {output}")
+        print_error(f"stopped before all trials were over; run the same command again to continue: {output}")
         return code
     if book.best() is None:
         print_error(f"no trial has completed: the logs are in {output / TRIALS_FOLDER}")
