@@ -72,7 +72,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
     from ps_cluster.data import sources
-    from ps_cluster.report.terminal import byte_progress
+    from ps_cluster.report.byte_progress import byte_progress
 
     settings = layered_config(file, assignments, options | {"data__dataset": name}).data
     with byte_progress(make_console()) as (notify, progress):
@@ -90,8 +90,8 @@ def verify(names: tuple[str, ...]) -> None:
     Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
     from ps_cluster.data import sources
-    from ps_cluster.report.data_tables import megabytes
-    from ps_cluster.report.terminal import byte_progress
+    from ps_cluster.report.byte_progress import byte_progress
+    from ps_cluster.report.terminal import megabytes
 
     cache_dir = sources.default_cache_dir()
     found = sources.copies(cache_dir)
@@ -124,7 +124,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     """
     from ps_cluster.data import sources
     from ps_cluster.files import untrusted
-    from ps_cluster.report.data_tables import megabytes
+    from ps_cluster.report.terminal import megabytes
 
     cache_dir = sources.default_cache_dir()
     untrusted.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
@@ -164,8 +164,8 @@ def show(
     Images are drawn as they are and as training varies them. Of all other examples columns and rows are printed.
     """
     from ps_cluster.data import sources
+    from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.data_tables import print_table_of
-    from ps_cluster.report.terminal import byte_progress
 
     config = layered_config(file, assignments, options | {"data__dataset": name})
     with byte_progress(make_console()) as (notify, progress):

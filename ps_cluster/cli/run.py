@@ -86,7 +86,8 @@ def run(
 ) -> int:
     """Train on a cluster of processes on this machine."""
     from ps_cluster.launch import local_run
-    from ps_cluster.report.progress import make_view, with_metrics
+    from ps_cluster.report.metrics_server import with_metrics
+    from ps_cluster.report.progress import make_view
     from ps_cluster.runs.logs import LAUNCHER
     from ps_cluster.runs.run_dir import RunDir
     from ps_cluster.system.environment import age_seconds
@@ -158,7 +159,7 @@ def _print_placement(root: Path) -> None:
 
     file = RunDir(Path(os.path.realpath(root))).placement
     if file.is_file():
-        from ps_cluster.report.run_list import placement_lines
+        from ps_cluster.report.placement import placement_lines
 
         for line in placement_lines(file):
             print_line(line)

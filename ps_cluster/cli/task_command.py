@@ -89,7 +89,8 @@ def task(
     Give every task the same options, but for --type and --index. The same command goes on where it ended.
     """
     from ps_cluster.launch import one_task
-    from ps_cluster.report.progress import make_lines, with_metrics
+    from ps_cluster.report.metrics_server import with_metrics
+    from ps_cluster.report.progress import make_lines
 
     topology, own = _given_cluster(cluster_file, kind, index)
     os.environ[LOG_TASK] = str(own)

@@ -67,7 +67,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     os.environ[LOG_TASK] = str(Task(EVALUATOR, 0))
     from ps_cluster.evaluation import evaluator
     from ps_cluster.files import locks
-    from ps_cluster.report.closing_table import try_to_draw_results
+    from ps_cluster.report.drawing import try_to_draw_results
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)

@@ -30,8 +30,9 @@ from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import Action, Actions, Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
 from ps_cluster.report import closing_table, summary
-from ps_cluster.report.closing_table import try_to_draw_results
+from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.run_state import TaskState
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT
@@ -181,9 +182,9 @@ def write_ending(
     if draw and config.evaluation.draw_results:
         try_to_draw_results(run_dir, notify)
     closing_table.print_places(written, run_dir, console)
-    if (proof := written["proof"]) is None or proof["holds"]:
+    if (proof := written.proof) is None or proof.holds:
         return 0
-    print_error(f"the proof of this run fails: {proof['problems'][0]} (all: {run_dir.summary})")
+    print_error(f"the proof of this run fails: {proof.problem} (all: {run_dir.summary})")
     return 1
 
 
@@ -350,17 +351,10 @@ class LocalCluster:
         there |= {process.pid: process.task for process in left}
         return [f"{task} (pid {pid})" for pid, task in there.items()]
 
-    def states(self) -> list[dict[str, object]]:
-        """Return a row for each task: type, index, pid, state ("running" or how it ended)."""
-        return [
-            {
-                "type": process.task.type,
-                "index": process.task.index,
-                "pid": process.pid,
-                "state": self._supervisor.ended.get(process.task, "running"),
-            }
-            for process in self._supervisor.processes
-        ]
+    def states(self) -> list[TaskState]:
+        """Return the state of each task."""
+        ended = self._supervisor.ended
+        return [TaskState(one.task, one.pid, ended.get(one.task, "running")) for one in self._supervisor.processes]
 
     def _measure(self) -> None:
         processes = {process.pid: process.task for process in self._supervisor.processes if process.owns_pid}
@@ -490,13 +484,13 @@ class EventLoop:
             self._tell(self._decisions.stop_requested, self._requests.exit_code)
         if (workers := self._scale_desk.asked()) is not None:
             self._tell(self._decisions.scale_requested, workers)
-        states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
+        states = ", ".join(f"{one.task} {one.state}" for one in self._cluster.states())
         self._tell(self._decisions.time_passed, rules.Look(self._cluster.pids, tuple(self._cluster.frozen()), states))
 
     def _read_rows(self) -> None:
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._newest = row
-            self._view.progress(row.model_dump())
+            self._view.progress(row)
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
             self._tell(self._decisions.progress_seen, row, workers)
         for score in self._evaluation.new_rows():

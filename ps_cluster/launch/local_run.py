@@ -31,8 +31,8 @@ from ps_cluster.launch import topology as memory
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.rules import broken_line
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
-from ps_cluster.report.terminal import every_tenth
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused

@@ -35,6 +35,7 @@ from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, bro
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.run_state import TaskState
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
@@ -148,7 +149,7 @@ def _lead_or_follow(
             resume=goes_on, claimed=claimed, wait_s=patience.wait_s, task_argv=task_argv,
         )  # fmt: skip
         view.start(config, run_dir, dataset, task_of(config, dataset))
-        view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
+        view.tasks([TaskState(task, os.getpid(), "running")])
         total = config.total_updates(dataset.train_examples)
         began, term = time.monotonic(), claimed.term if claimed else 0
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
@@ -607,7 +608,7 @@ class TaskSupervisor:
         if not self._leads:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
-            self._view.progress(row.model_dump())
+            self._view.progress(row)
             self._begun |= row.phase in BEGUN
             self._longest_wait_s = row.longest_wait_seconds
             if (workers := {worker.index: worker.pid for worker in row.workers}) != self._workers:

@@ -200,7 +200,7 @@ def draw_cluster(view: ClusterView) -> str:
             (24, box["y"] + 20, "not in the cluster:", "quiet"),
             (24, box["y"] + 36, "reads checkpoints", "quiet"),
         ]
-    from ps_cluster.report.pages import rendered  # matplotlib takes half a second to import
+    from ps_cluster.report.pages import rendered
 
     return rendered(
         "ps_cluster.report",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import shlex
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -183,25 +181,3 @@ def _state(run: ListedRun) -> str:
 def _short(name: str | None) -> str:
     """Return the name of something of the package, or of a user's file without its folders."""
     return "–" if name is None else Path(registry.short_name(name)).name
-
-
-# List the device of each operation of a step, as metrics/placement.csv has it.
-
-# Operations that compute nothing: they hold or pass on a value, or control what runs.
-_PLUMBING = frozenset(
-    ("Const", "Identity", "Merge", "NoOp", "Switch", "_Arg", "_DeviceArg", "_Recv", "_Retval", "_Send")
-)
-
-
-def placement_lines(file: Path) -> Iterator[str]:
-    """Yield a line for each operation that computes, by device, then how many each device has."""
-    with file.open(encoding="utf-8", newline="") as rows:
-        operations = list(csv.DictReader(rows))
-    for row in operations:
-        row["device"] = row["device"].replace("/replica:0", "").replace("/device:", " ")
-        if row["type"] not in _PLUMBING:
-            yield f"{row['device']}  {row['type']}  {row['operation']}"
-    for device, count in Counter(row["device"] for row in operations).items():
-        yield f"{device}: {count} operations"
-    passing = sum(row["type"] in _PLUMBING for row in operations)
-    yield f"{passing} of them only hold or pass on values and are not listed here; all are in {file}"

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.files.writing import write_json
+from ps_cluster.report.guess import guess_of_run
 from ps_cluster.runs.proof import MOST_PROBLEMS
 from ps_cluster.runs.result_rows import (
     EvaluationRow,
@@ -71,8 +71,8 @@ def write_summary(
     network: Json,
     leaders: int | None = None,
     notify: Notify = lambda line: None,
-) -> Json:
-    """Write summary.json and return its content.
+) -> Summary:
+    """Write summary.json and return it.
 
     If the leader was killed before it left a result, the counts come from its last row of progress. What that row can't
     tell is null.
@@ -137,8 +137,8 @@ def write_summary(
     return _write(run_dir, summary)
 
 
-def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Json:
-    """Add the newest scores to a summary.json that was written before them, and return its content.
+def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Summary:
+    """Add the newest scores to a summary.json that was written before them, and return it.
 
     Raises:
       UserError: the summary is damaged.
@@ -154,10 +154,10 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> J
     return _write(run_dir, summary.model_copy(update=found))
 
 
-def _write(run_dir: RunDir, summary: Summary) -> Json:
+def _write(run_dir: RunDir, summary: Summary) -> Summary:
     content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # these first
     write_json(run_dir.summary, content)
-    return content
+    return summary
 
 
 @dataclass
@@ -338,56 +338,3 @@ def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
     except UserError as error:
         notify(f"left out of the summary: {error}")
         return None
-
-
-# The metric that an answer gets which does not look at the inputs. Whoever is not better has learned nothing.
-
-
-FEW = 10  # test examples, below which a mean error says little
-
-
-class Guess(NamedTuple):
-    """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
-
-    value: float
-    examples: int
-
-    def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
-        """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
-
-        Returns None where nothing was scored, and where the examples are too few to say that it is not.
-        """
-        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
-        if self.is_too_uncertain_for(scores):
-            return None
-        if accuracies:
-            return max(accuracies) > self.value + self._chance
-        errors = [row.test_error for row in scores.history if row.test_error is not None]
-        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
-
-    def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
-        """Return whether there are too few examples to tell that a network has learned nothing.
-
-        That is so where even half of the way from the guess to a perfect accuracy might be chance, and the best score is
-        not beyond chance; of errors, below `FEW` examples.
-        """
-        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
-        if accuracies:
-            best, half = max(accuracies), (1 - self.value) / 2
-            return self._chance > half and best <= self.value + self._chance
-        return self.examples < FEW and any(row.test_error is not None for row in scores.history)
-
-    @property
-    def _chance(self) -> float:
-        """Three standard errors of the guess's accuracy."""
-        return 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
-
-
-def guess_of_run(pointer: Path) -> Guess | None:
-    """Return the guess for the data set that a run's dataset.json names; None if it is unknown or not there."""
-    try:
-        dataset = load_pointed(pointer)
-        value = OBJECTIVES[dataset.spec.objective].guess(dataset.target("test"), dataset.spec)
-    except (UserError, OSError):
-        return None
-    return None if value is None else Guess(value, dataset.test_examples)

@@ -235,8 +235,8 @@ def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, co
     }
     told = {"outcome": "stopped", "wall_seconds": 1.0, "began": 0.0, "life": "1", "notify": said.append, "network": {}}
     summary = write_summary(run_dir, **told, **nothing)
-    assert summary["outcome"] == "stopped" and len(said) == 1 and name in said[0]
-    assert json.loads(run_dir.summary.read_text()) == summary
+    assert summary.outcome == "stopped" and len(said) == 1 and name in said[0]
+    assert json.loads(run_dir.summary.read_text()) == summary.model_dump(mode="json")
     if "training" in name:
         assert training_outcome(run_dir) == "failed"
 

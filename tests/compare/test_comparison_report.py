@@ -16,7 +16,7 @@ from rich.console import Console
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.pages import looks
+from ps_cluster.report.plots import looks
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import comparison_plan, comparison_report
@@ -25,8 +25,8 @@ from ps_cluster.tools.compare.comparison_report import chosen_target, make_plots
 from ps_cluster.tools.compare.groups import check, make_groups, make_views, warn_of_rates
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables, verdict
-from tests.compare.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.data import only_named
+from tests.helpers.fake_runs import Fake, simulated_rows, write_run
 
 GENERATED = "Generated images: no number here says anything about real data."
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}

@@ -14,8 +14,8 @@ from ps_cluster.tools.compare.comparison_report import make_plots, write_report
 from ps_cluster.tools.compare.groups import make_groups, make_views, warn_of_rates
 from ps_cluster.tools.compare.records import read_record
 from ps_cluster.tools.compare.table import difference_rows, group_rows, tables
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import only_named
+from tests.helpers.fake_runs import Fake, write_run
 
 TOYS = Path(__file__).parents[1] / "doors"
 OWN = {

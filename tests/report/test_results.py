@@ -15,14 +15,14 @@ from ps_cluster.data.packed import write_packed, write_pointer
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
-from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
-from ps_cluster.report.pages import Plot, plain_ticks, small_plot
+from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_results
+from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.runs import scores as kept_predictions
-from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
+from tests.helpers.fake_runs import Fake, write_run
+from tests.helpers.rows import progress_row
 
 # Example 2 is a dog taken for a cat with 0.9, example 3 a dog without a prediction; no example is a bird.
 TARGET, PREDICTED = [0, 0, 1, 1, 1], [0, 1, 0, -1, 1]
@@ -229,7 +229,7 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrend
 
 
 @pytest.mark.parametrize(
-    ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "the best one too")]
+    ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "also the best one")]
 )
 def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, unrendered, step, says):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
@@ -238,8 +238,7 @@ def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_pa
     run_dir.summary.write_text(json.dumps(summary))
     page, numbers, _ = drawn(run_dir)
     assert "of the last scored model, that of step 2: test accuracy 60.00%" in page and says in page
-    models = numbers["models"]
-    assert (models["last"]["test_accuracy"], models["best"]["test_accuracy"]) == (0.6, 0.7)
+    assert [numbers["evaluation"][name] for name in ("test_accuracy", "best_test_accuracy")] == [0.6, 0.7]
 
 
 def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(tmp_path, unrendered):
@@ -256,10 +255,7 @@ def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(t
         ("last validation accuracy", "65.00"), ("best validation accuracy", "70.00"), ("test of the best, accuracy", "55.00")
     ):  # fmt: skip
         assert f"<dt>{label}</dt><dd>{value}" in page
-    assert (numbers["models"]["best"]["validation_accuracy"], numbers["models"]["last"]["validation_accuracy"]) == (
-        0.7,
-        0.65,
-    )
+    assert [numbers["evaluation"][f"{best}validation_accuracy"] for best in ("best_", "")] == [0.7, 0.65]
     assert numbers["curves"]["test"][-1]["validation_loss"] == 1.5
 
 
@@ -317,7 +313,7 @@ def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path, unrendered):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     for applied in range(10, 90, 10):
         times = {"train_seconds": applied / 4, "examples": 128 * applied, "examples_per_second": 512.0}
-        append_row(run_dir.progress, ProgressRow(phase="training", applied=applied, **times))
+        append_row(run_dir.progress, progress_row(applied, **times))
     run_dir.summary.write_text(json.dumps(json.loads(run_dir.summary.read_text()) | {"scaled": CHANGES}))
     page, numbers, _ = drawn(run_dir)
     assert "2 → 5 at update 30 · 5 → 1 at update 70" in page

@@ -18,7 +18,8 @@ from rich.console import Console
 from ps_cluster.config import changed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.pages import Look, Plot, grid, legend_outside, logarithmic, looks, plot_style, rendered
+from ps_cluster.report.pages import rendered
+from ps_cluster.report.plots import Look, Plot, grid, legend_outside, logarithmic, looks, plot_style
 from ps_cluster.tools.compare import table
 from ps_cluster.tools.compare.comparison_plan import REPORT
 from ps_cluster.tools.compare.groups import (

@@ -16,7 +16,7 @@ from rich import table as rich_table
 from rich.console import Console
 
 from ps_cluster.files.values import cell
-from ps_cluster.report.closing_table import number
+from ps_cluster.report.facts import number
 from ps_cluster.tools.compare.estimates import ACCURACY, METRICS, Estimate, Metric, difference, estimate, ratio
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View, arms
 from ps_cluster.tools.compare.records import Record

@@ -13,7 +13,7 @@ from ps_cluster.files import locks
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.report.progress import warn_of_generated
+from ps_cluster.report.run_state import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.system import environment, network
 from ps_cluster.system.environment import StopRequests

@@ -20,7 +20,7 @@ from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models.build import predicting
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.judges import judge_of
-from ps_cluster.report.analysis import Calibration
+from ps_cluster.report.calibration import Calibration
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.sweep.ensemble_scores import Scores, ScoreTable

@@ -17,7 +17,7 @@ from ps_cluster.files.json_files import RowTail
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch import topology
 from ps_cluster.launch.local_run import resolve_data
-from ps_cluster.report.progress import warn_of_generated
+from ps_cluster.report.run_state import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import TEMPORARY, RunDir
