@@ -443,7 +443,7 @@ class Insight:
             for name, part in self._parts.items():
                 self._writer.write_values(f"gradients/{name}", gradient[part], checkpoint.step)
         if self._scorer.unit == "images":
-            from ps_cluster.report.sheets import draw_predictions  # its letters are matplotlib's: 0.2 s
+            from ps_cluster.report.prediction_sheet import draw_predictions  # its letters are matplotlib's: 0.2 s
 
             self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), checkpoint.step)
 

@@ -12,7 +12,7 @@ import numpy as np
 from ps_cluster.config.objectives import TARGET
 from ps_cluster.data.describing import example_rows
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.report.sheets import scaled
+from ps_cluster.report.pictures import scaled
 
 MOST_COLUMNS = 10
 _SIDE = 96  # pixels of a picture's longer side

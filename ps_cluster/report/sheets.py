@@ -5,28 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
 from ps_cluster.data.describing import ExampleGroup, groups_of, variation, with_samples
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.report.pictures import letters, scaled, write_line
 from ps_cluster.system import environment
 
-CELL = 84  # pixels of the longer side of an image at most; small images are enlarged by a whole number
 _MARGIN, _GAP, _BLOCK_GAP, _COLUMN_GAP = 28, 4, 22, 40  # pixels: around the sheet, between images, blocks, columns
 _LABEL, _BAR, _COUNTS = 180, 130, 110  # pixels: room for the name of a class, the longest bar, and counts
 _INK, _DIM, _RULE, _TRAIN, _TEST = "#1c2126", "#5b6570", "#e3e6ea", "#0072B2", "#E69F00"
 _TITLE, _TEXT, _SMALL = 22, 14, 12  # sizes of letters
+MOST_GROUPS = 100  # on one sheet
 
 
 class Shape(NamedTuple):
@@ -67,10 +64,10 @@ def draw_sheet(title: str, lines: Sequence[str], groups: Sequence[ExampleGroup],
     whole = 2 * _MARGIN + shape.columns * (column + _COLUMN_GAP) - _COLUMN_GAP
     sheet = Image.new("RGB", (whole, top + rows * pitch + _MARGIN - 6), "white")
     pen = ImageDraw.Draw(sheet)
-    _write(pen, (_MARGIN, _MARGIN), title, _INK, whole - 2 * _MARGIN, _font(_TITLE, bold=True))
+    write_line(pen, (_MARGIN, _MARGIN), title, _INK, whole - 2 * _MARGIN, letters(_TITLE, bold=True))
     for number, line in enumerate(lines):
         place = _MARGIN, _MARGIN + _TITLE + 12 + number * (_TEXT + 6)
-        _write(pen, place, line, _DIM, whole - 2 * _MARGIN, _font(_TEXT))
+        write_line(pen, place, line, _DIM, whole - 2 * _MARGIN, letters(_TEXT))
     most = max(group.train_examples + group.test_examples for group in groups)
     for number, group in enumerate(groups):
         place_of_column, row = divmod(number, rows)
@@ -84,7 +81,7 @@ def draw_sheet(title: str, lines: Sequence[str], groups: Sequence[ExampleGroup],
 
 def _draw_heads(pen: ImageDraw.ImageDraw, shape: Shape, sizes: _Sizes, place: tuple[int, int]) -> None:
     """Write what the columns of pictures and the bars are."""
-    font, (left, line) = _font(_SMALL), place
+    font, (left, line) = letters(_SMALL), place
     for number in range(shape.samples if shape.variations else 1):
         start = left + _LABEL + number * sizes.block
         pen.text((start, line), "as it is", _DIM, font)
@@ -98,9 +95,9 @@ def _draw_group(
     sheet: Image.Image, pen: ImageDraw.ImageDraw, group: ExampleGroup, sizes: _Sizes, place: tuple[int, int], most: int
 ) -> None:
     (left, top), middle = place, place[1] + sizes.height // 2
-    _write(pen, (left, middle), group.name, _INK, _LABEL - 12, _font(_TEXT), anchor="lm")
+    write_line(pen, (left, middle), group.name, _INK, _LABEL - 12, letters(_TEXT), anchor="lm")
     if not group.samples:
-        pen.text((left + _LABEL, middle), "no training examples", _DIM, _font(_SMALL), anchor="lm")
+        pen.text((left + _LABEL, middle), "no training examples", _DIM, letters(_SMALL), anchor="lm")
     for number, sample in enumerate(group.samples):
         for index, image in enumerate((sample.image, *sample.varied)):
             start = left + _LABEL + number * sizes.block + index * (sizes.width + _GAP) + (8 if index else 0)
@@ -113,46 +110,7 @@ def _draw_group(
             pen.rectangle([end, middle - 6, end + length - 1, middle + 5], colour)
             end += length
     counts = f"{group.train_examples:,} + {group.test_examples:,}"
-    pen.text((end + 6, middle), counts, _DIM, _font(_SMALL), anchor="lm")
-
-
-def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
-    """Return an image, uint8 [H, W, 1 or 3], whose longer side fits `cell` pixels; enlarged pixels stay squares."""
-    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("RGB")
-    width, height = picture.size
-    times = cell // max(width, height)
-    if times >= 1:
-        return picture.resize((width * times, height * times), Image.Resampling.NEAREST)
-    share = cell / max(width, height)
-    return picture.resize((max(1, round(width * share)), max(1, round(height * share))), Image.Resampling.LANCZOS)
-
-
-def _write(
-    pen: ImageDraw.ImageDraw,
-    place: tuple[int, int],
-    text: str,
-    colour: str,
-    width: int,
-    font: ImageFont.FreeTypeFont,
-    anchor: str = "la",
-) -> None:
-    """Write a line; where it is wider than `width` pixels its end is replaced by …."""
-    text = whole = one_line(text)
-    while text and font.getlength(text if text == whole else f"{text}…") > width:
-        text = text[:-1]
-    pen.text(place, text if text == whole else f"{text}…", colour, font, anchor=anchor)
-
-
-@lru_cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """Return the letters that matplotlib brings along: they are the same on every machine."""
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf" / name), size)
-
-
-# Write the contact sheet of a packed data set of images.
-
-MOST_GROUPS = 100  # on one sheet
+    pen.text((end + 6, middle), counts, _DIM, letters(_SMALL), anchor="lm")
 
 
 def write_sheet(dataset: PackedDataset, settings: DataSettings, output: Path | None, seed: int) -> Path:
@@ -210,36 +168,3 @@ def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
         for key, value in chosen.items()
     )
     return f"training draws: {', '.join(texts) or 'variations of its own'} · seed {seed}"
-
-
-# Draw pictures with what a network takes them for, beside what they are.
-
-_COLUMNS, _WIDTH, _LINE, _SPACE = 4, CELL + 20, 16, 6  # pixels, but for the columns
-_RIGHT, _WRONG, _NEITHER = "#0072B2", "#D55E00", "#1c2126"
-
-
-class Answer(NamedTuple):
-    """A picture, uint8 [H, W, 1 or 3], with its target in words, and the network's. `right`: None: it is a matter of degree."""
-
-    picture: np.ndarray
-    truth: str
-    predicted: str
-    right: bool | None
-
-
-def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
-    """Return a sheet of the pictures. Below each stands the prediction, and the truth where it differs."""
-    pictures = [scaled(answer.picture) for answer in answers]
-    pitch = max(picture.height for picture in pictures) + 2 * _LINE + _SPACE
-    columns = min(_COLUMNS, len(answers))
-    sheet = Image.new("RGB", (columns * _WIDTH + _SPACE, -(-len(answers) // columns) * pitch + _SPACE), "white")
-    pen = ImageDraw.Draw(sheet)
-    for number, (answer, picture) in enumerate(zip(answers, pictures)):
-        left, top = _SPACE + number % columns * _WIDTH, _SPACE + number // columns * pitch
-        sheet.paste(picture, (left, top))
-        below = top + pitch - 2 * _LINE - _SPACE
-        colour = {True: _RIGHT, False: _WRONG, None: _NEITHER}[answer.right]
-        _write(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE, _font(_SMALL))
-        if not answer.right:
-            _write(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE, _font(_SMALL))
-    return sheet

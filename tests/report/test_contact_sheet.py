@@ -8,7 +8,8 @@ from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Augmentation
 from ps_cluster.data.describing import ExampleGroup, VariedImage
 from ps_cluster.errors import UserError
-from ps_cluster.report.sheets import CELL, Shape, draw_sheet, shape_for, write_sheet
+from ps_cluster.report.pictures import CELL
+from ps_cluster.report.sheets import Shape, draw_sheet, shape_for, write_sheet
 from tests.helpers.data import LETTERS, pack_images, random_images
 
 GREEN, RED = (0, 200, 0), (200, 0, 0)
