@@ -19,12 +19,16 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.report.plots import looks
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.compare import comparison_plan, comparison_report
+from ps_cluster.tools.compare import comparison_report, comparison_run
 from ps_cluster.tools.compare.comparison_plan import read_comparison
-from ps_cluster.tools.compare.comparison_report import chosen_target, make_plots, print_report, write_report
-from ps_cluster.tools.compare.groups import check, make_groups, make_views, warn_of_rates
+from ps_cluster.tools.compare.comparison_plots import make_plots
+from ps_cluster.tools.compare.comparison_report import chosen_target, print_report, write_report
+from ps_cluster.tools.compare.fairness import check, warn_of_rates
+from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables, verdict
+from ps_cluster.tools.compare.rows import difference_rows, group_rows
+from ps_cluster.tools.compare.tables import cells, tables
+from ps_cluster.tools.compare.verdict import notes, verdict
 from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run
 
@@ -543,12 +547,12 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
         write_run(root, Fake({"mode.name": config.mode.name}))
         write_whole(RunDir(root).config, config.to_yaml())
 
-    monkeypatch.setattr(comparison_plan, "start_run", start_run)
-    monkeypatch.setattr(comparison_plan, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
-    monkeypatch.setattr(comparison_plan, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(comparison_run, "start_run", start_run)
+    monkeypatch.setattr(comparison_run, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
+    monkeypatch.setattr(comparison_run, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
-    roots, code = comparison_plan.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    roots, code = comparison_run.train_all(read_comparison(None, changes, fixed | own), tmp_path)
     assert not code
     (said,) = warn_of_rates(make_groups([read_record(root) for root in roots]))
     assert ": sync " in said and "async" not in said and "optimizer is adam" in said
@@ -586,47 +590,17 @@ def test_generated_images_are_said_on_top_of_page_and_table(tmp_path, no_plots):
     assert page.index(GENERATED) < page.index("What was compared")
 
 
-def test_the_printed_table_has_a_row_for_each_group(written):
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_printed_tables_fit_the_terminal_and_have_a_row_for_each_group(written, width):
     output = io.StringIO()
-    print_report(written, Console(file=output, width=160))
-    lines = output.getvalue().splitlines()
-    row = next(line for line in lines if line.startswith("sync ") and "2:5x" in line)
-    assert "70.10±0.10" in row and "128/384" in row
-    assert sum("128/128" in line and line.startswith("async") for line in lines) == 2 * len(written.tables) + 1
-    assert lines[-1].endswith("report.html")
-
-
-def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
-    ledger = tuple((100 + worker, 31, worker, 0, 0, 1, 2, 2, 10 + worker) for worker in range(8))
-    settings = {"cluster.workers": 8, "cluster.straggler": "random:gamma", "mode.simulate_workers": 30}
-    settings |= {"staleness.method": "gap_aware"}
-    ends = [(0.7, 1234.5), (0.5, 2345.6), (0.9, 1000.0)]
-    roots = [
-        write_run(
-            tmp_path / f"{rate}-{seed}",
-            Fake(
-                settings | {"training.seed": seed, "optimizer.learning_rate": rate},
-                ((0.4, 1.0, 5000), (accuracy, seconds, 1_000_000)),
-                rows=ledger,
-                broken=broken and seed == 2,
-            ),
-        )
-        for rate, broken in ((0.0125, False), (0.00025, True))
-        for seed, (accuracy, seconds) in enumerate(ends)
-    ]
-    groups, views = groups_and_views(roots)
-    rows = group_rows(groups, 0.6)
-    found = tables(rows, difference_rows(groups, views, 0.6), 0.6)
-    output = io.StringIO()
-    print_tables(found, Console(file=output, width=80))
-    text = output.getvalue()
-    assert max(map(len, text.splitlines())) <= 80
-    assert all(table.title in text for table in found)
-    for row in rows:
-        for key, cell in list(cells(row).items())[3:]:
-            parts = cell.split(", ") if key == "idle" else [cell.replace(" ± ", "±").replace(" / ", "/")]
-            assert all(part in text for part in parts), key
-    assert "(2 of 3)" in text and "(1 of 3 diverged)" in text
+    print_report(written, Console(file=output, width=width))
+    *lines, last = output.getvalue().splitlines()
+    tables = lines[next(number for number, line in enumerate(lines) if written.tables[0].title in line) :]
+    assert max(map(len, tables)) <= width and last.endswith("report.html")
+    if width == 200:
+        row = next(line for line in tables if line.startswith("sync ") and "2:5x" in line)
+        assert "70.10 ± 0.10" in row and "128 / 384" in row
+        assert sum(line.startswith("sync ") and "128 / 384" in line for line in tables) == 2 * len(written.tables) - 1
 
 
 def test_every_column_is_in_one_of_the_tables(written):
