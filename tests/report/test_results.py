@@ -4,7 +4,6 @@ import html
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
 from tests.helpers.data import pack_images, random_images
 from tests.helpers.fake_runs import Fake, write_run
+from tests.helpers.html_pages import loaded_by
 from tests.helpers.rows import progress_row
 
 # Example 2 is a dog taken for a cat with 0.9, example 3 a dog without a prediction; no example is a bird.
@@ -140,22 +140,19 @@ def test_without_a_finite_number_there_is_nothing_to_draw():
     assert found.plots() == [] and found.mistakes() == [] and found.rows[0].mean_absolute is None
 
 
-class Sources(HTMLParser):
-    """Everything in a page that a browser would load."""
-
-    def __init__(self):
-        super().__init__()
-        self.found, self.tags = [], set()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
-
-
 @pytest.fixture
 def unrendered(monkeypatch):
     """Plots are made, but not rendered, which takes a second."""
     monkeypatch.setattr(Plot, "_saved", lambda *_: b"<svg/>")
+
+
+def change_summary(run_dir: RunDir, evaluation=(), history=(), **changes) -> None:
+    """Change fields of a summary, of its evaluation, and of the last score in it."""
+    summary = json.loads(run_dir.summary.read_text()) | changes
+    summary["evaluation"] |= dict(evaluation)
+    if history:
+        summary["evaluation"]["history"][-1] |= history
+    run_dir.summary.write_text(json.dumps(summary))
 
 
 def drawn(run_dir: RunDir) -> tuple[str, dict, list[str]]:
@@ -180,11 +177,9 @@ def of_images(tmp_path):
 
 def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_images):
     page, numbers, told = drawn(of_images)
-    sources = Sources()
-    sources.feed(page)
-    assert all(value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for value in sources.found)
-    assert sum("image/png" in value for value in sources.found) == 10 == len(numbers["mistakes"])
-    assert not sources.tags & {"script", "link", "iframe", "object"} and "url(" not in page
+    loaded = loaded_by(page)
+    assert all(value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for value in loaded)
+    assert sum("image/png" in value for value in loaded) == 10 == len(numbers["mistakes"])
     assert "<b>cat</b>" not in page and html.escape("<b>cat</b>") in page
     assert "The run was stopped" in page and numbers["found"]["accuracy"] == 0.5 and told == []
     assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
@@ -233,9 +228,7 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrend
 )
 def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, unrendered, step, says):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
-    summary = json.loads(run_dir.summary.read_text())
-    summary["evaluation"] |= {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"}
-    run_dir.summary.write_text(json.dumps(summary))
+    change_summary(run_dir, {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"})
     page, numbers, _ = drawn(run_dir)
     assert "of the last scored model, that of step 2: test accuracy 60.00%" in page and says in page
     assert [numbers["evaluation"][name] for name in ("test_accuracy", "best_test_accuracy")] == [0.6, 0.7]
@@ -243,11 +236,9 @@ def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_pa
 
 def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(tmp_path, unrendered):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
-    summary = json.loads(run_dir.summary.read_text())
     chosen = {"best_step": 1, "best_test_accuracy": 0.55, "best_validation_accuracy": 0.7}
-    summary["evaluation"] |= {**chosen, "best_chosen_on": "validation", "validation_accuracy": 0.65}
-    summary["evaluation"]["history"][-1] |= {"validation_accuracy": 0.65, "validation_loss": 1.5}
-    run_dir.summary.write_text(json.dumps(summary))
+    chosen |= {"best_chosen_on": "validation", "validation_accuracy": 0.65}
+    change_summary(run_dir, chosen, {"validation_accuracy": 0.65, "validation_loss": 1.5})
     page, numbers, _ = drawn(run_dir)
     assert "that of step 2: validation accuracy 65.00%, test accuracy 60.00%." in page
     assert "that of step 1: validation accuracy 70.00%, test accuracy 55.00%; it was chosen on held-out" in page
@@ -314,7 +305,7 @@ def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path, unrendered):
     for applied in range(10, 90, 10):
         times = {"train_seconds": applied / 4, "examples": 128 * applied, "examples_per_second": 512.0}
         append_row(run_dir.progress, progress_row(applied, **times))
-    run_dir.summary.write_text(json.dumps(json.loads(run_dir.summary.read_text()) | {"scaled": CHANGES}))
+    change_summary(run_dir, scaled=CHANGES)
     page, numbers, _ = drawn(run_dir)
     assert "2 → 5 at update 30 · 5 → 1 at update 70" in page
     assert numbers["curves"]["workers"] == CHANGES and numbers["curves"]["training"][0]["examples_per_second"] == 512.0
