@@ -148,7 +148,7 @@ OWN_WAYS = {
     "tools/chaos/kinds/surroundings.py": "in a folder that it has just made",
     "tools/chaos/kinds/tasks.py": "a control group",
     "tools/chaos/hosts.py": "in a temporary folder that it has just made",
-    "tools/doctor/checks.py": "in a temporary folder that was made for it",
+    "tools/doctor/trial.py": "in a temporary folder that was made for it",
     "evaluation/export_formats.py": "in a folder of a random name that was made for it",
 }
 
