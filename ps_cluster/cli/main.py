@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("tools.simulate.command", "Predict throughput of a cluster before you have it."),
     },
     "Elsewhere": {
-        "k8s": ("tools.deploy.kubernetes", "Write manifests for Kubernetes."),
+        "k8s": ("tools.deploy.kubernetes_command", "Write manifests for Kubernetes."),
         "slurm": ("tools.deploy.slurm_command", "Write a script for Slurm."),
         "completion": ("cli.main", "Print what lets a shell complete commands and options."),
     },

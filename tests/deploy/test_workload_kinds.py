@@ -7,7 +7,8 @@ from ps_cluster.config.layers import load_config
 from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.deploy.kubernetes import KINDS, Role, roles_of
+from ps_cluster.tools.deploy.kubernetes import KINDS
+from ps_cluster.tools.deploy.roles import Role, roles_of
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
 from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod
 
