@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +10,7 @@ import numpy as np
 from ps_cluster.config.objectives import TARGET
 from ps_cluster.data.describing import example_rows
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.report.pictures import scaled
+from ps_cluster.report.pictures import as_source
 
 MOST_COLUMNS = 10
 _SIDE = 96  # pixels of a picture's longer side
@@ -47,7 +45,9 @@ def shown_examples(dataset: PackedDataset | None, target: np.ndarray, ids: Seque
         return ShownExamples(lacking="the data set's packed copy has changed since")
     image = next((name for name, field in dataset.spec.inputs.items() if field.is_image), None)
     if image is not None:
-        return ShownExamples(pictures=tuple(map(_source, dataset.inputs("test")[image][chosen])))
+        return ShownExamples(
+            pictures=tuple(as_source(picture, _SIDE) for picture in dataset.inputs("test")[image][chosen])
+        )
     names, rows = example_rows(dataset, chosen, "test")
     columns = [index for index, name in enumerate(names) if name != TARGET]
     shown = columns[:MOST_COLUMNS]
@@ -64,9 +64,3 @@ def _are_the_same(dataset: PackedDataset, target: np.ndarray, ids: np.ndarray) -
         return False
     now, then = (np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), target))
     return now.shape == then.shape and np.allclose(now, then, rtol=1e-5)
-
-
-def _source(image: np.ndarray) -> str:
-    content = io.BytesIO()
-    scaled(image, _SIDE).save(content, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

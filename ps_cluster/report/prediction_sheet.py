@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
-from ps_cluster.report.pictures import CELL, letters, scaled, write_line
+from ps_cluster.files.values import one_line
+from ps_cluster.report.pictures import CELL, scaled
 
 _SMALL = 12  # size of letters
 _COLUMNS, _WIDTH, _LINE, _SPACE = 4, CELL + 20, 16, 6  # pixels, but for the columns
@@ -36,7 +40,29 @@ def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
         sheet.paste(picture, (left, top))
         below = top + pitch - 2 * _LINE - _SPACE
         colour = {True: _RIGHT, False: _WRONG, None: _NEITHER}[answer.right]
-        write_line(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE, letters(_SMALL))
+        _write(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE, _font(_SMALL))
         if not answer.right:
-            write_line(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE, letters(_SMALL))
+            _write(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE, _font(_SMALL))
     return sheet
+
+
+def _write(
+    pen: ImageDraw.ImageDraw,
+    place: tuple[int, int],
+    text: str,
+    colour: str,
+    width: int,
+    font: ImageFont.FreeTypeFont,
+    anchor: str = "la",
+) -> None:
+    """Write a line; where it is wider than `width` pixels its end is replaced by …."""
+    text = whole = one_line(text)
+    while text and font.getlength(text if text == whole else f"{text}…") > width:
+        text = text[:-1]
+    pen.text(place, text if text == whole else f"{text}…", colour, font, anchor=anchor)
+
+
+@lru_cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """Return the letters that matplotlib contains: they are the same on every machine."""
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"), size)
