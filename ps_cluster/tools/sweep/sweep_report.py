@@ -40,7 +40,6 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
             | ({"why": trial.why} if trial.why else {})
             for trial in book.ranked()
         ],
-        "importances": book.importances(),
     }
     write_json(output / RESULTS, content)
     if best := book.best():

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from optuna.trial import Trial as OptunaTrial
 
 STUDY = "sweep"  # the name of the study in the journal
-FEWEST_FOR_IMPORTANCE = 8  # completed trials; the shares of fewer trials say nothing
 
 State = Literal["completed", "pruned", "running", "failed"]
 _RANKED: tuple[State, ...] = ("completed", "pruned", "running", "failed")
@@ -151,19 +150,6 @@ class TrialBook:
     def best(self) -> Trial | None:
         """Return the best completed trial."""
         return next((trial for trial in self.ranked() if trial.state == "completed"), None)
-
-    def importances(self) -> dict[str, float]:
-        """Return each setting's share of what decides the score, by PED-ANOVA; nothing for few trials.
-
-        Watanabe et al. 2023, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces".
-        """
-        done = [trial for trial in self.trials if trial.state == "completed"]
-        if len(done) < FEWEST_FOR_IMPORTANCE or len({trial.score for trial in done}) == 1:
-            return {}
-        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-        with _without_warnings():
-            return dict(get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator()))
 
     def _tell(self, number: int, score: float | None, state: str) -> None:
         from optuna.trial import TrialState
