@@ -33,6 +33,7 @@ from ps_cluster.report import closing_table, summary
 from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
+from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT
@@ -120,17 +121,19 @@ def run_local(
         of_proof = write_ending(
             config,
             run_dir,
+            EndedRun(
+                outcome=ending.outcome,
+                wall_seconds=time.monotonic() - began,
+                began=began,
+                life=environment.life_of(os.getpid()),
+                restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                silences=watch.silences,
+                scaled=watch.scalings,
+                usage=cluster.usage.report(),
+                machine=machine.describe(),
+                network=network.to_json(),
+            ),
             view.notice,
-            outcome=ending.outcome,
-            wall_seconds=time.monotonic() - began,
-            began=began,
-            life=environment.life_of(os.getpid()),
-            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-            silences=watch.silences,
-            scaled=watch.scalings,
-            usage=cluster.usage.report(),
-            machine=machine.describe(),
-            network=network.to_json(),
         )
     except RunFailed:
         _exit_code(ending, left)  # says what went wrong first
@@ -160,19 +163,18 @@ def training_outcome(run_dir: RunDir) -> str:
 
 
 def write_ending(
-    config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], *, draw: bool = True, **facts: Any
+    config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Callable[[str], None], *, draw: bool = True
 ) -> int:
     """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
 
     Args:
       draw: also the page of results.
-      facts: the other arguments of `write_summary`.
     Raises:
       RunFailed: the summary can't be written.
     """
     try:
         with locks.in_turn(run_dir.summary_lock):
-            written = summary.write_summary(run_dir, notify=notify, **facts)
+            written = summary.write_summary(run_dir, ended, notify)
     except OSError as error:
         raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
     console = make_console()

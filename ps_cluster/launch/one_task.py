@@ -36,6 +36,7 @@ from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
+from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
@@ -187,12 +188,16 @@ def _conclude(
     restarts = Counter((kind, worker.index) for worker in newest.workers)
     restarts.subtract(set(restarts))  # the first process of each is no restart
     restarts[topology.leader.type, topology.leader.index] = leaders - 1
-    code = write_ending(
-        config, run_dir, notify,
-        outcome=outcome, wall_seconds=time.monotonic() - began, began=began, life=None, restarts=restarts, silences=[],
-        scaled=[], usage={}, machine=machine.describe(), network={}, leaders=leaders,
-        draw=outcome != "failed",
-    )  # fmt: skip
+    ended = EndedRun(
+        outcome=outcome,
+        wall_seconds=time.monotonic() - began,
+        began=began,
+        life=None,
+        machine=machine.describe(),
+        restarts=restarts,
+        leaders=leaders,
+    )
+    code = write_ending(config, run_dir, ended, notify, draw=outcome != "failed")
     return FAILED_FOR_GOOD if code else 0
 
 

@@ -56,51 +56,57 @@ Notify = Callable[[str], None]
 Model = TypeVar("Model", bound=Row)
 
 
-def write_summary(
-    run_dir: RunDir,
-    *,
-    outcome: str,
-    wall_seconds: float,
-    began: float,
-    life: str | None,
-    restarts: Restarts,
-    silences: list[SilenceRow],
-    scaled: list[ScalingRow],
-    usage: Json,
-    machine: Json,
-    network: Json,
-    leaders: int | None = None,
-    notify: Notify = lambda line: None,
-) -> Summary:
-    """Write summary.json and return it.
+@dataclass(frozen=True, kw_only=True)
+class EndedRun:
+    """What the launcher knows of a run that has ended, and the files of the run do not tell.
 
-    If the leader was killed before it left a result, the counts come from its last row of progress. What that row can't
-    tell is null.
-
-    Args:
+    Attributes:
       outcome: one of `Outcome`.
       wall_seconds: from the start of the command to now.
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
+      restarts: how often each task was started again. A task that never was may be left out.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers, in this start of the launcher.
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/machine.py).
       machine: the machine of this start of the launcher (system/machine.py).
       network: "private", and "notice": the message if it is not private (system/network.py).
-      leaders: how many led the training, one after the other, where tasks are started each by itself.
+      leaders: how many led the training, one after the other, if tasks are started one by one; else None.
+    """
+
+    outcome: str
+    wall_seconds: float
+    began: float
+    life: str | None
+    machine: Json
+    restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    silences: Sequence[SilenceRow] = ()
+    scaled: Sequence[ScalingRow] = ()
+    usage: Json = field(default_factory=dict)
+    network: Json = field(default_factory=dict)
+    leaders: int | None = None
+
+
+def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line: None) -> Summary:
+    """Write summary.json and return it.
+
+    If the leader was killed before it left a result, the counts come from its last row of progress. Values that the row
+    does not have are null.
+
+    Args:
       notify: gets one line for each damaged file; the summary is written without it.
     """
     config = load_config(run_dir.config)
-    story = _Story.of(run_dir, life, notify)
+    story = _Story.of(run_dir, ended.life, notify)
     training = with_recomputed(_training(run_dir, story, notify), run_dir, notify)
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     evaluation, guess = _evaluation(run_dir, config, notify), guess_of_run(run_dir.dataset)
-    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
+    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, ended.restarts)
     summary = Summary(
         schema_=SCHEMA,
-        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else outcome),
+        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else ended.outcome),
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
         staleness_method=config.staleness.method,
@@ -119,20 +125,22 @@ def write_summary(
         settings={key: one.value for key, one in changed(config).items()},
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
-        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
-        restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
-        silences=silences,
-        scaled=scaled,
-        wall_seconds=wall_seconds,
-        sessions=leaders or len(story.lives | {life}),
-        leaders=leaders,
+        parameter_servers=_parameter_servers(training.parameter_servers, tasks, ended.restarts),
+        restarts={
+            f"{task_type}-{index}": count for (task_type, index), count in sorted(ended.restarts.items()) if count
+        },
+        silences=list(ended.silences),
+        scaled=list(ended.scaled),
+        wall_seconds=ended.wall_seconds,
+        sessions=ended.leaders or len(story.lives | {ended.life}),
+        leaders=ended.leaders,
         session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
-        startup_seconds=None if story.begun is None else story.begun - began,
-        machine=machine,
-        network=NetworkSummary(**network),
+        startup_seconds=None if story.begun is None else story.begun - ended.began,
+        machine=ended.machine,
+        network=NetworkSummary(**ended.network),
         evaluation=evaluation,
         **{name: getattr(training, name) for name in TrainingNumbers.model_fields},
-        **usage,
+        **ended.usage,
     )
     return _write(run_dir, summary)
 

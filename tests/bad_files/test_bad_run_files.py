@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.launch.launcher import training_outcome
-from ps_cluster.report.summary import write_summary
+from ps_cluster.report.summary import EndedRun, write_summary
 from ps_cluster.runs.proof import APPLY_ROW
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.chaos.disturbed_runs import TrainingRun
@@ -226,15 +226,8 @@ def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):
 def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, content):
     run_dir, said = RunDir(place / "run"), []
     (run_dir.root / name).write_text(content)
-    nothing = {
-        "restarts": {},
-        "silences": [],
-        "scaled": [],
-        "machine": {},
-        "usage": {"cpu_seconds": 0.0, "peak_memory_bytes": None},
-    }
-    told = {"outcome": "stopped", "wall_seconds": 1.0, "began": 0.0, "life": "1", "notify": said.append, "network": {}}
-    summary = write_summary(run_dir, **told, **nothing)
+    ended = EndedRun(outcome="stopped", wall_seconds=1.0, began=0.0, life="1", machine={})
+    summary = write_summary(run_dir, ended, said.append)
     assert summary.outcome == "stopped" and len(said) == 1 and name in said[0]
     assert json.loads(run_dir.summary.read_text()) == summary.model_dump(mode="json")
     if "training" in name:

@@ -18,7 +18,7 @@ from ps_cluster.launch import one_task
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.closing_table import print_closing_table
 from ps_cluster.report.facts import histogram_bars
-from ps_cluster.report.summary import refresh_evaluation, write_summary
+from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
@@ -126,8 +126,8 @@ def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
 
 def write(run_dir: RunDir, **changes) -> dict:
     told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
-    told |= {"silences": [], "scaled": [], "usage": USAGE, "machine": MACHINE, "network": {"private": True}}
-    return write_summary(run_dir, **(told | changes)).model_dump(mode="json")
+    told |= {"usage": USAGE, "machine": MACHINE, "network": {"private": True}}
+    return write_summary(run_dir, EndedRun(**told | changes)).model_dump(mode="json")
 
 
 def closing_table(summary: dict, run_dir: RunDir, width: int = 100) -> str:
