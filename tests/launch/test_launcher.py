@@ -135,7 +135,7 @@ def test_run_completes_is_scored_and_is_summed_up_with_the_life_and_the_pid_of_e
     assert launch.summary["outcome"] == "completed" and launch.errors == []
     assert launch.summary["evaluation"]["test_accuracy"] == 0.5 and launch.summary["machine"]["cores"] > 0
     assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
-    assert [row["applied"] for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
+    assert [row.applied for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
     (own,) = [process for process in launch.summary["processes"] if process["type"] == "launcher"]
     assert own["pid"] == os.getpid() and own["peak_pss_bytes"] > 0
     assert launch.summary["peak_memory_bytes"] > own["peak_pss_bytes"]
