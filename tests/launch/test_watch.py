@@ -19,6 +19,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
@@ -136,7 +137,7 @@ class Machine:
         self.pids = {}
 
     def states(self):
-        return [{"type": task.type, "index": task.index, "state": "running"} for task in self.pids]
+        return [TaskState(task, pid, "running") for task, pid in self.pids.items()]
 
 
 class View:
