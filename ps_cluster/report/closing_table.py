@@ -78,8 +78,8 @@ def _tasks(summary: Summary, *, addresses: bool) -> Table:
         holds = f"{server.address or '–'}, holds {number(server.parameters)} parameters"
         if server.pushed_bytes is not None and server.pulled_bytes is not None:
             holds += f", got {megabytes(server.pushed_bytes)}, sent {megabytes(server.pulled_bytes)}"
-        counts = ("", "", number(server.restarts))
-        table.add_row(f"ps {server.index}", str(server.pid or "–"), *counts, *([holds] if addresses else []))
+        cells = (f"ps {server.index}", str(server.pid or "–"), "", "", number(server.restarts))
+        table.add_row(*cells, *([holds] if addresses else []))
     return table
 
 

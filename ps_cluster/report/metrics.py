@@ -51,7 +51,7 @@ class Seen:
     def with_row(self, row: ProgressRow) -> Seen:
         """Return what was seen, with a row added. Counting begins at the first row."""
         before = self.row or row
-        lost = {"rolled_back": max(0, before.applied - row.applied)}
+        lost: Counts = {"rolled_back": max(0, before.applied - row.applied)}
         return replace(
             self,
             row=row,
