@@ -48,7 +48,7 @@ class Analysis(ABC):
     calibration: Calibration | None = None
     mistakes_title = "The most confident mistakes"
     mistakes_note = "Examples are counted from 0, in the order of the test set."
-    columns = ("said", "is", "confidence")
+    columns = ("predicted", "true", "confidence")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         """Keep and check the predictions. Raises Malformed for arrays that no judge has written.
@@ -121,7 +121,8 @@ NOTHING = -1  # "predicted" where an output is not finite
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The test examples of one class. `predicted`: how many examples were taken for it; None: there is no such share."""
+    """The test examples of one class. `predicted`: how many examples were predicted to be
+    of it. A share is None if it has no examples."""
 
     name: str
     examples: int
@@ -133,7 +134,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Examples of one class that were taken for another. `share`: of the examples of the class."""
+    """Examples of one class that were predicted to be of another. `share`: of the examples of the class."""
 
     target: str
     predicted: str
@@ -190,8 +191,9 @@ class ClassResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"Accuracy: the share of the class's {unit} that were taken for it. Precision: the share of those taken for it "
-            f"that are of it. The mean of the accuracies of all classes is {percent(self.balanced_accuracy)}."
+            f"Accuracy: the share of the class's {unit} that were predicted to be of it. Precision: the share of the {unit} "
+            "predicted to be of the class that are of it. The mean of the accuracies of all classes is "
+            f"{percent(self.balanced_accuracy)}."
         )
 
     @cached_property
@@ -202,7 +204,7 @@ class ClassResults(Analysis):
 
     @cached_property
     def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
-        """A row for each class shown, a cell for each that they were taken for, and a last one for all others."""
+        """A row for each class shown, with a cell for each predicted class, and a last cell for all other predictions."""
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)
@@ -213,11 +215,11 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """True if some example was taken for a class that is not shown, or for none."""
+        """True if some example was predicted to be of a class that is not shown, or of none."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:
-        """Return how many examples of each label were taken for each: int64 [labels, labels]."""
+        """Return the number of examples by true and predicted label: int64 [labels, labels]."""
         place = np.full(len(self.names) + 1, -1)  # the last one is that of NOTHING
         place[list(labels)] = np.arange(len(labels))
         rows, columns = place[self.target], place[self._predicted]
@@ -314,7 +316,7 @@ class ValueRow:
 class ValueResults(Analysis):
     """Predictions of one or several numbers for each example, in the target's own units."""
 
-    heading, worst = "Errors", "outputs of which least is explained"
+    heading, worst = "Errors", "outputs that are explained least"
     table_columns = (
         "predicted", "mean absolute error", "root mean square", "bias", "R²", "5 % below", "median", "5 % above",
     )  # fmt: skip
@@ -467,7 +469,7 @@ class LabelResults(Analysis):
 
     @property
     def all_right(self) -> float:
-        """The share of examples of which every label is right."""
+        """The share of examples whose labels are all right."""
         return float(self._right.all(axis=1).mean())
 
     @cached_property

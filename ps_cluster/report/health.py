@@ -28,7 +28,7 @@ _SLACK_S = 1.0  # between the clock of a process's start and that of rows
 
 @dataclass(frozen=True)
 class HealthSign:
-    """An answer of a probe. `says`: for the line that it prints."""
+    """An answer of a probe. `says`: the answer in words, for the line that is printed."""
 
     name: str
     good: bool
@@ -37,7 +37,7 @@ class HealthSign:
 
 @dataclass(frozen=True)
 class Member:
-    """A process to ask about. `watches_rows`: it writes the rows of progress, or started who does."""
+    """A process to ask about. `watches_rows`: it writes the rows of progress, or has started the process that does."""
 
     name: str
     pid: int
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class HealthBounds:
-    """HealthBounds of the age of a sign, in seconds. `save_s`: None: any age."""
+    """Bounds of the age of a sign, in seconds. `save_s`: None for any age."""
 
     age_s: float
     save_s: float | None = None
@@ -75,7 +75,7 @@ class HealthFacts:
     row: ProgressRow | None
 
     def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
-        """Yield the signs of a process, each by itself; what it left tells nothing where it is gone or stopped."""
+        """Yield the signs of a process. The files of a process that is gone or stopped are no sign."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
         if state != "running":
@@ -105,7 +105,7 @@ class HealthFacts:
         return max(0.0, self.machine.wall() - at)
 
     def _training(self, row: ProgressRow | None) -> HealthSign:
-        """Return whether training has begun and goes on, by a row of the process that is asked about."""
+        """Return whether training has begun and makes progress, by a row of the process that is asked about."""
         if row is None or row.phase in BEFORE:
             newest = self.row.phase if self.row else "no row yet"
             return HealthSign("training", False, f"training has not begun: {newest}")

@@ -1,4 +1,4 @@
-"""The plots of all pages and their style: colours for colour-blind readers, with a line style and a marker beside each."""
+"""The plots of all pages, and their style: colours for colour-blind readers, each with its line style and marker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or a
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
 WIDTH_IN = 9.0
-NARROW_IN, HEIGHT_IN = 4.6, 2.6  # of a figure that has another one beside it
+NARROW_IN, HEIGHT_IN = 4.6, 2.6  # of one of two figures side by side
 _HANDLE_IN, _LETTER_IN = 0.75, 0.078  # legend: width of a line with the space around it, and of one letter
 _RC: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
@@ -96,7 +96,7 @@ def grid(
 
 
 def small_plot(name: str, title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
-    """Return a plot of one panel that has another plot beside it. `draw`: gets the panel."""
+    """Return a plot of one panel, for a page that shows two side by side. `draw`: gets the panel."""
     with plot_style():
         figure, [[axes]] = grid(1, 1, HEIGHT_IN, width_in=NARROW_IN)
         draw(axes)

@@ -35,7 +35,7 @@ def print_line(line: str) -> None:
 
 
 def print_note(line: str) -> None:
-    """Write a line beside the output proper, to standard error, without control characters."""
+    """Write a line to standard error, apart from the output, without control characters."""
     print(printable(line), file=Output(sys.stderr), flush=True)
 
 

@@ -75,7 +75,7 @@ winonly==1.0 ; sys_platform == 'win32' \\
         (
             {"absl-py": "2.5.1", "numpy": "2.3.0"},
             WARN,
-            "1 of 2 packages are not those of lock.txt: numpy 2.3.0 in place",
+            "1 of 2 packages are not those of lock.txt: numpy 2.3.0 instead",
         ),
         ({"absl-py": "2.5.1"}, WARN, "numpy 2.4.0 is missing"),
     ],

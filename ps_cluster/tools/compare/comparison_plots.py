@@ -13,7 +13,7 @@ from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View, arms
 from ps_cluster.tools.compare.records import ScoreInTime
 
 _GRID_POINTS = 200
-_ROW_IN = 0.13  # inches above a panel for each arm of which a run diverged
+_ROW_IN = 0.13  # inches above a panel for each arm with a run that diverged
 _PANEL_IN = 3.0
 
 

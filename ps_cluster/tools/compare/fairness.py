@@ -22,8 +22,8 @@ from ps_cluster.tools.compare.records import FIELDS, Record
 EXAMPLES_TOLERANCE = 0.02
 _ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
 
-# An arm's own settings: its method and the rate it is trained with. Tables, labels and pages show them, so nobody can
-# overlook them.
+# An arm's own settings: its method and the rate it is trained with. Tables, labels and pages show them, so they can't be
+# overlooked.
 _OF_AN_ARM = {
     "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.seed",
     "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",

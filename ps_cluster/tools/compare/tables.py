@@ -17,7 +17,7 @@ _RIGHT = {**FOLD, "justify": "right"}
 
 
 class Table(NamedTuple):
-    """A table as text. `columns`: key → heading; the first three say of which group a row is."""
+    """A table as text. `columns`: key → heading; the first three name the group of a row."""
 
     title: str
     columns: Mapping[str, str]

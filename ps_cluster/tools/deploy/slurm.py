@@ -27,7 +27,7 @@ class SlurmJob:
       cpus, memory_per_cpu: of every task.
       tasks_per_node: at most; None: as many as fit on a node, and so as few nodes as possible.
       restarts: of each task, in a row.
-      steady_s: a task that has run for so long begins a new row of restarts.
+      steady_s: a task that has run for this time begins a new row of restarts.
       first_port: the next tasks have the next ports; None: by the number of the job. Another job on its nodes seldom has one
         of them; a task whose port is taken ends the job with code 2.
       task_options: more words for the command `task`.

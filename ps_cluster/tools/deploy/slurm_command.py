@@ -51,7 +51,7 @@ def slurm() -> None:
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
 @option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
-@option("--time", type=_TIME, help="The limit of time; a job that reaches it goes on in the queue.")
+@option("--time", type=_TIME, help="The limit of time; a job that reaches it is queued again and continues.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
 @option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")

@@ -72,7 +72,7 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
         count += 1
         try:
             if (found := version_of(match[1])) != match[2]:
-                others.append(f"{match[1]} {found} in place of {match[2]}")
+                others.append(f"{match[1]} {found} instead of {match[2]}")
         except metadata.PackageNotFoundError:
             others.append(f"{match[1]} {match[2]} is missing")
     if not others:

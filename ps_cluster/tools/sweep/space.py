@@ -57,7 +57,7 @@ class Axis:
         return value if self.is_range else json.dumps(value)
 
     def split(self, points: int) -> Axis:
-        """Return so many numbers of a range, evenly spaced; whole ones are rounded, and none comes twice."""
+        """Return a number of points of the range, evenly spaced. Whole ones are rounded, and each is there once."""
         if not 2 <= points <= MOST_VALUES:
             raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
         low, high = (math.log(end) if self.log else end for end in self.values)
@@ -99,7 +99,7 @@ class Space:
             yield dict(zip(self.axes, combination))
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each value of each setting, beside the first of others."""
+        """Yield combinations to check before the first trial: each value of each setting, with the first values of others."""
         first = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():

@@ -153,7 +153,7 @@ class SweepPlan:
         return complete_config(config, self.dataset)
 
     def done(self, config: RunConfig, examples: int) -> float:
-        """Return the share of a trial that is done after so many examples."""
+        """Return the share of a trial that is done after a number of examples."""
         return examples / (config.total_updates(self.dataset.train_examples) * config.examples_per_update)
 
     def found(self, values: Values) -> dict[str, Any]:

@@ -43,7 +43,7 @@ PLAN, NOUN = "sweep.yaml", "sweep"
 class Running:
     """A trial under way: its job, its scores, the last one that was read, and the stage of the next rung.
 
-    `rung` is None behind the last one, and where the score of one was passed over for a newer one: the trial goes on.
+    `rung` is None after the last rung, and if the score at a rung was passed over for a newer one: the trial continues.
     """
 
     trial: Trial
@@ -127,7 +127,7 @@ class SweepRun:
             number = running.trial.number
             if is_judged and self._book.report(number, running.score, stage) and not has_ended:
                 running.is_pruned = True
-                self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
+                self._book.pruned(number)  # at once: a sweep that continues after a crash must not train it further
                 self._fleet.ask_to_stop(running.job)
 
     def _end(self, ended: EndedJob) -> None:
