@@ -27,7 +27,7 @@ class Mistake:
     """A test example on which the network was wrong. `example`: its index; the others are words for the page."""
 
     example: int
-    said: str
+    predicted: str
     truth: str
     measure: str
 
@@ -427,9 +427,9 @@ def _text(values: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label. `examples`: test examples that have it. `predicted`: those that the network says have it.
+    """One label. `examples`: test examples that have it. `predicted`: test examples for which it is predicted.
 
-    `found` (recall) and `precision` are shares of these; `f1` is their harmonic mean. None: there is no such share.
+    `found` (recall) and `precision` are shares of these; `f1` is their harmonic mean. A share of no examples is None.
     """
 
     name: str
@@ -442,10 +442,10 @@ class LabelRow:
 
 
 class LabelResults(Analysis):
-    """Predictions of each label's probability. Said is what has more than 1/2."""
+    """Predictions of each label's probability. A label is predicted if its probability is above 1/2."""
 
     heading, worst = "Labels", "labels with the lowest F1"
-    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "said to have it")
+    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "predicted")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         super().__init__(predictions, target_name)
@@ -459,8 +459,8 @@ class LabelResults(Analysis):
         self.known = np.isfinite(self._probability)
         if not ((self._probability >= 0) & (self._probability <= 1) | ~self.known).all() or self.target.max() > 1:
             raise Malformed("a probability or a label is not from 0 to 1")
-        self._said = self.known & (self._probability > 0.5)
-        self._right = self.known & (self._said == self.target)
+        self._predicted = self.known & (self._probability > 0.5)
+        self._right = self.known & (self._predicted == self.target)
 
     @property
     def accuracy(self) -> float:
@@ -476,7 +476,9 @@ class LabelResults(Analysis):
     def rows(self) -> list[LabelRow]:
         """All labels, in their order."""
         has = self.target.astype(bool)
-        counts = zip(self.names, has.sum(0), self._said.sum(0), (has & self._said).sum(0), self._right.mean(0))
+        counts = zip(
+            self.names, has.sum(0), self._predicted.sum(0), (has & self._predicted).sum(0), self._right.mean(0)
+        )
         return [
             LabelRow(
                 name, int(examples), int(said), share_of(both, examples), share_of(both, said),
@@ -492,9 +494,9 @@ class LabelResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"A label is said where its probability is above 1/2. Found (recall): the share of the {unit} with the label that "
-            "were said to have it. Precision: the share of those said to have it that do. F1: the harmonic mean of the two. "
-            f"Of {percent(self.all_right)} of the {unit} every label is right."
+            f"A label is predicted if its probability is above 1/2. Found (recall): the share of the {unit} with the label for "
+            f"which it is predicted. Precision: the share of the {unit} for which it is predicted that have it. F1: the "
+            f"harmonic mean of the two. All labels of {percent(self.all_right)} of the {unit} are right."
         )
 
     def merit(self, row: LabelRow) -> tuple[float, ...] | None:
@@ -502,12 +504,12 @@ class LabelResults(Analysis):
 
     @cached_property
     def calibration(self) -> Calibration:  # type: ignore[override]
-        """Of all decisions: the confidence is that in what was said, the label's presence or its absence."""
+        """The calibration of all decisions: the confidence is that in the predicted presence, or absence, of the label."""
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 
     @cached_property
     def _confidence(self) -> np.ndarray:
-        return np.where(self._said, self._probability, 1 - self._probability)
+        return np.where(self._predicted, self._probability, 1 - self._probability)
 
     def numbers(self) -> Json:
         return {
@@ -535,5 +537,5 @@ class LabelResults(Analysis):
 
     def _mistake(self, example: int, label: int) -> Mistake:
         words = f"{self.names[label]}", f"no {self.names[label]}"
-        said, truth = words if self._said[example, label] else words[::-1]
-        return Mistake(example, said, truth, percent(float(self._confidence[example, label])))
+        predicted, truth = words if self._predicted[example, label] else words[::-1]
+        return Mistake(example, predicted, truth, percent(float(self._confidence[example, label])))

@@ -64,7 +64,7 @@ def test_the_confusion_matrix_counts_each_example_in_the_row_of_its_class():
 
 
 def test_the_most_confident_mistake_comes_first_and_one_without_a_prediction_is_none():
-    told = [(one.example, one.said, one.truth.partition(",")[0]) for one in ClassResults(of_classes()).mistakes()]
+    told = [(one.example, one.predicted, one.truth.partition(",")[0]) for one in ClassResults(of_classes()).mistakes()]
     assert told == [(2, "cat", "dog"), (1, "dog", "cat")]
 
 
@@ -113,7 +113,7 @@ def test_labels_are_found_or_not_each_for_itself():
     assert (sun.found, sun.precision, sun.f1, sun.accuracy) == (0.5, 1.0, pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert (sea.found, sea.precision, sea.f1, sea.accuracy) == (1.0, 0.5, pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert found.all_right == 0 and found.without_prediction == 1 and found.calibration.total == 5
-    told = [(one.example, one.said, one.truth) for one in found.mistakes()]
+    told = [(one.example, one.predicted, one.truth) for one in found.mistakes()]
     assert told == [(0, "sea", "no sea"), (1, "no sun", "sun")]
 
 
@@ -124,7 +124,7 @@ def test_errors_of_numbers_are_those_computed_by_hand():
     assert row.root_mean_square == pytest.approx((5 / 3) ** 0.5)
     assert row.explained == pytest.approx(1 - (5 / 3) / (2 / 3))
     assert found.without_prediction == 1
-    assert [(one.example, one.said, one.truth, one.measure) for one in found.mistakes()][0] == (2, "1", "3", "2")
+    assert [(one.example, one.predicted, one.truth, one.measure) for one in found.mistakes()][0] == (2, "1", "3", "2")
 
 
 def test_of_many_numbers_those_are_shown_of_which_least_is_explained():
@@ -275,7 +275,7 @@ def test_mistakes_in_a_table_are_shown_as_rows_and_errors_in_its_column(tmp_path
     kept_predictions.write(run_dir.predictions, of_numbers(true, true + np.arange(8)[::-1, None]))
     page, numbers, _ = drawn(run_dir)
     assert "The largest errors" in page and ">area</th>" in page and "R²" in page
-    assert numbers["mistakes"][0] == {"example": 0, "said": "7", "truth": "0", "measure": "7"}
+    assert numbers["mistakes"][0] == {"example": 0, "predicted": "7", "truth": "0", "measure": "7"}
     assert numbers["found"]["outputs"][0]["mean_absolute"] == 3.5 and "test error" in page
 
 
