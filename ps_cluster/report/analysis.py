@@ -178,8 +178,8 @@ class ClassResults(Analysis):
         labels = (self.target, self.target[self._right], self._predicted[self.known])
         counts = zip(self.names, *(np.bincount(one, minlength=len(self.names)).tolist() for one in labels))
         return [
-            ClassRow(name, examples, right, said, share_of(right, examples), share_of(right, said))
-            for name, examples, right, said in counts
+            ClassRow(name, examples, right, predicted, share_of(right, examples), share_of(right, predicted))
+            for name, examples, right, predicted in counts
         ]
 
     def merit(self, row: ClassRow) -> tuple[float, ...] | None:
@@ -208,7 +208,7 @@ class ClassResults(Analysis):
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)
-            cells = [Cell(int(n), n / examples, label == said) for n, said in zip(counts, self.shown)]
+            cells = [Cell(int(n), n / examples, label == predicted) for n, predicted in zip(counts, self.shown)]
             others = self.rows[label].examples - int(counts.sum())
             rows.append([*cells, Cell(others, others / examples)])
         return rows
@@ -237,8 +237,8 @@ class ClassResults(Analysis):
         most = np.argsort(-counts, kind="stable")[:MOST_CONFUSIONS]
         found = ((*divmod(int(pairs[index]), len(self.names)), int(counts[index])) for index in most)
         return [
-            Confusion(self.names[target], self.names[said], count, count / self.rows[target].examples)
-            for target, said, count in found
+            Confusion(self.names[target], self.names[predicted], count, count / self.rows[target].examples)
+            for target, predicted, count in found
         ]
 
     @cached_property
@@ -481,10 +481,10 @@ class LabelResults(Analysis):
         )
         return [
             LabelRow(
-                name, int(examples), int(said), share_of(both, examples), share_of(both, said),
-                share_of(2 * both, examples + said), float(accuracy),
+                name, int(examples), int(predicted), share_of(both, examples), share_of(both, predicted),
+                share_of(2 * both, examples + predicted), float(accuracy),
             )
-            for name, examples, said, both, accuracy in counts
+            for name, examples, predicted, both, accuracy in counts
         ]  # fmt: skip
 
     def cells(self, row: LabelRow) -> list[str]:

@@ -224,8 +224,7 @@ def test_live_view_shows_each_worker_and_its_share():
 
 def test_work_of_a_worker_that_was_started_again_is_summed():
     workers = [{"index": 0, "pid": pid, "updates": 50, "examples": 6400} for pid in (20, 30)]
-    lines = drawn(state(row=row(100, workers=workers)), 100).splitlines()
-    assert [line.split()[4:6] for line in lines if line.startswith("worker 0")] == [["100", "12,800"]]
+    assert "100   12,800" in drawn(state(row=row(100, workers=workers)), 100)
 
 
 def test_live_view_before_the_first_update_says_so():
@@ -284,24 +283,24 @@ def test_each_objective_says_what_is_to_be_predicted(objective, outputs, words):
     assert OBJECTIVES[objective].task(outputs) == words
 
 
-def test_live_view_shows_the_work_of_a_single_process_at_its_chief():
-    run = in_mode("single", tasks=[TASKS[0], TASKS[-1]])
-    run.row = row(100, workers=[{"index": 0, "pid": 10, "updates": 100, "examples": 12800}])
-    lines = [line.split() for line in drawn(run, 100).splitlines()]
-    assert [line[1:6] for line in lines if line[:1] == ["chief"]] == [["10", "running", "100", "12,800", "100%"]]
-
-
-def test_live_view_of_a_cluster_shows_no_work_at_its_chief():
-    lines = [line.split() for line in drawn(state(row=row(400)), 100).splitlines()]
-    assert [line for line in lines if line[:1] == ["chief"]] == [["chief", "10", "running"]]
-
-
-def test_live_view_of_a_synchronous_run_has_rows_of_workers_and_evaluator_alone():
-    run = in_mode("sync", tasks=[*TASKS[2:5], TASKS[-1]])
-    run.row = row(400)
+@pytest.mark.parametrize(
+    ("mode", "tasks", "rows"),
+    [
+        ("single", [0, -1], [["chief", "10", "running", "400", "51,200", "100%"], ["evaluator", "–", "starting"]]),
+        ("async", [0, 1], [["chief", "10", "running"], ["ps", "0", "11", "running"]]),
+        (
+            "sync",
+            [2, -1],
+            [["worker", "0", "20", "running", "400", "51,200", "100%"], ["evaluator", "–", "starting"]],
+        ),
+    ],
+)
+def test_live_view_has_a_row_for_each_process_and_shows_the_work_of_those_that_train(mode, tasks, rows):
+    run = in_mode(mode, tasks=[TASKS[index] for index in tasks])
+    run.row = row(400, workers=[{"index": 0, "pid": 10, "updates": 400, "examples": 51_200}])
     lines = drawn(run, 100).splitlines()
     table = lines[next(number for number, line in enumerate(lines) if line.startswith("task")) + 1 :]
-    assert [line.split()[0] for line in table] == ["worker", "worker", "worker", "evaluator"]
+    assert [line.replace("━", "").split() for line in table] == rows
 
 
 def test_gradients_that_came_too_late_are_shown_only_where_there_are_any():
@@ -333,7 +332,7 @@ def test_time_left_counts_that_later_images_are_larger():
 
 
 def test_total_is_that_of_the_configuration_until_a_row_tells_it():
-    run = RunState(config(**{"training.steps": None, "training.epochs": 1, "mode.name": "sync"}), RUN_DIR, REAL)
+    run = in_mode("sync", **{"training.steps": None, "training.epochs": 1})
     assert run.total == round(50_000 / (3 * 128))
 
 
