@@ -36,8 +36,8 @@ def test_grey_images_stay_grey():
 @pytest.fixture
 def dataset(tmp_path):
     """Images of the classes a to i, of which none is to train on for j; a name has to be escaped."""
-    images, labels = random_images(60)
-    arrays = (images, labels % 9, *random_images(20, seed=1))
+    images, _ = random_images(180)
+    arrays = (images, (np.arange(180) % 9).astype(np.uint8), *random_images(20, seed=1))
     return pack_images(tmp_path / "packed", "cifar10", ("<b>a</b>", *LETTERS[1:]), arrays)
 
 
@@ -56,7 +56,7 @@ def test_the_page_has_as_many_pictures_of_each_class_whether_they_are_varied_or_
     assert counts == [2 * (1 + VARIATIONS)] * 9 + [0] and page.count("no training examples") == 1
     assert ("as training draws it" in page) is varied and ("training draws: " in page) is varied
     assert all(source.startswith("data:image/png;base64,") for source in loaded_by(page))
-    assert "<b>a</b>" not in page and "60 training + 20 test images" in page
+    assert "<b>a</b>" not in page and "180 training + 20 test images" in page
 
 
 def test_the_file_has_the_name_of_the_data_set_unless_another_is_given(tmp_path, dataset, monkeypatch):
