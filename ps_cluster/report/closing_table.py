@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ps_cluster.config.modes import CHIEF
 from ps_cluster.config.sections import CHOSEN, flat
+from ps_cluster.config.tasks import CHIEF
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import last_row, read_json

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.config import RunConfig, rate_origin
-from ps_cluster.config.modes import WORKER
 from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.tasks import WORKER
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import counted, printable
@@ -188,7 +188,7 @@ def clock(seconds: float) -> str:
 
 
 def _crew(config: RunConfig) -> str:
-    if WORKER not in config.mode_kind.tasks:
+    if WORKER not in config.mode_kind.cluster.tasks:
         return "1 process"
     workers = f"{config.cluster.workers} worker{'s' * (config.cluster.workers > 1)}"
     return f"{workers} + {config.cluster.parameter_servers} ps" if config.mode_kind.has_parameter_servers else workers

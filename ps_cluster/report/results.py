@@ -7,13 +7,11 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET
-from ps_cluster.config.registry import import_object
 from ps_cluster.data.describing import example_rows
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
@@ -244,9 +242,8 @@ def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) ->
     try:
         predictions = scores.load(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
-        kind: Any = import_object(OBJECTIVES[predictions.objective].results)
-        found: Analysis | None = kind(predictions, encoding.target if encoding else "target") if kind else None
-        return found
+        kind = OBJECTIVES[predictions.objective].results()
+        return kind(predictions, encoding.target if encoding else "target") if kind else None
     except FileNotFoundError:
         return None
     except Malformed as error:

@@ -1,6 +1,6 @@
 """Mode elastic, whose parameter servers are lost for good when they die once."""
 
-from ps_cluster.config.modes import ON_DEATH, PS, OnDeath
+from ps_cluster.config.tasks import ON_DEATH, PS, OnDeath
 from ps_cluster.training.modes.elastic import Elastic
 
 

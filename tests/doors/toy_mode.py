@@ -2,9 +2,10 @@
 
 from pydantic import Field
 
+from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import Mode, ModeSettings
-from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import ParameterShard, after
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import ParameterShard
 
 
 class Settings(ModeSettings):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import portpicker
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.tools.chaos.disturbed_runs import Restarter
 from tests.helpers.manifests import pods_of
 from tests.helpers.processes import wait_until

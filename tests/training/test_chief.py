@@ -206,13 +206,11 @@ class Rounds(RunProgress):
     applied, longest_wait_seconds = 4, 5.0
 
 
-def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other(monkeypatch):
+def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
     config = CONFIG.with_values({"mode.name": "sync-ps", "cluster.workers": 3})
     progress, asked, now, present = Rounds(config, 100), [], [100.0], {0, 1, 2}
     progress._applied_steps.add(np.array([*range(12), 12, 14]))
-    session = SimpleNamespace(progress=progress, store=STORE, compute=None)
-    work = SimpleNamespace(dispatches=lambda: iter(()))
-    monkeypatch.setattr(chief_module, "import_object", lambda name: lambda *_: work)
+    session = SimpleNamespace(progress=progress, store=STORE, graphs=None)
     chief = Chief(
         config, session, None,
         silent_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0],

@@ -25,11 +25,12 @@ from ps_cluster.cli.reference import (
     schema_of,
     sections_schema,
 )
-from ps_cluster.config import RunConfig, build_config, rates_found, registry
+from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.layers import trusted
-from ps_cluster.config.modes import MODES, RULES
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import COMPILED
 from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import CHOSEN, check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.data.packed import PackedDataset
@@ -121,7 +122,11 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
       UserError: the file can't be read, a key is unknown, or a value is not valid.
     """
     content = {
-        "arms": [{"mode": mode.name} for mode in MODES if not mode.takes_local_steps and mode.splits == "data"],
+        "arms": [
+            {"mode": mode.name}
+            for mode in MODES
+            if not mode.promise.takes_local_steps and mode.cluster.splits == "data"
+        ],
         **(read_yaml(file) if file else {}),
     }
     content["settings"] = content.get("settings") or {}  # an empty section is None in YAML
@@ -140,7 +145,7 @@ def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
         return flat(trusted(nested(flat(settings)), folder))
 
     arms = tuple(
-        arm.model_copy(update={"mode": registry.named_by_user(arm.mode, folder), "set": named(arm.set)})
+        arm.model_copy(update={"mode": user_code.named_by_user(arm.mode, folder), "set": named(arm.set)})
         for arm in comparison.arms
     )
     return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
