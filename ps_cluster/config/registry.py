@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from ps_cluster.config.user_code import (
     parse,
 )
 from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import one_line
 
 
 class Named(Protocol):
@@ -167,7 +169,10 @@ class Registry(Generic[T]):
         """Return `found` as an object of the kind, with `name` as its name."""
         is_class = isinstance(found, type)
         if is_class and issubclass(found, self._base):
-            found = found()
+            try:
+                found = found()
+            except TypeError as error:  # e.g. a method that has to be overridden is missing
+                raise UserError(f"{self.noun} '{name}': {one_line(str(error), 300)}: {self.page}") from error
         elif self._wrap and callable(found) and not is_class:
             found = self._wrap(found)
         made: T = found
@@ -177,6 +182,7 @@ class Registry(Generic[T]):
                 f"'{name}' is no {self.noun}: it has to be {function}a {self._base.__module__}.{self._base.__name__}: "
                 f"{self.page}"
             )
+        made = copy(made)  # what the user's module holds keeps its name
         made.name = name
         return made
 

@@ -159,8 +159,8 @@ def an_update_has_no_row(right, self, push, *known):
 @_changes((ParameterShard, "update_statistics"))
 def one_exponent_bit_of_a_weight_flips(right, self, fresh):
     def flip() -> tf.Tensor:
-        bits = tf.bitcast(self._weights.sparse_read([0]), tf.int32)
+        bits = tf.bitcast(self.weights.sparse_read([0]), tf.int32)
         flipped = tf.bitcast(tf.bitwise.bitwise_xor(bits, 1 << 24), tf.float32)
-        return after([self._weights.scatter_update(tf.IndexedSlices(flipped, [0]))], 0)
+        return after([self.weights.scatter_update(tf.IndexedSlices(flipped, [0]))], 0)
 
-    return tf.group(right(self, fresh), tf.cond(tf.equal(self._version, STEP), flip, lambda: 0))
+    return tf.group(right(self, fresh), tf.cond(tf.equal(self.version, STEP), flip, lambda: 0))

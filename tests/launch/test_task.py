@@ -31,7 +31,7 @@ FRAMED = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from ps_cluster.launch import task
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -187,7 +187,8 @@ DISPATCHED = """
 import json, os, signal, struct, sys, types
 from pathlib import Path
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import MODES, Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.tasks import Task
 from ps_cluster.launch import task
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir

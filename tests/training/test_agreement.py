@@ -14,9 +14,9 @@ from tests.helpers.data import only_named
 HERE = {"mode.name": "sync", "data.dataset": "synthetic", "model.precision": "float32", "cluster.workers": 2}
 DATA = dataclasses.replace(only_named("synthetic", Path("/data"), 100, 10), checksum="ab" * 32)
 DOOR = """
-from ps_cluster.config.modes import Mode
+from ps_cluster.training.modes.base import DefaultMode
 
-class Toy(Mode):
+class Toy(DefaultMode):
     '''{what}'''
 """
 

@@ -13,6 +13,7 @@ from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.worker import Dispatches
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(
@@ -47,7 +48,7 @@ class Session:
 
     rests, broken = False, None
     seconds_to_checkpoint = math.inf
-    store, compute = STORE, None
+    store, graphs = STORE, Dispatches(lambda repeats: None)
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look

@@ -19,7 +19,7 @@ from ps_cluster.training.modes.diloco import DilocoShard
 from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.sync_ps import RoundShard
-from ps_cluster.training.step import StepResult
+from ps_cluster.training.step import PeriodLimits, StepResult
 from ps_cluster.training.worker import steps_graph
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
@@ -51,13 +51,13 @@ def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None)
     """Return a function of (period, weights): the result of a period, as a new process of a worker computes it."""
     local = LocalTraining(step, config, beginning(factors), keep)
     with tf.Graph().as_default() as graph:
-        limit = [] if batches is None else [identity(batches)]
+        limits = PeriodLimits(None if batches is None else identity(batches))
         number, weights = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.float32, [LENGTH])
         outcome = tf.compat.v1.placeholder_with_default([APPLIED], [1])
 
         @tf.function(autograph=False)
         def run(number, weights, outcome):
-            result = vars(local(number, weights, tf.constant(STATISTICS[: len(keep)]), *limit))
+            result = vars(local(number, weights, tf.constant(STATISTICS[: len(keep)]), limits))
             with tf.control_dependencies(list(result.values())):
                 settled = local.settle(number, outcome)
             with tf.control_dependencies([settled]):

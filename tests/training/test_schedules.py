@@ -30,7 +30,7 @@ def test_a_run_of_one_step_has_a_learning_rate():
 def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypatch):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from ps_cluster.config.modes import Schedule\n\n\nclass Mine(Schedule):\n"
+        "from ps_cluster.config.schedules import Schedule\n\n\nclass Mine(Schedule):\n"
         "    def after_warmup(self, settings, past):\n        return 1 - past\n"
     )
     monkeypatch.setenv(user_code.TRUSTED, str(file))
