@@ -31,8 +31,9 @@ from benchmarks.records import Column, keep, print_table
 from benchmarks.simulated_hosts import ENDED_WITHIN_S, STARTED_WITHIN_S, after, training_on_hosts, wait
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import CHIEF, MODES, PS, WORKER
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.tasks import CHIEF, PS, WORKER
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
@@ -81,7 +82,9 @@ class Setting:
         """Return the settings of an arm, by dotted key."""
         mode, _, wire = arm.partition(":")
         mode = AS_TORCHFT if arm == TORCHFT else mode
-        local = {"mode.local_steps": self.local_steps} if mode in MODES and MODES[mode].takes_local_steps else {}
+        local = (
+            {"mode.local_steps": self.local_steps} if mode in MODES and MODES[mode].promise.takes_local_steps else {}
+        )
         return local | {
             "mode.name": mode, "cluster.wire": wire or "float32", "cluster.workers": self.workers,
             "cluster.straggler": self.straggler, "model.name": NETWORK, "model.precision": "float32",
@@ -154,7 +157,7 @@ def _measure(folder: Path, arm: str, seed: int, rate_mbit: float, setting: Setti
     """Train on hosts until the loss is reached or the time is over."""
     values = setting.values(arm, seed)
     options = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    types = [kind for kind in (CHIEF, PS, WORKER) if kind in MODES[values["mode.name"]].tasks]
+    types = [kind for kind in (CHIEF, PS, WORKER) if kind in MODES[values["mode.name"]].cluster.tasks]
     slow = _slowed(rate_mbit, setting)
     with training_on_hosts(folder, types, setting.workers, 1, options, slow) as (run, machines):
         rows: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ import portpicker
 
 from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import MOST
 from ps_cluster.launch.task import start_server
 from ps_cluster.system.environment import die_with_parent, for_tensorflow

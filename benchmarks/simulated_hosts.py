@@ -23,8 +23,9 @@ import click
 import numpy as np
 
 from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand, Whole
-from ps_cluster.config.modes import CHIEF, MODES, PS, WORKER
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.tasks import CHIEF, PS, WORKER
 from ps_cluster.errors import RunFailed
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.launch.topology import ClusterTopology
@@ -70,7 +71,7 @@ def main(
         print_line("| mode | workers | ps | busiest | examples/s | predicted | error | staleness | predicted | error |")
         print_line("|---|---:|---:|---|---:|---:|---:|---:|---:|---:|")
         for count, many, mode in product(workers, servers, modes):
-            steps = local_steps if MODES[mode].takes_local_steps else 1
+            steps = local_steps if MODES[mode].promise.takes_local_steps else 1
             slow = ";".join(f"{worker}:+{sleep_s * steps}s" for worker in range(count))
             in_mode = ("--mode", mode, *(("--set", f"mode.local_steps={steps}") if steps > 1 else ()))
             place = folder / f"{count}-{many}-{mode}"

@@ -23,8 +23,8 @@ import psutil
 
 from ps_cluster.cli.command_line import OneLineCommand
 from ps_cluster.config.datasets import Contents, DataSet, ImageDataSet
+from ps_cluster.config.lazy import keras
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import keras
 from ps_cluster.files.json_files import read_json
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.rows import ClusterFile

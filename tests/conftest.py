@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.registry import TRUSTED
+from ps_cluster.config.user_code import TRUSTED
 from ps_cluster.data import sources
 from tests.helpers.bad_input import Commands
 

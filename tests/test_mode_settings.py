@@ -65,7 +65,7 @@ def test_a_setting_is_taken_by_the_modes_that_use_it_and_refused_by_all_others(m
     tree = {"mode": {"name": mode}, "optimizer": {"rule": "sgd"}}
     tree.setdefault(section, {})[name] = ON[key]
     if uses(mode, key):
-        if key == "cluster.parameter_servers" and MODES[mode].most_parameter_servers == 1:
+        if key == "cluster.parameter_servers" and MODES[mode].cluster.most_parameter_servers == 1:
             return
         assert build_config(None, overrides).mode.name == mode
         assert build_config(written(tmp_path, tree)).mode.name == mode
@@ -127,7 +127,7 @@ def test_compare_leaves_a_shared_setting_out_of_the_arms_that_do_not_use_it():
     shared = {"cluster": {"parameter_servers": 2}, "staleness": {"method": "inverse"}}
     runs = plan(("async", "sync", "single"), {"cluster.workers": 4}, shared)
     found = {run.config.mode.name: run.config for run in runs}
-    assert [config.slices for config in found.values()] == [2, 1, 1]
+    assert [config.shards for config in found.values()] == [2, 1, 1]
     assert [config.training_workers for config in found.values()] == [4, 4, 1]
     assert [config.staleness.method for config in found.values()] == ["inverse", "none", "none"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.launch.topology import from_file
 from ps_cluster.report import metrics
 from ps_cluster.runs import logs

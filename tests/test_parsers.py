@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps_cluster.config import parse_assignment
-from ps_cluster.config.modes import Task
 from ps_cluster.config.schema import Slowness, Stragglers, parse_stragglers
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, decimal, whole
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml

@@ -45,7 +45,7 @@ def test_no_line_of_the_program_turns_safe_loading_off_but_that_of_functions_tha
     sources = [PROJECT / "cli.py", *(PROJECT / "ps_cluster").rglob("*.py"), *(PROJECT / "benchmarks").rglob("*.py")]
     found = [f"{file}: {line}" for file in sources for line in file.read_text().splitlines() if UNSAFE.search(line)]
     (of_users_functions,) = found
-    assert "config/registry.py" in of_users_functions
+    assert "config/user_code.py" in of_users_functions
 
 
 def test_no_line_follows_a_users_path_in_a_way_that_ends_in_a_traceback():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.config.layers import without_variables
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
@@ -34,7 +34,7 @@ def refuse_within_a_run(function: str) -> None:
     Every process of a run imports the file that defines its network. If the file started a run then, each of these would
     start another one, without end.
     """
-    file = registry.file_that_runs()
+    file = user_code.file_that_runs()
     if file is None and LAUNCHER_PID not in os.environ:
         return
     raise UserError(

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ps_cluster.config import registry
-from ps_cluster.config.registry import keras
+from ps_cluster.config import user_code
+from ps_cluster.config.lazy import keras
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.predict import TrainedRun
 from ps_cluster.files.json_files import read_json
@@ -43,7 +43,7 @@ class Result:
           UserError: the folder holds no run that has ended.
         """
         for file in code:
-            registry.trust(Path(file))
+            user_code.trust(Path(file))
         self._files = RunDir.open(Path(run_dir))
         try:
             self._summary = read_json(self._files.summary, Summary)

@@ -54,7 +54,7 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 )
 @option(
     "--split",
-    type=OneOf(sorted({mode.splits for mode in MODES})),
+    type=OneOf(sorted({mode.cluster.splits for mode in MODES})),
     group="Mode",
     help="What the workers share: data: each has all layers, and --mode says how; layers, width: the modes of these names.",
 )
@@ -111,8 +111,8 @@ def run(
             assignments = (*assignments, f"{GRADIENTS}=true")
         resolved = resolved_config(file, assignments, options | _mode_that_splits(split, options["mode__name"]))
         config = resolved.config
-        if split and config.mode_kind.splits != split:
-            splits = f"mode {config.mode.name} splits the {config.mode_kind.splits}"
+        if split and config.mode_kind.cluster.splits != split:
+            splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
             raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
         if dry_run:
             return _print_plan(resolved)
@@ -127,7 +127,7 @@ def run(
 
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
     """Return the option that chooses the only mode that splits `what`; nothing where there are several, or one is given."""
-    found = [one.name for one in MODES if one.splits == what]
+    found = [one.name for one in MODES if one.cluster.splits == what]
     return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
 
 

@@ -27,7 +27,7 @@ from ps_cluster.cli.command_line import (
 )
 from ps_cluster.cli.options import config_options, layered_config, refuse_others, set_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
-from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
+from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
 from ps_cluster.report.terminal import make_console, print_line, print_note

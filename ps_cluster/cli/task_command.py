@@ -17,7 +17,7 @@ from ps_cluster.cli.options import (
     metrics_options,
     waiting_options,
 )
-from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
+from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.logs import LOG_TASK

@@ -24,7 +24,7 @@ from ps_cluster.cli.command_line import (
 from ps_cluster.cli.command_line import examples as examples_of_use
 from ps_cluster.cli.options import log_format_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS
-from ps_cluster.config.modes import EVALUATOR, Task
+from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.export_formats import EXPORT_FORMATS
 from ps_cluster.report.terminal import make_console, print_line, print_note

@@ -8,19 +8,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
+from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.config.registry import Part, PathFromText, Registry, Section, absolute_path
+from ps_cluster.config.registry import Registry
+from ps_cluster.config.setting_types import PathFromText, Section
+from ps_cluster.config.user_code import absolute_path
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
+    from ps_cluster.data.batches import Batch
+
+Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
+"""Name of a field → its rows [B, ...]."""
+NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
+"""Inputs → the outputs of a network, float32 [B, outputs]."""
+Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, Any], dict[str, tf.Tensor]]"
+"""(inputs, the batch that they are of, the fields of an example, the section `data`) → the inputs, varied."""
+MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
+"""(a network, inputs) → the mean of its outputs over views of each example, float32 [B, outputs]."""
 
 
 # The settings of image augmentation, and their short form. Without TensorFlow, because the launcher reads them too.
@@ -419,8 +432,6 @@ class DataSet:
       path: of data that a user has named by its path, that path. It is packed again when something there changes.
       candidates_of: for a name that stands for several data sets, their names, best first.
       offered: whether help and lists of choices name it.
-      augment: "module:function" that varies a batch (`ps_cluster.data.augment:augment`); None: it is trained as it is.
-      views: "module:function" that averages a network's scores over views of each example; None: there are none.
     """
 
     page = "docs/extending.md#your-own-data"
@@ -437,8 +448,14 @@ class DataSet:
     path: Path | None = None
     candidates_of: tuple[str, ...] = ()
     offered = True
-    augment: Any = None
-    views: Any = None
+
+    def augmentation(self) -> Augment | None:
+        """Return the function that varies the examples of a batch; None: the network is trained on them as they are."""
+        return None
+
+    def views(self) -> MeanOverViews | None:
+        """Return the function that averages a network's outputs over views of each example; None: there are no views."""
+        return None
 
     @property
     def full_name(self) -> str:
@@ -476,7 +493,7 @@ class DataSet:
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit this data set."""
-        if config.evaluation.augment_last and self.views is None:
+        if config.evaluation.augment_last and self.views() is None:
             raise ValueError(f"evaluation.augment_last: got True: data set {self.name} has no views: leave it out")
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
@@ -488,8 +505,16 @@ class ImageDataSet(DataSet):
     """A data set whose examples are one image each."""
 
     Settings = ImageSettings
-    augment = Part.AUGMENT
-    views = Part.MEAN_OVER_VIEWS
+
+    def augmentation(self) -> Augment:
+        from ps_cluster.data.augment import augment
+
+        return augment
+
+    def views(self) -> MeanOverViews:
+        from ps_cluster.data.augment import mean_over_views
+
+        return mean_over_views
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         super().check_examples(config, spec)

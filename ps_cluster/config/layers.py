@@ -17,7 +17,8 @@ from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import network_recipes
 from ps_cluster.config.datasets import DataSet
-from ps_cluster.config.modes import Mode, OptimizerRule
+from ps_cluster.config.modes import Mode
+from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.schema import PAGE, RunConfig, fitted, sections
 from ps_cluster.config.sections import (
     CHOSEN,
@@ -296,7 +297,7 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
 
 def rates_found(config: RunConfig) -> network_recipes.FoundRates | None:
     """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
-    place = (*config.mode_kind.place(config.cluster.workers), config.training.batch_size_per_worker)
+    place = (*network_recipes.rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
     _, found = _recipe(network_recipes.NETWORKS[config.model.name])
     return next((rates for rates in found if rates.place == place), None)
 
@@ -312,7 +313,7 @@ def rate_origin(config: RunConfig) -> str:
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):
         return "as given" if model in network_recipes.NETWORKS.own else "as given, or as the network was compiled"
-    mode, workers = config.mode_kind.place(config.cluster.workers)
+    mode, workers = network_recipes.rated_as(config.mode_kind, config.cluster.workers)
     place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
     found = rates_found(config)
     if found is not None and found.learning_rate == config.optimizer.learning_rate:
@@ -379,7 +380,7 @@ def _staleness_method(settings: Layer) -> NamedLayer:
     """Return a layer with the staleness method of the chosen rule; an empty one where the servers do not use that rule."""
     chosen = chosen_kinds(settings)
     rule, mode = chosen.get("optimizer"), chosen.get("mode")
-    if not (isinstance(rule, OptimizerRule) and isinstance(mode, Mode)) or mode.takes_local_steps:
+    if not (isinstance(rule, OptimizerRule) and isinstance(mode, Mode)) or mode.promise.takes_local_steps:
         return NamedLayer("", {})
     if uses(mode.name, "staleness.method"):
         return NamedLayer(f"default of rule {rule.name}", {"staleness": {"method": rule.staleness_method}})

@@ -14,10 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from ps_cluster.config import registry
-from ps_cluster.config.modes import MODES, RULES
+from ps_cluster.config import user_code
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import Part, Registry, Section, import_object, keras
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.registry import Registry
+from ps_cluster.config.setting_types import Section
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 
@@ -95,7 +98,7 @@ class FunctionNetwork(Network):
     def __init__(self, function: Callable[..., Any]):
         """Keep the function. Raises UserError where it takes other arguments; a pickled one is asked when it is built."""
         self._function = function
-        if not isinstance(function, registry.PickledFunction):
+        if not isinstance(function, user_code.PickledFunction):
             arguments_taken(function)
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
@@ -142,7 +145,9 @@ class SavedNetwork(Network):
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
         """Return the saved model."""
-        return import_object(Part.LOAD_SAVED)(self._file, examples)
+        from ps_cluster.models.build import load_saved
+
+        return load_saved(self._file, examples)
 
 
 class Networks(Registry[Network]):
@@ -155,8 +160,8 @@ class Networks(Registry[Network]):
         """Return a name that the user has written, a file with its whole path; it may be read from now on."""
         if not _is_saved(name):
             return super().named_by_user(name, folder)
-        file = registry.absolute_path(name, folder)
-        registry.trust(file)
+        file = user_code.absolute_path(name, folder)
+        user_code.trust(file)
         return str(file)
 
     def code_of(self, name: str) -> Path | None:
@@ -170,7 +175,7 @@ class Networks(Registry[Network]):
             return super()._load(name)
         if not Path(name).is_file():
             raise UserError(f"model.name: '{name}': there is no such file")
-        if not registry.is_trusted(Path(name)):
+        if not user_code.is_trusted(Path(name)):
             raise UserError(f"model.name: '{name}' is named by a run directory alone: add --code '{name}' to load it")
         network = SavedNetwork(Path(name))
         network.name = name
@@ -267,6 +272,21 @@ def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]
     return table
 
 
+def rated_as(mode: Mode, workers: Any) -> tuple[str, Any]:
+    """Return the mode and the number of workers whose learning rates in a recipe suit a mode.
+
+    Where the optimizer takes the steps of one process, in a worker by itself or through a network in parts, the rates are
+    those of mode single.
+
+    Args:
+      workers: `cluster.workers`, which is not validated yet.
+    """
+    steps_alone = mode.promise.takes_local_steps and mode.uses.own_rule is None
+    if steps_alone or mode.shares_steps:
+        return "single", 1
+    return mode.name, workers if mode.has_workers else 1
+
+
 def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table's entry for the mode, workers and batch of `settings` as a layer; empty without an entry.
 
@@ -282,10 +302,10 @@ def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Ma
     if not isinstance(mode, str) or mode not in MODES:
         return {}
     # With local steps the method is of the outer step, and the table of the inner ones.
-    is_usual = MODES[mode].takes_local_steps or _names_the_usual_method(settings)
+    is_usual = MODES[mode].promise.takes_local_steps or _names_the_usual_method(settings)
     if any(has_key(user, key) for key in BELONG_TOGETHER if not (key == METHOD and is_usual)):
         return {}
-    place = (*MODES[mode].place(cluster.get("workers")), training.get("batch_size_per_worker"))
+    place = (*rated_as(MODES[mode], cluster.get("workers")), training.get("batch_size_per_worker"))
     return next((found.layer() for found in table if found.place == place), {})
 
 

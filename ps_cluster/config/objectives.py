@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ps_cluster.config.registry import Part, Registry
+from ps_cluster.config.registry import Registry
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, number_text
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
+    from ps_cluster.models.judges import LossAndMetric
+    from ps_cluster.report.analysis import Analysis
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
 BYTES = 256  # values of a byte
@@ -156,10 +158,7 @@ class Objective:
     Attributes:
       name: the name by which data sets choose it.
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
-      judge: "module:class" of its loss, metric and prediction (`ps_cluster.models.judges.LossAndMetric`).
       has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
-      results: "module:class" of what is found out about its predictions (`ps_cluster.report.analysis.Analysis`);
-        None: nothing. Its judge's `kept` has what is needed for it.
       smooths_labels: whether `training.label_smoothing` has a meaning.
       weighs_classes: whether `training.class_weights` has a meaning.
       activation: Keras's name of what turns the outputs of a saved model into predictions.
@@ -168,13 +167,19 @@ class Objective:
 
     name = ""
     has_accuracy = True
-    judge: Any = None
     has_units = False
-    results: Any = None
     smooths_labels = True
     weighs_classes = False
     activation = "linear"
     reading = ""
+
+    def judge(self) -> type[LossAndMetric]:
+        """Return the class of loss, metric and prediction."""
+        raise NotImplementedError
+
+    def results(self) -> type[Analysis] | None:
+        """Return the class that analyses the predictions of which `LossAndMetric.kept` has the numbers; None: there is none."""
+        return None
 
     @property
     def field(self) -> str:
@@ -235,10 +240,18 @@ class Classification(Objective):
     """Each example is of one class. Target: a whole number, from 0."""
 
     name = "classification"
-    judge = Part.CLASSIFICATION_JUDGE
-    results = Part.CLASS_RESULTS
     weighs_classes = True
     activation = "softmax"
+
+    def judge(self) -> type[LossAndMetric]:
+        from ps_cluster.models.judges import ClassificationJudge
+
+        return ClassificationJudge
+
+    def results(self) -> type[Analysis]:
+        from ps_cluster.report.analysis import ClassResults
+
+        return ClassResults
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape or target.dtype.kind not in "iu":
@@ -295,9 +308,17 @@ class MultiLabel(Objective):
     """Each example has any number of labels. Target: 0 or 1 for each."""
 
     name = "multi-label"
-    judge = Part.MULTI_LABEL_JUDGE
-    results = Part.LABEL_RESULTS
     activation = "sigmoid"
+
+    def judge(self) -> type[LossAndMetric]:
+        from ps_cluster.models.judges import MultiLabelJudge
+
+        return MultiLabelJudge
+
+    def results(self) -> type[Analysis]:
+        from ps_cluster.report.analysis import LabelResults
+
+        return LabelResults
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape != (len(spec.classes),):
@@ -336,11 +357,19 @@ class Regression(Objective):
 
     name = "regression"
     has_accuracy = False
-    judge = Part.REGRESSION_JUDGE
     has_units = True
     reading = IN_DEVIATIONS
-    results = Part.VALUE_RESULTS
     smooths_labels = False
+
+    def judge(self) -> type[LossAndMetric]:
+        from ps_cluster.models.judges import RegressionJudge
+
+        return RegressionJudge
+
+    def results(self) -> type[Analysis]:
+        from ps_cluster.report.analysis import ValueResults
+
+        return ValueResults
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype.kind != "f" or len(spec.target.shape) > 1:
@@ -387,8 +416,12 @@ class NextByte(Objective):
 
     name = "next-byte"
     has_accuracy = False
-    judge = Part.NEXT_BYTE_JUDGE
     smooths_labels = False
+
+    def judge(self) -> type[LossAndMetric]:
+        from ps_cluster.models.judges import NextByteJudge
+
+        return NextByteJudge
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype != np.uint8 or spec.target.codes != (BYTES,) * math.prod(spec.target.shape):

@@ -13,21 +13,14 @@ import numpy as np
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
 
 from ps_cluster.config.datasets import ALL, DATASETS, OF_WORKER, DataSettings, Sample, parse_sample
-from ps_cluster.config.modes import (
-    METHODS,
-    MODES,
-    RULES,
-    WORKER,
-    Mode,
-    ModeSettings,
-    RuleSettings,
-    ScheduleSettings,
-    StalenessSettings,
-    Waits,
-)
+from ps_cluster.config.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.config.network_recipes import NetworkSettings
-from ps_cluster.config.registry import LARGEST_FACTOR, Fraction, Section
+from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Fraction, Section
+from ps_cluster.config.staleness_methods import METHODS, StalenessSettings
+from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import dump_yaml
@@ -369,7 +362,7 @@ class RunConfig(Section):
         DATASETS[self.data.dataset].check(self)
         self._check_scale()
         if self.training.sample == OF_WORKER and (
-            self.mode_kind.splits != "data" or WORKER not in self.mode_kind.tasks
+            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.tasks
         ):
             raise ValueError(
                 f"training.sample: got '{OF_WORKER}': mode {self.mode.name} has no workers with batches of their own: "
@@ -388,7 +381,7 @@ class RunConfig(Section):
             bound = getattr(self.cluster, name)
             if bound is None or bound == workers:
                 continue
-            if kind.fixed_workers:
+            if kind.cluster.fixed_workers:
                 raise ValueError(f"cluster.{name}: got {bound}: {kind.cannot_scale}: leave it out")
             if bound not in allowed:
                 most = "at most" if name == "min_workers" else "at least"
@@ -412,9 +405,9 @@ class RunConfig(Section):
         return MODES[self.mode.name]
 
     @property
-    def slices(self) -> int:
-        """The number of slices of the parameters."""
-        return self.mode_kind.slices(self)
+    def shards(self) -> int:
+        """The number of shards of the parameters."""
+        return self.mode_kind.shards(self)
 
     @property
     def training_workers(self) -> int:
@@ -422,18 +415,18 @@ class RunConfig(Section):
 
         Recipes, momentum corrections and reports go by it, also after `ps-cluster scale`.
         """
-        return self.cluster.workers if WORKER in self.mode_kind.tasks else 1
+        return self.cluster.workers if WORKER in self.mode_kind.cluster.tasks else 1
 
     @property
     def least_workers(self) -> int:
         """The fewest processes that compute gradients after `ps-cluster scale`."""
-        least = None if self.mode_kind.fixed_workers else self.cluster.min_workers
+        least = None if self.mode_kind.cluster.fixed_workers else self.cluster.min_workers
         return least or self.training_workers
 
     @property
     def most_workers(self) -> int:
         """The most processes that ever compute gradients: a worker's index is below it, in all tables of workers."""
-        most = None if self.mode_kind.fixed_workers else self.cluster.max_workers
+        most = None if self.mode_kind.cluster.fixed_workers else self.cluster.max_workers
         return most or self.training_workers
 
     @property
@@ -469,7 +462,7 @@ class RunConfig(Section):
     @property
     def updates_at_once(self) -> int:
         """The number of updates between two looks: with all-reduce a whole dispatch, of a size equal on all workers."""
-        return self._first_dispatch if self.mode_kind.waits is Waits.FOR_ALL_REDUCE else 1
+        return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
     def _first_dispatch(self) -> int:

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.modes import METHODS, MODES, PS, RULES, SCHEDULES, WORKER
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import NETWORKS
-from ps_cluster.config.registry import Registry, Section
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.registry import Registry
+from ps_cluster.config.schedules import SCHEDULES
+from ps_cluster.config.setting_types import Section
+from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.errors import UserError
 
 Layer = dict[str, Any]
@@ -161,8 +166,8 @@ def uses(mode: str, key: str) -> bool:
     if section == "mode":
         return name in kind.Settings.model_fields
     if key in _OF_TASKS:
-        return _OF_TASKS[key] in kind.tasks
-    return section not in kind.ignores and key not in kind.ignores
+        return _OF_TASKS[key] in kind.cluster.tasks
+    return section not in kind.uses.ignores and key not in kind.uses.ignores
 
 
 def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:

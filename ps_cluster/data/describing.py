@@ -11,7 +11,6 @@ import numpy as np
 
 from ps_cluster.config.datasets import Augmentation, DataSet, DataSettings
 from ps_cluster.config.objectives import OBJECTIVES, Field
-from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import Moments, PackedDataset, fields_of, pieces
 from ps_cluster.files.values import number_text
 
@@ -233,13 +232,12 @@ def with_samples(
 
 def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset, seed: int) -> Vary | None:
     """Return how training varies images, for which TensorFlow is imported; None where it takes them as they are."""
-    if kind.augment is None or getattr(settings, "augmentation", None) == Augmentation():
+    if getattr(settings, "augmentation", None) == Augmentation() or (augment := kind.augmentation()) is None:
         return None
     import tensorflow as tf
 
     from ps_cluster.data.batches import Batch
 
-    augment = import_object(kind.augment)
     (name,) = dataset.spec.inputs
 
     def vary(ids: np.ndarray, epoch: int) -> np.ndarray:

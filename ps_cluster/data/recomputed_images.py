@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.datasets import Augmentation
-from ps_cluster.config.modes import ImageScale
+from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.augment import Stream
 from ps_cluster.data.recomputed_batches import ExampleIds
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, Download, NotThisDataSet
 from ps_cluster.data import array_files, packed
 from ps_cluster.data.download import DownloadError, Progress, download
@@ -264,7 +264,7 @@ class _Search:
         slug = kind.name
         if kind.path is not None:
             slug, parts = kind.path.stem, (_short(kind.name), fingerprint(kind.path), *parts)
-        elif reference := registry.parse(kind.name):
+        elif reference := user_code.parse(kind.name):
             code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
             slug, parts = f"{reference.file.stem}-{reference.name}", (_short(str(reference)), code, *parts)
         if own := kind.own_settings(self.settings):
@@ -286,8 +286,8 @@ def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Con
             raise
         told = one_line(f"{type(error).__name__}: {error}", 500)
         raise UserError(f"dataset: '{kind.name}' can't be read: {told}") from error
-    if reference := registry.parse(kind.name):  # its objective may be in a file beside it
-        objective = registry.absolute(contents.spec.objective, reference.file.parent)
+    if reference := user_code.parse(kind.name):  # its objective may be in a file beside it
+        objective = user_code.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents
 
@@ -418,7 +418,7 @@ def named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[
 def _is_called(copy: Copy, name: str) -> bool:
     """Return whether this is the copy's name: as it is, or written as a path, which need not be there any more."""
     path = os.path.abspath(os.path.expanduser(name))
-    return copy.name in (name, registry.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
+    return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 
 def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: None) -> Copy:

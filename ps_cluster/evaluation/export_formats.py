@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import Registry, tf
+from ps_cluster.config.registry import Registry
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.raw_rows import RAW_DTYPES, as_raw, with_encoding
 from ps_cluster.files.values import Malformed, one_line

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.config.registry import keras
+from ps_cluster.config.lazy import keras
 from ps_cluster.runs.rows import TableEncoding
 
 NUMBERS, CATEGORIES = "numbers", "categories"

@@ -21,8 +21,9 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import ArrivedParts, Slots, UpdateParts
-from ps_cluster.config.modes import METHODS, RULES, Mode
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.modes import Mode
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import append_row
@@ -165,8 +166,7 @@ class Recomputation:
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
-        kind: type[RecomputedSteps] = import_object(self._mode.recomputed_steps)
-        return kind(self._config, self._dataset, precision)
+        return self._mode.recomputed_steps()(self._config, self._dataset, precision)
 
     # What the workers computed.
 
@@ -181,7 +181,7 @@ class Recomputation:
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
         error = _size(received - expected)
-        tolerances = PERIOD_TOLERANCE if self._mode.takes_local_steps else GRADIENT_TOLERANCE
+        tolerances = PERIOD_TOLERANCE if self._mode.promise.takes_local_steps else GRADIENT_TOLERANCE
         tolerance = tolerances[self._precision] * _size(expected)
         if error > tolerance and self._config.model.precision == "bfloat16":
             rounded = [self._rounding_steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
@@ -193,7 +193,7 @@ class Recomputation:
         findings.note("gradient", error, tolerance + remainders + _NOTHING, says)
         fresh = np.mean([one.fresh for one in found], axis=0)
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
-        tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.takes_local_steps else STATISTICS_TOLERANCE
+        tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.promise.takes_local_steps else STATISTICS_TOLERANCE
         tolerance = tolerances[self._precision] * _size(fresh) + _NOTHING
         says = f"the statistics that it pushed are not those that are computed again: {_compared(pushed, fresh)}"
         findings.note("fresh statistics", _size(pushed - fresh), tolerance, says)
@@ -271,7 +271,7 @@ class Recomputation:
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
         weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
         method, changed = METHODS[config.staleness.method], dict[str, np.ndarray]()
-        if "staleness" not in self._mode.ignores:
+        if "staleness" not in self._mode.uses.ignores:
             arrived = ArrivedParts(
                 gradient, before - shard.version, before, self._mode.emulated_workers(config), weights, slots
             )

@@ -15,9 +15,9 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
-from ps_cluster.config.registry import import_object, keras, tf
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of
 from ps_cluster.errors import UserError
@@ -99,14 +99,14 @@ class Scorer:
         self._judge = judge_of(dataset.spec, model=self._model)
         self._fused = with_fused_layers(self._model)  # the same function, faster
 
-        def outputs(inputs: dict[str, Any]) -> Any:
+        def outputs(inputs: Mapping[str, Any]) -> Any:
             return infer(self._fused, as_arguments(inputs))
 
-        def first(inputs: dict[str, Any]) -> Any:
+        def first(inputs: Mapping[str, Any]) -> Any:
             return keras.tree.flatten(outputs(inputs))[0]
 
         self._first = first
-        views = import_object(DATASETS[config.data.dataset].views)
+        views = DATASETS[config.data.dataset].views()
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
         self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
         # The mean over views is of the prediction alone, which is the first of several outputs.

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
 from ps_cluster.files import locks
@@ -278,7 +278,7 @@ class LocalCluster:
     @property
     def slices(self) -> int:
         """The number of slices that training goes on with after the next restart."""
-        return self._config.slices
+        return self._config.shards
 
     def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
         """Start workers that were absent, and stop others. This is neither a death nor a restart."""
@@ -288,7 +288,7 @@ class LocalCluster:
         self._start(start)
 
     def _pick_ports(self) -> None:
-        cluster, types = self._config.cluster, self._config.mode_kind.tasks
+        cluster, types = self._config.cluster, self._config.mode_kind.cluster.tasks
         self.topology = ClusterTopology.local(
             types,
             self._config.most_workers,

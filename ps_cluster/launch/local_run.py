@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ps_cluster.config import Resolved, RunConfig, changed, load_config, registry
+from ps_cluster.config import Resolved, RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
 from ps_cluster.config.layers import loaded
-from ps_cluster.config.modes import Task
 from ps_cluster.config.network_recipes import COMPILED, NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
+from ps_cluster.config.tasks import Task
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of, file_name
 from ps_cluster.errors import UserError
@@ -48,7 +48,7 @@ WHAT = "run directory"
 
 def new_root(mode: str, model: str) -> Path:
     """Return a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
-    names = (Path(registry.short_name(name)).stem for name in (mode, model))  # a saved model is a path
+    names = (Path(user_code.short_name(name)).stem for name in (mode, model))  # a saved model is a path
     return Path("runs") / "-".join((time.strftime("%Y%m%d-%H%M%S"), *names))
 
 
@@ -119,7 +119,7 @@ def resume_run(
             return 0
         # Check before config.yaml is overwritten and before anything is started.
         newest = newest or newest_checkpoint(config, run_dir, dataset, view.notice)
-        check_journals(newest, run_dir, config.slices)
+        check_journals(newest, run_dir, config.shards)
         if updates != updates_before:
             view.notice(
                 f"the whole run has {updates:,} updates now ({updates_before:,} before); "
@@ -262,7 +262,7 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     config.check_fits_one_machine()
     kind, cluster = config.mode_kind, config.cluster
     counts = cluster.workers, cluster.parameter_servers
-    topology = ClusterTopology.local(kind.tasks, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
+    topology = ClusterTopology.local(kind.cluster.tasks, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
     yield from _settings(config.model_dump(mode="json"), resolved)
     yield f"# tasks: {', '.join(map(str, topology.tasks))}"
     if config.model.precision == "auto":

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import PS, WORKER, Mode, Task
+from ps_cluster.config.modes import Mode
+from ps_cluster.config.tasks import PS, WORKER, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks, writing
@@ -103,7 +104,9 @@ def run_one_task(
     _goes_on(resume, run_dir, leads=leads)
     _check_port_is_free(topology, task)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
-    patience = RendezvousLimits(wait_s, min_workers, needs_all=not config.mode_kind.on_death[WORKER].dispensable)
+    patience = RendezvousLimits(
+        wait_s, min_workers, needs_all=not config.mode_kind.cluster.on_death[WORKER].dispensable
+    )
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/messages.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
@@ -303,9 +306,9 @@ def _write_cluster(run_dir: RunDir, topology: ClusterTopology, trains: str, pids
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
     """Raise UserError where mode or configuration are for other tasks than the cluster has."""
     mode, origin = config.mode_kind, topology.origin.name
-    if topology.types != mode.tasks:
+    if topology.types != mode.cluster.tasks:
         raise UserError(
-            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "
+            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.tasks)}, "
             f"but that of {origin} has {', '.join(topology.types)}"
         )
     for kind, name in ((WORKER, "workers"), (PS, "parameter_servers")):
@@ -335,7 +338,7 @@ def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None
         return
     if min_workers > workers:
         raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
-    if mode.fixed_workers:
+    if mode.cluster.fixed_workers:
         raise UserError(f"--min-workers: got {min_workers}: {mode.cannot_scale}: leave it out")
 
 

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER, Flow, Mode, Task
+from ps_cluster.config.modes import Flow, Mode
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
@@ -89,7 +90,7 @@ def of_config(config: RunConfig) -> ClusterView:
     config.check_fits_one_machine()
     cluster, mode = config.cluster, config.mode_kind
     topology = ClusterTopology.local(
-        mode.tasks, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
+        mode.cluster.tasks, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
     )
     views = tuple(_view(topology, task, "planned", None) for task in topology.tasks)
     note = f"These ports are free now. A run takes others; `{PROGRAM} task` takes those of TF_CONFIG."
@@ -150,7 +151,7 @@ def _title(what: str, topology: ClusterTopology, mode: Mode) -> str:
 
 
 def _flows(mode: Mode) -> tuple[Flow, ...]:
-    return tuple(flow for flow in mode.flows if {flow.sender, flow.receiver} <= set(mode.tasks))
+    return tuple(flow for flow in mode.cluster.flows if {flow.sender, flow.receiver} <= set(mode.cluster.tasks))
 
 
 # Show it to a person.

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.config.sections import listed
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.silence import UNDER_WAY, SilenceDetector
@@ -373,7 +373,7 @@ def after(delay_s: float) -> str:
 
 def refusal(config: RunConfig, workers: int) -> str | None:
     """Return why a run can't have so many workers, on one line; None if it can."""
-    if why := config.mode_kind.fixed_workers and config.mode_kind.cannot_scale:
+    if why := config.mode_kind.cluster.fixed_workers and config.mode_kind.cannot_scale:
         return f"--workers: got {workers}: {why}"
     least, most = config.least_workers, config.most_workers
     if least <= workers <= most:
@@ -428,7 +428,7 @@ class Decisions:
         self._run_dir = run_dir
         self._limits = limits
         self._longest_wait_s = 0.0  # for an update, as the leader tells
-        self._on_death = config.mode_kind.on_death
+        self._on_death = config.mode_kind.cluster.on_death
         self._recovery = Recovery(limits, self._on_death)
         self._plans: dict[Hashable, tuple[float, Action]] = {}  # a task, or `CLUSTER` → when to do what
         self._silence = SilenceDetector(config, limits, now_s)

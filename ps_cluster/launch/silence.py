@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
-from ps_cluster.config.modes import METHODS, Waits
+from ps_cluster.config.modes import Waits
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class SilenceDetector:
     """
 
     def __init__(self, config: RunConfig, limits: LauncherLimits, now_s: float):
-        self._waits = config.mode_kind.waits
+        self._waits = config.mode_kind.promise.waits
         late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
         self._tells = config.mode_kind.has_parameter_servers and not late
         self._limits_now = self._limits = limits

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.config.modes import CHIEF, EVALUATOR, WORKER, Task
-from ps_cluster.config.registry import import_object, tf
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, WORKER, Task
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import (
     BAD_INPUT,
@@ -53,6 +53,7 @@ from ps_cluster.system import environment
 from ps_cluster.system.environment import Drain, die_with_launcher, return_large_blocks, stop_signals
 from ps_cluster.system.machine import allowance
 from ps_cluster.system.network import give_up_lost_connections, guard_port
+from ps_cluster.training.job import TrainingJob
 
 LOOK_EVERY_S = 0.5
 
@@ -241,7 +242,7 @@ def run_task(
     resume: bool,
     leading: LeaderStart = LeaderStart(),
     index: int | None = None,
-    trainer: Callable[..., None] | None = None,
+    trainer: Callable[[TrainingJob], None] | None = None,
 ) -> None:
     """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
 
@@ -271,8 +272,9 @@ def run_task(
             raise LostTask(str(error)) from error
     elif task.type == topology.leader.type:
         import_tensorflow()
-        train = trainer or import_object(config.mode_kind.trainer)
-        train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain, leading=leading)
+        train = trainer or config.mode_kind.train
+        drain = Drain() if drain is None else drain  # Only the leader is ever asked to drain.
+        train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
         told = run_dir.workspace(named.type, named.index) if leading.alone else None
         serve(config, topology.cluster, task.type, task.index, told=told)

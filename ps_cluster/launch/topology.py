@@ -16,9 +16,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.layers import NamedLayer
-from ps_cluster.config.modes import CHIEF, EVALUATOR, MODES, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.sections import nested
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error, one_line
@@ -252,7 +253,7 @@ def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[s
         raise UserError(f"{origin.field(MASTER)}: there is a chief too, and a master is the same: keep one of them")
     members = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
-    if tuple(cluster) not in {mode.tasks for mode in MODES} or len(cluster) < len(members):
+    if tuple(cluster) not in {mode.cluster.tasks for mode in MODES} or len(cluster) < len(members):
         raise UserError(
             f"{origin.field()}: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
             "worker, or chief and worker, or only worker, or only chief"
@@ -316,9 +317,9 @@ def needed_bytes(config: RunConfig) -> int | None:
     images = config.training.batch_size_per_worker / MEASURED_BATCH
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
     kind = config.mode_kind
-    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.tasks)
+    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.tasks)
     if config.mode_kind.has_parameter_servers:
-        serving += config.slices
+        serving += config.shards
     else:
         worker += HOLDS_ALL_MB
     return round((SHARED_MB + SERVING_MB * serving + worker * config.most_workers) * _MB)
@@ -366,7 +367,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 def keeps_to_cores(config: RunConfig) -> bool:
     """Return whether each worker is pinned to a part of the cores."""
     chosen = config.cluster.pin_workers
-    return config.mode_kind.pins_workers if chosen == "auto" else chosen
+    return config.mode_kind.cluster.pins_workers if chosen == "auto" else chosen
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:

@@ -14,8 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config import RunConfig, registry
-from ps_cluster.config.modes import RULES
+from ps_cluster.config import RunConfig, user_code
 from ps_cluster.config.network_recipes import (
     COMPILED,
     NETWORKS,
@@ -26,6 +25,7 @@ from ps_cluster.config.network_recipes import (
     unbuildable,
 )
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.sections import listed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
@@ -306,12 +306,12 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
     Raises:
       UserError: it belongs to another user, and nobody has named it by --code.
     """
-    if untrusted.is_foreign(file) and not registry.is_trusted(file):
+    if untrusted.is_foreign(file) and not user_code.is_trusted(file):
         raise UserError(
             f"'{file}' belongs to {untrusted.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
             f"it, or add --code '{file}'"
         )
-    custom = registry.defined_in_trusted()
+    custom = user_code.defined_in_trusted()
     return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
 
 

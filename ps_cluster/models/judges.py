@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, ExampleSpec, class_weights
-from ps_cluster.config.registry import import_object
 from ps_cluster.config.schema import TrainingSettings
 from ps_cluster.models.ends import (
     OF_LOGITS,
@@ -50,7 +49,7 @@ def judge_of(
       training: label smoothing and the weights of classes; None to score without both.
       model: whose outputs are judged. None: they are scores, one for each class, or standard deviations.
     """
-    kind: type[LossAndMetric] = import_object(OBJECTIVES[spec.objective].judge)
+    kind = OBJECTIVES[spec.objective].judge()
     if model is None:
         return kind(spec, training)
     end = NetworkEnd(model, spec)

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from ps_cluster.config.lazy import keras
 from ps_cluster.config.network_recipes import ActivationSettings, Network, NetworkSettings
 from ps_cluster.config.objectives import BYTES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.config.registry import keras
 
 UNKNOWN = 127.5  # mean and deviation of pixels whose own are not known: they then go from -1 to 1
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ps_cluster.config.modes import CHIEF
 from ps_cluster.config.sections import CHOSEN, flat
+from ps_cluster.config.tasks import CHIEF
 from ps_cluster.files.values import counted
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.modes import CHIEF, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import last_row, read_json
 from ps_cluster.runs import checkpoints

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ps_cluster.config.modes import PS, WORKER
+from ps_cluster.config.tasks import PS, WORKER
 from ps_cluster.report.run_state import RunState, clock, synthetic_notice
 from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
 

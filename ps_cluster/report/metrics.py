@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.progress import ProgressView

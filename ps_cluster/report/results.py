@@ -10,7 +10,6 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.registry import import_object
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
@@ -159,9 +158,8 @@ def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) ->
     try:
         predictions = scores.load(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
-        kind: Any = import_object(OBJECTIVES[predictions.objective].results)
-        found: Analysis | None = kind(predictions, encoding.target if encoding else "target") if kind else None
-        return found
+        kind = OBJECTIVES[predictions.objective].results()
+        return kind(predictions, encoding.target if encoding else "target") if kind else None
     except FileNotFoundError:
         return None
     except Malformed as error:

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
@@ -180,4 +180,4 @@ def _state(run: ListedRun) -> str:
 
 def _short(name: str | None) -> str:
     """Return the name of something of the package, or of a user's file without its folders."""
-    return "–" if name is None else Path(registry.short_name(name)).name
+    return "–" if name is None else Path(user_code.short_name(name)).name

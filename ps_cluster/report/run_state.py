@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ps_cluster.config import RunConfig, rate_origin
-from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import counted
 from ps_cluster.runs import logs
@@ -188,7 +188,7 @@ def warn_of_generated(dataset: PackedDataset, notify: Callable[[str], None]) -> 
 
 
 def _crew(config: RunConfig) -> str:
-    if WORKER not in config.mode_kind.tasks:
+    if WORKER not in config.mode_kind.cluster.tasks:
         return "1 process"
     workers = counted(config.cluster.workers, "worker")
     return f"{workers} + {config.cluster.parameter_servers} ps" if config.mode_kind.has_parameter_servers else workers

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 
 REGISTER = "ps_cluster/names made by leaders"
 """The one resource that all leaders of a server share: a list of "KIND NAME", string [k]."""

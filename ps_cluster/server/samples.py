@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.config.registry import graph, tf
+from ps_cluster.config.lazy import graph, tf
 from ps_cluster.runs.update_samples import SampledShard
 
 NOT_ARMED = -2  # in place of an update's number; no pull asks for this one

@@ -16,20 +16,25 @@ cancels an operation that waits, never one whose inputs are there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import METHODS
-from ps_cluster.config.registry import graph, import_object, tf
+from ps_cluster.config.lazy import graph, tf
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
-from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
-from ps_cluster.server.leftovers import LOCK, new_session, note
+from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.server.capabilities import Capabilities
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.leftovers import LOCK
+from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.samples import NOBODY, KeptState, UpdateSamples
-from ps_cluster.server.staleness import NEVER, Arrival, Correction, RateOfMoreWorkers
-from ps_cluster.server.update_rules import Lookahead, Matrix, UpdateRule, make_rule, times
+from ps_cluster.server.shard_ledger import ShardLedger
+from ps_cluster.server.staleness import NEVER, Arrival, RateOfMoreWorkers
+from ps_cluster.server.update_rules import Lookahead, times
+from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
 # The outcomes of a push. WAIT stays within the slice: the push tries again.
@@ -37,65 +42,6 @@ REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
 NO_STEP = -1  # in place of a step id
 _WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number; float64 keeps these
-
-
-def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
-    """Return `value` once everything `needed` is done."""
-    with tf.control_dependencies(needed):
-        return tf.identity(value)
-
-
-def now_after(*needed: Any) -> tf.Tensor:
-    """Return the time when everything `needed` is done, float64 [], unix seconds."""
-    with tf.control_dependencies(needed):
-        return tf.timestamp()
-
-
-@dataclass(frozen=True)
-class InitialState:
-    """The initial values of a store, or of a slice of it; vectors in float32.
-
-    weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
-    step keeps: s becomes keep s + fresh. session: of the leader, see server/leftovers.py. index: of the slice.
-    """
-
-    weights: np.ndarray
-    factors: np.ndarray
-    statistics: np.ndarray
-    keep: np.ndarray
-    matrices: tuple[Matrix, ...] = ()
-    session: str = field(default_factory=new_session)
-    index: int = 0
-
-    def split(self, slices: int) -> list[InitialState]:
-        """Return the state of each slice, with contiguous parts of all vectors. Of several none has matrices."""
-        if slices == 1:
-            return [self]
-        vectors = self.weights, self.factors, self.statistics, self.keep
-        return self._cut(*(np.array_split(vector, slices) for vector in vectors))
-
-    def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
-        """Return the state of each slice: the weights at these positions, int64 [k], and so many statistics."""
-        at = np.cumsum(statistics)[:-1]
-        parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
-        parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
-        return self._cut(*parts)
-
-    def _cut(self, *vectors: Sequence[np.ndarray]) -> list[InitialState]:
-        return [
-            replace(self, weights=weights, factors=factors, statistics=statistics, keep=keep, matrices=(), index=index)
-            for index, (weights, factors, statistics, keep) in enumerate(zip(*vectors, strict=True))
-        ]
-
-    def name(self, kind: str, what: str) -> str:
-        """Return the name of a resource of this slice; note it on the current device, so that a later leader ends it.
-
-        Args:
-          kind: as in server/leftovers.py.
-        """
-        name = f"{self.session}/slice-{self.index}/{what}"
-        note(kind, [name])
-        return name
 
 
 @dataclass(frozen=True)
@@ -122,60 +68,62 @@ class ParameterShard:
 
     Attributes:
       length, statistics_length: n and m of this slice. wire: the dtype of its messages' weights.
-      vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
-      limits_batches: whether a pull says how many batches the worker may take.
-      drops, stops: as of `Correction`.
-      worker_vectors, worker_slots: as of `Correction`.
+      capabilities: of this class; of a shard, those of its staleness method too.
+      device: the name of the device that holds the shard. section: its critical section.
+      weights: float32 [n]. statistics: float32 [m]. version: int64 [], how many updates the weights have had.
       samples: the sampled updates that it keeps; None where updates are not sampled.
     """
 
-    vectors_given = 1
-    limits_batches = False
-    worker_vectors = worker_slots = 0
+    capabilities = Capabilities()
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
-        self._device = device
+        self.device = device
         self._in_rounds = config.mode_kind.averages
         self.samples: UpdateSamples | None = None
         self._keep = start.keep  # a constant of the graph, on the parameter server
         self.wire = tf.dtypes.as_dtype(config.wire)
         method = METHODS[config.staleness.method]
         with tf.device(device):
-            self._weights = tf.Variable(start.weights)
-            self._statistics = tf.Variable(start.statistics)
-            self._rule = self._rule_of(config, start)
-            correction: type[Correction] = import_object(method.correction)
+            self.weights = tf.Variable(start.weights)
+            self.statistics = tf.Variable(start.statistics)
+            self._rule = config.mode_kind.server_rule(config, self.weights, start)
             usual = config.mode_kind.emulated_workers(config)
-            self._method = correction(config.staleness, self._weights, usual, config.most_workers)
+            self._method = method.correction(config.staleness, self.weights, usual, config.most_workers)
             lowers = config.mode_kind.lowers_rate
             self._lowered = RateOfMoreWorkers(usual, config.most_workers) if lowers else None
             updates = total_steps // config.steps_per_update
-            self._lookahead = Lookahead(config.lookahead, self._weights, updates)
-            of_version = [self._weights, self._statistics, *self._method.of_version]
+            self._lookahead = Lookahead(config.lookahead, self.weights, updates)
+            of_version = [self.weights, self.statistics, *self._method.of_version]
             self._history = VersionHistory(of_version, config.mode_kind.delay(config))
-            self._version = tf.Variable(0, dtype=tf.int64)
+            self.version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self._ledger = ShardLedger(config.ledger_window)
             # Without a unique name it shares its lock with every other section made eagerly on the device.
-            self._section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
+            self.section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         statistics = (tf.float32, self.statistics_length)
-        weights, columns = (self.wire, self.vectors_given * self.length), (tf.float64, len(WORKER_COLUMNS))
-        self.drops, self.stops = self._method.drops, self._method.stops
+        self.capabilities = replace(
+            self.capabilities,
+            drops=self._method.capabilities.drops,
+            stops=self._method.capabilities.stops,
+            limits_batches=config.mode_kind.takes_fewer_batches(config),
+        )
+        weights = self.wire, self.capabilities.vectors_given * self.length
+        columns = tf.float64, len(WORKER_COLUMNS)
         self.codec = codec_of(config, self.length)
         is_sent = device.startswith("/job:ps")  # else it is in this process
-        numbers = (tf.int64, 3 + self.limits_batches)
+        numbers = (tf.int64, 3 + self.capabilities.limits_batches)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
         self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
     def keep_samples(self) -> None:
         """Prepare to keep sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
         state = KeptState(
-            self._weights, self._statistics, {**self._slots, **self._method.backups}, self._method.pull_state
+            self.weights, self.statistics, {**self.slots, **self._method.backups}, self._method.pull_state
         )
-        given = self.vectors_given * self.length
-        self.samples = UpdateSamples(state, self._section, given=given, wire=self.wire, device=self._device)
+        given = self.capabilities.vectors_given * self.length
+        self.samples = UpdateSamples(state, self.section, given=given, wire=self.wire, device=self.device)
 
     @property
     def push_bytes(self) -> int:
@@ -186,11 +134,6 @@ class ParameterShard:
     def pull_bytes(self) -> int:
         """The bytes of the answer to a pull."""
         return self._pull_message.bytes
-
-    def _rule_of(self, config: RunConfig, start: InitialState) -> UpdateRule:
-        """Make the rule that applies updates."""
-        settings = METHODS[config.staleness.method].optimizer(config)
-        return make_rule(settings, self._weights, start.factors, matrices=start.matrices)
 
     def tick(
         self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
@@ -211,8 +154,8 @@ class ParameterShard:
             return self._answer(*tf.unstack(asks))
 
         # The dependency is on the ps: if `needed` is there too, no message to the worker is necessary.
-        with tf.device(self._device), tf.control_dependencies(needed):
-            message: list[tf.Tensor] = self._section.execute(read)
+        with tf.device(self.device), tf.control_dependencies(needed):
+            message: list[tf.Tensor] = self.section.execute(read)
             return message
 
     def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -229,34 +172,34 @@ class ParameterShard:
 
     def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
         """Return the answer to a pull, which follows a push with this outcome. Call it in the critical section."""
-        (weights, statistics), version = self._values_for(worker)
+        (weights, statistics), version = self.values_for(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
             weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
         if self.samples is not None:
             update, owner = (version, tf.constant(NOBODY, tf.int64)) if self._in_rounds else (step, worker)
             weights = after([self.samples.keep_given(update, owner, version, weights, statistics)], weights)
-        numbers = [version, tf.cast(self._has(step), tf.int64)]
-        numbers += [self._batches_for(worker)] if self.limits_batches else []
+        numbers = [version, tf.cast(self.has(step), tf.int64)]
+        numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
         numbers += [tf.cast(outcome, tf.int64)]
         return self._pull_message.pack([weights, statistics, tf.stack(numbers)])
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
         """Return the answer to a push that no pull follows."""
-        nothing = tf.zeros([1 + self.limits_batches + 1], tf.int64)
+        nothing = tf.zeros([1 + self.capabilities.limits_batches + 1], tf.int64)
         return self._pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
         """Return whether a push computed from `version` (int64 []) would be accepted now, bool []; asks without the lock."""
-        with tf.device(self._device):
-            return self._method.accepts(Arrival(tf.zeros([], tf.int64), version, self._version.read_value()))
+        with tf.device(self.device):
+            return self._method.accepts(Arrival(tf.zeros([], tf.int64), version, self.version.read_value()))
 
-    def _batches_for(self, worker: tf.Tensor) -> tf.Tensor:
+    def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         """Return how many batches of a step a worker may take, int64 []. Asked with `limits_batches` only."""
         raise NotImplementedError
 
-    def _values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
-        (weights, statistics, *others), version = self._history.read(self._version.read_value())
+        (weights, statistics, *others), version = self._history.read(self.version.read_value())
         return [self._method.given(worker, weights, *others), statistics], version
 
     def push(
@@ -264,8 +207,8 @@ class ParameterShard:
     ) -> tf.Tensor:
         """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
         push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row)
-        with tf.device(self._device):
-            return self._execute_push(push)
+        with tf.device(self.device):
+            return self.execute_push(push)
 
     def exchange(
         self,
@@ -283,7 +226,7 @@ class ParameterShard:
         push, following = self._send_push([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
-            outcome = self._receive(push)
+            outcome = self.receive(push)
             with tf.control_dependencies([outcome]):
                 ends = tf.equal(following, NO_STEP)
                 message: list[tf.Tensor] = tf.cond(
@@ -291,8 +234,8 @@ class ParameterShard:
                 )
                 return message
 
-        with tf.device(self._device):
-            message: list[tf.Tensor] = self._section.execute(enter)
+        with tf.device(self.device):
+            message: list[tf.Tensor] = self.section.execute(enter)
             return message
 
     def _send_push(
@@ -304,44 +247,44 @@ class ParameterShard:
           ids: the step, the version that it pulled, and the step that follows, int64 [] each.
         """
         message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), row])
-        with tf.device(self._device):
+        with tf.device(self.device):
             *sent, fresh, numbers, row = self._push_message.unpack(message)
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row), numbers[2]
 
-    def _execute_push(self, push: Push) -> tf.Tensor:
-        return self._section.execute(lambda: self._receive(push))
+    def execute_push(self, push: Push) -> tf.Tensor:
+        return self.section.execute(lambda: self.receive(push))
 
-    def _receive(self, push: Push) -> tf.Tensor:
+    def receive(self, push: Push) -> tf.Tensor:
         """Note the time and receive a push. Call it in the critical section."""
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
-            return self._refuse_or_apply(replace(push, entered=entered))
+            return self.refuse_or_apply(replace(push, entered=entered))
 
-    def _refuse_or_apply(self, push: Push) -> tf.Tensor:
+    def refuse_or_apply(self, push: Push) -> tf.Tensor:
         """Apply, refuse or drop a push; return the outcome. Call it in the critical section."""
-        return tf.cond(self._has(push.step), self._refuse, lambda: self._apply_or_drop(push))
+        return tf.cond(self.has(push.step), self.refuse, lambda: self.apply_or_drop(push))
 
-    def _apply_or_drop(self, push: Push) -> tf.Tensor:
+    def apply_or_drop(self, push: Push) -> tf.Tensor:
         """Apply a push, or drop it where the staleness method says so."""
-        if not self.drops:
-            return self._apply_push(push)
-        arrival = Arrival(push.worker, push.version, self._version.read_value())
-        return tf.cond(self._method.accepts(arrival), lambda: self._apply_push(push), self._drop)
+        if not self.capabilities.drops:
+            return self.apply_push(push)
+        arrival = Arrival(push.worker, push.version, self.version.read_value())
+        return tf.cond(self._method.accepts(arrival), lambda: self.apply_push(push), self.drop)
 
-    def _has(self, step: tf.Tensor) -> tf.Tensor:
+    def has(self, step: tf.Tensor) -> tf.Tensor:
         return self._ledger.has(step)
 
-    def _refuse(self) -> tf.Tensor:
+    def refuse(self) -> tf.Tensor:
         return after([self._refused.assign_add(1, read_value=False)], REFUSED)
 
-    def _drop(self) -> tf.Tensor:
+    def drop(self) -> tf.Tensor:
         return after([self._dropped.assign_add(1, read_value=False)], DROPPED)
 
-    def _apply_push(self, push: Push) -> tf.Tensor:
-        arrival = Arrival(push.worker, push.version, self._version.read_value())
+    def apply_push(self, push: Push) -> tf.Tensor:
+        arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._lowered is None else self._lowered.factor(push.worker)
-        version = self._sampled(push, lambda: self._change(push, arrival, factor))
-        return after([self._record(push, version, arrival.staleness, factor)], APPLIED)
+        version = self._sampled(push, lambda: self.change(push, arrival, factor))
+        return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
     def _sampled(self, push: Push, change: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Return the version that `change` makes of a push; keep what it did, if the update is a sampled one."""
@@ -350,7 +293,7 @@ class ParameterShard:
         place = self.samples.place_of_push(push.step, push.worker, push.version)
         return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change)
 
-    def _change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
+    def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         """Change the weights and statistics by a push; return the new version. `factor`: of its learning rate."""
         gradient, share = self._method.correct(push.gradient, arrival)
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
@@ -360,7 +303,7 @@ class ParameterShard:
         """Apply the mean of a round's gradients, float32 [n], and of its statistics [m]; return the new version."""
         if self.samples is None:
             return self.apply_gradient(gradient, learning_rate, fresh)
-        version, nobody = self._version.read_value(), tf.constant(NOBODY, tf.int64)
+        version, nobody = self.version.read_value(), tf.constant(NOBODY, tf.int64)
         place = self.samples.place_of_push(version, nobody, version)
         return self.samples.keep_change(
             place, nobody, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)
@@ -370,14 +313,15 @@ class ParameterShard:
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
-        before = self._version.read_value()
-        weights_before = self._weights.read_value() if self._method.needs_step else None
+        learning_rate = self._rule.used_rate(learning_rate)
+        before = self.version.read_value()
+        weights_before = self.weights.read_value() if self._method.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
             applied = self._change_weights(gradient, learning_rate, before, share)
-        with tf.control_dependencies([applied, self._update_statistics(fresh)]):
+        with tf.control_dependencies([applied, self.update_statistics(fresh)]):
             seen = self._method.after_update(weights_before, learning_rate) if self._method.needs_step else []
-            version = self._version.assign_add(1)
+            version = self.version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
         return after(self._history.write(version), version)
 
@@ -400,15 +344,15 @@ class ParameterShard:
 
         return tf.cond(tf.equal((before + 1) % every, 0), change, keep)
 
-    def _update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
+    def update_statistics(self, fresh: tf.Tensor) -> tf.Operation:
         """Update the statistics s to keep s + fresh.
 
         This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding
         the step's change to newer statistics instead would be a delayed recursion, which diverges.
         """
-        return self._statistics.assign(self._keep * self._statistics.read_value() + fresh, read_value=False)
+        return self.statistics.assign(self._keep * self.statistics.read_value() + fresh, read_value=False)
 
-    def _record(
+    def record(
         self, push: Push, version: tf.Tensor, stale: tf.Tensor, rate_factor: tf.Tensor | float = 1.0
     ) -> tf.Operation:
         """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
@@ -429,8 +373,8 @@ class ParameterShard:
         def read() -> Any:
             return self._ledger.read(first), self._counts()
 
-        with tf.device(self._device):
-            return self._section.execute(read)
+        with tf.device(self.device):
+            return self.section.execute(read)
 
     def _counts(self) -> tf.Tensor:
         return tf.stack([count.read_value() for count in self._counters])
@@ -438,43 +382,43 @@ class ParameterShard:
     @property
     def _counters(self) -> tuple[tf.Variable, ...]:
         """The counters, in the order of COUNTS."""
-        return self._version, self._ledger.accepted, self._refused, self._dropped
+        return self.version, self._ledger.accepted, self._refused, self._dropped
 
     @property
-    def _slots(self) -> dict[str, tf.Variable]:
+    def slots(self) -> dict[str, tf.Variable]:
         """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers []."""
         return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
-    def _state(self) -> dict[str, tf.Variable]:
+    def state(self) -> dict[str, tf.Variable]:
         slots = {
             (f"slot_{name}" if variable.shape.rank else f"{ONE_A_SLICE}{name}"): variable
-            for name, variable in self._slots.items()
+            for name, variable in self.slots.items()
         }
         if self._lowered is not None:
             slots |= {f"{ONE_A_SLICE}{name}": variable for name, variable in self._lowered.slots.items()}
-        return {"weights": self._weights, "statistics": self._statistics, **slots}
+        return {"weights": self.weights, "statistics": self.statistics, **slots}
 
     def digest(self) -> tf.Tensor:
         """Return a whole number, float64 [], that tells these weights from others, also from the same in another order."""
-        bits = tf.cast(tf.bitcast(self._weights.read_value(), tf.int32), tf.int64)
+        bits = tf.cast(tf.bitcast(self.weights.read_value(), tf.int32), tf.int64)
         odd = 2 * tf.range(self.length, dtype=tf.int64) + 1
         return tf.cast(tf.bitwise.bitwise_and(tf.reduce_sum(bits * odd), _WHOLE_IN_FLOAT64), tf.float64)
 
     @property
     def state_bytes(self) -> int:
         """The size of its arrays in a checkpoint."""
-        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self._state.values())
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.state.values())
 
     @graph
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
-            arrays = {name: variable.read_value() for name, variable in self._state.items()}
+            arrays = {name: variable.read_value() for name, variable in self.state.items()}
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
             return arrays, self._ledger.read(first)
 
-        with tf.device(self._device):
-            return self._section.execute(read)
+        with tf.device(self.device):
+            return self.section.execute(read)
 
     def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
@@ -485,13 +429,13 @@ class ParameterShard:
         arrays, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
         return {name: array.numpy() for name, array in arrays.items()}, rows.numpy()
 
-    def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
+    def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row, float32 [n], of per-worker slots for a worker that the snapshot does not have."""
         return np.zeros_like(state["weights"])
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Put a snapshot back. Call it before any worker pulls or pushes."""
-        for name, variable in self._state.items():
+        for name, variable in self.state.items():
             value = state[name]
             if (
                 name.startswith(ONE_A_SLICE) and variable.shape.rank
@@ -499,119 +443,10 @@ class ParameterShard:
                 (own,) = variable.shape
                 value = np.concatenate([value[:own], np.full(max(0, own - len(value)), NEVER, np.float32)])
             elif variable.shape.rank == 2:  # a row for each worker, and their number may have changed
-                newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
+                newcomers = np.tile(self.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])
             variable.assign(value)
         self._ledger.restore(state[ACCEPTED_STEPS])
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)
-        self._history.restart(self._version)
-
-
-# The part of the ledger on a parameter server: which open steps were accepted, and the newest rows.
-
-
-class ShardLedger:
-    """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
-
-    Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
-    accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one
-    that is still open, and that it reads each row before `window` further rows can come.
-
-    Attributes:
-      accepted: int64 [], rows written so far.
-    """
-
-    def __init__(self, window: int):
-        self._window = window
-        self.accepted = tf.Variable(0, dtype=tf.int64)
-        self._seen = tf.Variable(tf.zeros([window], tf.int64))  # the step id + 1
-        self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
-
-    def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return what a snapshot holds beside `accepted`, int64 [1 + k]: `closed`, and the steps above it, each + 1.
-
-        The rows are in the chief's journal.
-
-        Args:
-          closed: int64 []; all steps below it were accepted, or never will be.
-        """
-        seen = self._seen.read_value()
-        return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
-
-    def restore(self, accepted_steps: np.ndarray) -> None:
-        """Put `accepted_steps` back, of a window of any length; zeros behind the first do not count."""
-        closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
-        marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
-        ring = np.zeros(self._window, np.int64)
-        ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
-        self._seen.assign(ring)
-
-    def has(self, steps: tf.Tensor) -> tf.Tensor:
-        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
-        # If a later step has its place, the step was closed before that one was handed out.
-        return self._seen.sparse_read(steps % self._window) > steps
-
-    def write(self, rows: tf.Tensor) -> tf.Tensor:
-        """Write the rows of accepted steps.
-
-        Args:
-          rows: float64 [k, len(COLUMNS)], in the order in which they were accepted; k is at most the window.
-        Returns:
-          An operation that must run before the critical section is left.
-        """
-        steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
-        places = (self.accepted.read_value() + tf.range(count)) % self._window
-        written = [
-            self._rows.scatter_update(tf.IndexedSlices(rows, places)),
-            self._seen.scatter_update(tf.IndexedSlices(steps + 1, steps % self._window)),
-        ]
-        with tf.control_dependencies(written):
-            return self.accepted.assign_add(count, read_value=False)
-
-    def read(self, first: tf.Tensor) -> tf.Tensor:
-        """Return the rows from row number `first` (int64 []) on that are in the window, float64 [k, len(COLUMNS)]."""
-        end = self.accepted.read_value()
-        oldest = tf.maximum(end - self._window, tf.zeros_like(end))
-        return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)
-
-
-# Keep weights and statistics of past versions, to emulate with few workers the staleness of many.
-
-
-class VersionHistory:
-    """The vectors of the last `delay` + 1 versions of a slice. Create and use it on the slice's device.
-
-    A worker that pulls the parameters of `delay` versions ago pushes a gradient that is `delay` versions staler. With
-    `simulate_workers` k and W real workers the delay is k - W, and the mean staleness k - 1.
-    """
-
-    def __init__(self, vectors: Sequence[tf.Variable], delay: int):
-        """Create the rings. `delay`: in versions; below 1 nothing is kept."""
-        self._vectors = vectors
-        self._length = max(0, delay) + 1
-        if self._length > 1:
-            self._rings = [tf.Variable(tf.tile(vector[None], [self._length, 1])) for vector in vectors]
-            self._oldest = tf.Variable(0, dtype=tf.int64)
-
-    def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return (the vectors, their version []) of `delay` versions ago, or the oldest kept."""
-        if self._length == 1:
-            return [vector.read_value() for vector in self._vectors], version
-        kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())
-        return [ring.sparse_read(kept % self._length) for ring in self._rings], kept
-
-    def write(self, version: tf.Tensor) -> list[tf.Operation]:
-        """Store the current vectors as those of `version`."""
-        if self._length == 1:
-            return []
-        with tf.control_dependencies([version]):
-            index = (version % self._length)[None]
-            rows = [tf.IndexedSlices(vector.read_value()[None], index) for vector in self._vectors]
-        return [ring.scatter_update(row) for ring, row in zip(self._rings, rows)]
-
-    def restart(self, version: tf.Variable) -> None:
-        """Forget all versions before `version`, after a restore."""
-        if self._length > 1:
-            self._oldest.assign(version)
-            self.write(version.read_value())
+        self._history.restart(self.version)

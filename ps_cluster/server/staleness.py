@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,12 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots
-from ps_cluster.config.modes import RuleSettings, StalenessMethod, StalenessSettings
-from ps_cluster.config.registry import Factor, Fraction, Momentum, tf
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import RuleSettings
+from ps_cluster.config.setting_types import Factor, Fraction, Momentum
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.runs.ledger import HEARD_OF, RATE_RETURNS_OVER
+from ps_cluster.server.capabilities import Capabilities
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
 """(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""
@@ -45,20 +49,17 @@ class Correction:
     and `after_update` return.
 
     Attributes:
-      drops: whether `accepts` may say no. The worker then pulls again and computes the step anew.
-      stops: whether a worker asks between local steps whether its period would still be accepted.
+      capabilities: of this correction. `accepts` is asked only where it `drops`.
       gathers: with every so many accepted gradients the weights change, by their mean.
       needs_step: whether `after_update` has something to do.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
-      worker_vectors: how many vectors [n] it keeps for each worker, beside slots. worker_slots: how many of its slots are
-        [workers, n].
       of_version: variables [n] that belong to a version as the weights do; `given` gets those of the version that is pulled.
       backups: the weights of the workers' last pulls, name → [workers, n]; they are not in checkpoints.
       pull_state: what `given` depends on beside the weights, name → [n], or [workers] for a number of each worker.
     """
 
-    needs_step = drops = stops = False
-    worker_vectors = worker_slots = 0
+    capabilities = Capabilities()
+    needs_step = False
     gathers = 1
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
@@ -106,7 +107,7 @@ class Correction:
         return gradient, None
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
-        """Return whether the gradient counts, bool []. Asked with `drops` only."""
+        """Return whether the gradient counts, bool []. It is asked only of a correction that drops gradients."""
         raise NotImplementedError
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
@@ -128,7 +129,7 @@ class WithBackups(Correction):
     pull.
     """
 
-    worker_vectors = 1
+    capabilities = Capabilities(vectors_per_worker=1)
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
         super().__init__(settings, weights, workers, places)
@@ -219,6 +220,7 @@ def factor_of_rate(begun: tf.Tensor, workers: tf.Tensor, before: tf.Tensor) -> t
 class NoCorrection(StalenessMethod):
     name = "none"
     says = "stale gradients are applied as they are"
+    correction = Correction
     takes_periods = True
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
@@ -416,7 +418,7 @@ class AdaptiveDelayCompensation(WithBackups):
     code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
     """
 
-    worker_slots = 1
+    capabilities = replace(WithBackups.capabilities, slots_per_worker=1)
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
         super().__init__(settings, weights, workers, places)
@@ -449,6 +451,7 @@ class DcAdaptive(StalenessMethod):
 class CorrectedMomentum(StalenessMethod):
     name = "momentum"
     says = "the optimizer's momentum is lowered by what asynchrony adds"
+    correction = Correction
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient as it is: the method changes the settings of the rule."""
@@ -644,11 +647,12 @@ class DroppedWhenLate(Correction):
     With `stop` its full form (algorithm 5), between local steps: the paper stops a computation at once.
     """
 
-    drops = True
+    capabilities = Capabilities(drops=True)
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
         super().__init__(settings, weights, workers, places)
-        self._max_delay, self.stops = self._settings.max_delay or 2 * workers, self._settings.stop
+        self._max_delay = self._settings.max_delay or 2 * workers
+        self.capabilities = Capabilities(drops=True, stops=self._settings.stop)
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
         return arrival.staleness < self._max_delay
@@ -660,7 +664,6 @@ class Drop(StalenessMethod):
     takes_periods = True
     Settings = DropSettings
     correction = DroppedWhenLate
-    drops = True
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient as it is: those that are too late are not applied."""
@@ -675,10 +678,10 @@ class Drop(StalenessMethod):
                 f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} versions old, "
                 "so all would be dropped: give more"
             )
-        if settings.stop and not config.mode_kind.takes_local_steps:
+        if settings.stop and not config.mode_kind.promise.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps to stop between")
-        if settings.stop and config.slices > 1:  # one may accept what another would drop
-            raise ValueError(f"cluster.parameter_servers: got {config.slices}: staleness.stop works with 1")
+        if settings.stop and config.shards > 1:  # one may accept what another would drop
+            raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works with 1")
 
 
 # Staleness method gather.
@@ -744,7 +747,7 @@ class GatheredOfOneVersion(Gathered):
     it computes the same step again.
     """
 
-    drops = True
+    capabilities = Capabilities(drops=True)
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
         return tf.equal(self.changes_since(arrival), 0)
@@ -757,7 +760,6 @@ class SameVersion(Gather):
     name = "same_version"
     says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
     correction = GatheredOfOneVersion
-    drops = True
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient as it is: those of older weights are not applied."""

@@ -16,12 +16,13 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import BY_SLICE, ONE_A_SLICE
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
-from ps_cluster.server.shard import NO_STEP, InitialState, ParameterShard
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.shard import NO_STEP, ParameterShard
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
 """The answer of each slice to a pull."""
@@ -133,7 +134,7 @@ class ParameterStore:
             versions,
             is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
             # Slices may measure a little differently: the first one's word counts.
-            batches=more[0][0] if self.slices[0].limits_batches else None,
+            batches=more[0][0] if self.slices[0].capabilities.limits_batches else None,
         )
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
@@ -143,7 +144,7 @@ class ParameterStore:
     @property
     def drops(self) -> bool:
         """Say whether pushes may be dropped. The step of one that is dropped is computed again."""
-        return self.slices[0].drops
+        return self.slices[0].capabilities.drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Return what the slices are sent of a vector, float32 [n] both. `seed`: int32 [2]."""

@@ -11,9 +11,10 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.modes import RULES, OptimizerRule, RuleSettings
-from ps_cluster.config.registry import LARGEST_FACTOR, Momentum, import_object, tf
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import RULES, OptimizerRule, RuleSettings
 from ps_cluster.config.schema import LookaheadSettings
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
 
 
 class MakeVariable(Protocol):
@@ -48,8 +49,7 @@ def make_rule(
     matrices: Sequence[Matrix] = (),
 ) -> UpdateRule:
     """Return the rule that `settings` choose. The other arguments are as for `UpdateRule`."""
-    kind: type[UpdateRule] = import_object(RULES[settings.rule].update)
-    return kind(settings, weights, factors, variable, matrices)
+    return RULES[settings.rule].update(settings, weights, factors, variable, matrices)
 
 
 class UpdateRule(ABC):
@@ -86,6 +86,10 @@ class UpdateRule(ABC):
         rates = decay_rates(settings, factors)
         self._decay = variable("decay", rates, changes=False) if settings.weight_decay else None
         self.slots = {name: variable(name, tf.zeros_like(weights), changes=True) for name in self.slot_names}
+
+    def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        """Return the rate of an update, float32 [], where the push came with this learning rate."""
+        return learning_rate
 
     def apply(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None = None
@@ -298,9 +302,9 @@ class Muon(OptimizerRule):
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
-        if mode.shares_steps or config.slices > 1 and not mode.takes_local_steps:
+        if mode.shares_steps or config.shards > 1 and not mode.promise.takes_local_steps:
             raise ValueError(
-                f"optimizer.rule: got 'muon', with weights in parts (mode {mode.name}, {config.slices} of them): it needs "
+                f"optimizer.rule: got 'muon', with weights in parts (mode {mode.name}, {config.shards} of them): it needs "
                 "whole matrices: take cluster.parameter_servers 1, and not mode layers or width"
             )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 
 BLOCK = 256  # weights that share a scale
 _STEPS = 127  # of a scale on each side of 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from ps_cluster.config.modes import TRAINING_TYPES, Task
+from ps_cluster.config.tasks import TRAINING_TYPES, Task
 from ps_cluster.installation import tensorflow_version
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")

@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from ps_cluster.config.modes import Task
 from ps_cluster.config.schema import WORDS, interface_of
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.runs.logs import PORTS_OPEN
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from ps_cluster import __version__
-from ps_cluster.config import RunConfig, fitted, registry
+from ps_cluster.config import RunConfig, fitted, user_code
 from ps_cluster.config.datasets import OF_WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
@@ -137,7 +137,7 @@ def _files(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _named_file(key: str, value: str) -> Path | None:
-    if reference := registry.parse(value):
+    if reference := user_code.parse(value):
         return reference.file
     # What a data set is made from may be large. The checksums of the packed copy tell more.
     return Path(value) if os.path.isabs(value) and not key.startswith("data.") else None
@@ -199,7 +199,7 @@ def newest_checkpoint(
     Raises:
       UserError: there is none, or it is of a run with other settings or data.
     """
-    checkpoint = newest_for(config.slices, run_dir, notify)
+    checkpoint = newest_for(config.shards, run_dir, notify)
     if checkpoint is None:
         do = "begin another" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
@@ -284,12 +284,12 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
     whole = (
         bool(leaders)
         and rows == counts[:, COUNTS.index("accepted")].tolist()
-        and counts.shape[0] == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.slices
+        and counts.shape[0] == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.shards
         and counts.min(initial=0) >= 0
         and found.arrays[ACCEPTED_STEPS].shape[1] > 0
         and (found.arrays[ACCEPTED_STEPS][:, 0] <= applied.below).all()
         and len(waiting) <= MOST_OPEN
-        and np.isin(waiting[:, 0], np.arange(config.slices)).all()
+        and np.isin(waiting[:, 0], np.arange(config.shards)).all()
         and _are_rows(waiting[:, 1:])
         and applied.count <= counts[:, COUNTS.index("accepted")].min()
         and abs(gradients - applied.count) <= MOST_OPEN

@@ -25,20 +25,19 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import LostTask, UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.ledger import NOBODY
-from ps_cluster.runs.messages import LeaderStart
-from ps_cluster.runs.run_dir import AGREEMENT, RunDir
-from ps_cluster.server.shard import after, now_after
+from ps_cluster.runs.run_dir import AGREEMENT
+from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.environment import Drain
 from ps_cluster.system.network import until_none_works
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import StepResult, WorkerIdentity
 from ps_cluster.training.worker import Compute, TimedComputation
@@ -52,18 +51,8 @@ _LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
 RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def train(
-    config: RunConfig,
-    run_dir: RunDir,
-    dataset: PackedDataset,
-    cluster: dict[str, list[str]],
-    index: int,
-    *,
-    resume: bool,
-    drain: Drain | None,
-    leading: LeaderStart = LeaderStart(),
-) -> None:
-    """Train as worker `index`; return when all updates are applied, or soon after `drain` of worker 0 is set.
+def train(job: TrainingJob) -> None:
+    """Train as one of the workers. Return when all updates are applied, or soon after the drain of worker 0 is set.
 
     Worker 0 alone reads and writes checkpoints; the others get what they go on from through the network.
 
@@ -72,8 +61,9 @@ def train(
       LostTask: training was stopped at worker 0 to be gone on with.
       tf.errors.OpError: another worker failed.
     """
-    start = SessionStart(config, run_dir, dataset, term=leading.term, leads=index == 0)
-    start.begin(resume=resume and start.leads)
+    config, cluster, index, leading = job.config, job.cluster, job.index, job.leading
+    start = SessionStart(job, leads=index == 0)
+    start.begin(resume=job.resume and start.leads)
     lost_s = leading.silent_after_s if leading.alone else None
     strategy = _connect(config, lost_after_s=lost_s)
     group = WorkerGroup(strategy, index, config.cluster.workers)
@@ -84,7 +74,7 @@ def train(
     run_updates = all_reduce_function(strategy, session.store, session.compute, config)
     session.start()
     with RoundWatch(_longest_round_s(session, lost_s), _give_up) as watch:
-        stop = _train(config, session, run_updates, drain, lambda: watch.moved(_longest_round_s(session, lost_s)))
+        stop = _train(config, session, run_updates, job.drain, lambda: watch.moved(_longest_round_s(session, lost_s)))
     if session.leads:
         session.end(stopped=stop != GO_ON, goes_on=leading.alone and stop == GO_ON_LATER)
     elif not leading.alone:
@@ -98,7 +88,7 @@ def train(
 
 
 def _train(
-    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain | None, moved: Callable[[], None]
+    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
 ) -> float:
     """Train until all is done, or a worker wants to stop; return why: GO_ON, STOP or GO_ON_LATER."""
     progress, stop = session.progress, GO_ON
@@ -106,7 +96,7 @@ def _train(
     while not progress.completed and stop == GO_ON:
         until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
         progress.scheduled(np.arange(progress.applied, until))
-        request = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
+        request = GO_ON if not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
         if session.leads and session.broken:
             request = STOP
         stop, *digests = (

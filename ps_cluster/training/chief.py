@@ -14,16 +14,15 @@ import tensorflow as tf
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import CHIEF, PS, Task
-from ps_cluster.config.registry import import_object
-from ps_cluster.data.packed import PackedDataset
-from ps_cluster.runs.messages import LeaderStart
-from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.config.tasks import CHIEF, PS, Task
+from ps_cluster.runs.run_dir import say
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.membership import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
+from ps_cluster.training.worker import Dispatch
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
 LEAST_POLL_S = 0.02  # where a checkpoint of whole epochs is due sooner; and not before another update is expected
@@ -32,39 +31,28 @@ DRAIN_TIMEOUT_S = 60.0
 AHEAD_S = 1.0
 
 
-def train(
-    config: RunConfig,
-    run_dir: RunDir,
-    dataset: PackedDataset,
-    cluster: dict[str, list[str]],
-    index: int = 0,
-    *,
-    resume: bool,
-    drain: Drain,
-    leading: LeaderStart = LeaderStart(),
-    build: Build = build,
-) -> None:
-    """Train until every update is applied, or until `drain` is set and the steps under way have ended.
+def train(job: TrainingJob, build: Build = build) -> None:
+    """Train until every update is applied, or until the job's drain is set and the steps under way have ended.
 
     Writes checkpoints with the ended mark, rows in metrics/ and TensorBoard's files.
 
     Args:
-      leading: how this process was started.
-      build: makes the store and what a worker computes from it.
+      build: makes the store, and what a worker computes from it.
 
     Raises:
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: the cluster failed.
     """
-    start = SessionStart(config, run_dir, dataset, term=leading.term, build=build)
-    start.begin(resume=resume)
+    config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
+    start = SessionStart(job, build=build)
+    start.begin(resume=job.resume)
     if not config.mode_kind.has_parameter_servers:
         session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)
         Chief(config, session, LocalDispatcher()).run(drain)
         session.end(stopped=drain.is_set())
         return
     dispatcher, membership = connect(
-        cluster, leading, TaskAdmission(leading, CompatibilityFingerprint.of(config, dataset))
+        cluster, leading, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset))
     )
     devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
     session = start.build(devices, device_of(Task(CHIEF, 0)))
@@ -91,9 +79,9 @@ class LocalDispatcher:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
         self._under_way: list[Future[Any]] = []
 
-    def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def schedule(self, graph: Dispatch, args: tuple[tf.Tensor, tf.Tensor]) -> None:
         self._reap()
-        self._under_way.append(self._pool.submit(function, *args))
+        self._under_way.append(self._pool.submit(graph, *args))
 
     def done(self) -> bool:
         """Return whether nothing is under way. Raises the error of a function that failed."""
@@ -131,9 +119,7 @@ class Chief:
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
-        self._work = import_object(config.mode_kind.work)(
-            config, self._progress, session.store, session.compute, self._schedule
-        )
+        self._work = config.mode_kind.step_source(config, self._progress, session.graphs, self._schedule)
         self._dispatches = self._work.dispatches()
         self._silent_after_s = silent_after_s
         self._upkeep = BackgroundPoller(self._keep_up)
@@ -226,9 +212,9 @@ class Chief:
             if not next(self._dispatches, False):
                 return  # there is no room
 
-    def _schedule(self, function: Callable[..., Any], what: np.ndarray | int) -> None:
+    def _schedule(self, graph: Dispatch, what: np.ndarray | int) -> None:
         """Schedule a dispatch of `what` (step ids, or the version to reach). It carries the time, for the ledger."""
-        self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
+        self._dispatcher.schedule(graph, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self, drain: Drain) -> None:
         clock = AwakeClock()

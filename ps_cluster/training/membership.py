@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from ps_cluster.config.modes import CHIEF, PS, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, PS, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.private_names import (

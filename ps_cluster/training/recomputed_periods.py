@@ -7,11 +7,9 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import UpdateParts
-from ps_cluster.config.modes import RULES
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.runs.update_samples import SampledGradient
-from ps_cluster.server.update_rules import UpdateRule
 from ps_cluster.training.recomputed_steps import RecomputedGradient, RecomputedSteps
 
 MOST_BATCHES = 64  # of a period that is computed again
@@ -68,7 +66,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         if reason := super().unchecked(gradient):
             return reason
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
-        update: type[UpdateRule] = import_object(rule.update)
+        update = rule.update
         slots = {name: np.zeros(1) for name in update.slot_names}
         nothing = UpdateParts(np.zeros(1), np.zeros(1), slots, 0.0, 0, np.ones(1), np.zeros(1))
         if "weights" not in (rule.equation(settings, nothing) or {}):
@@ -80,7 +78,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
         """Return the weights that were given less those that the steps have reached."""
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
-        update: type[UpdateRule] = import_object(rule.update)
+        update = rule.update
         slots = {name: np.zeros(self.length) for name in update.slot_names}
         weights, seen = given.astype(np.float64), statistics.astype(np.float64)
         for place, batch in enumerate(self._batches_of(gradient)):

@@ -16,9 +16,8 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, Augmentation
-from ps_cluster.config.modes import RuleSettings
 from ps_cluster.config.objectives import class_weights
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.data import augment
 from ps_cluster.data.batches import Batch
 from ps_cluster.data.packed import PackedDataset
@@ -162,7 +161,7 @@ class RecomputedSteps:
         if config.training.class_weights:
             of_labels = np.asarray(class_weights(config.training.class_weights, spec.classes), np.float32)[target]
             weights = of_labels if weights is None else weights * of_labels
-        vary = import_object(DATASETS[config.data.dataset].augment)
+        vary = DATASETS[config.data.dataset].augmentation()
         if vary is not None and vary is not augment.augment:  # the user's own, for which there is no second one
             of_batch = Batch(seed, tf.constant(batch, tf.int64), *map(tf.constant, (examples.ids, examples.epochs)))
             varied_inputs = vary(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ps_cluster.config import ChangedSetting, RunConfig, changed, telling
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json, write_whole

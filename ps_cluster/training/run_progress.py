@@ -62,15 +62,15 @@ class RunProgress:
         self.clock = clock or TrainingClock()
         self.scheduled_updates = StepSet()
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
-        self.positions = [0] * config.slices
-        self.counts = np.zeros([config.slices, len(COUNTS)], np.int64)
+        self.positions = [0] * config.shards
+        self.counts = np.zeros([config.shards, len(COUNTS)], np.int64)
         self.leaves = False
         self._train_examples = config.examples_seen(train_examples)
         self._metric = metric
         self._config = config
         self.total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
-        self._joiner = ShardJoiner(config.slices, shared=config.mode_kind.shares_steps)
+        self._joiner = ShardJoiner(config.shards, shared=config.mode_kind.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
         self._handing_out = threading.Lock()  # the chief hands out in one thread, and counts in another

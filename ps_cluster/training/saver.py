@@ -91,7 +91,7 @@ class Saver:
         self._refused_at = -math.inf
         self._ended = -math.inf  # when the last save had ended
         self._even: dict[Path, int | None] = {}
-        if config.slices > 1:
+        if config.shards > 1:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
             if not config.evaluation.after_training:  # where all are kept, none has to be spared, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
@@ -123,7 +123,7 @@ class Saver:
 
     @property
     def _rested_s(self) -> float:
-        if self._config.slices == 1 or not self._progress.applied:
+        if self._config.shards == 1 or not self._progress.applied:
             return -1.0
         return self._clock() - self._even_at - self._even_every_s
 
@@ -220,7 +220,7 @@ class Saver:
         A leader that was frozen before the removal may wake up late: the snapshots of a newer leader stay.
         """
         even = self._save(self._run_dir.checkpoints, self._checkpoints_kept())
-        if even or self._config.slices == 1:  # else an even snapshot may be all that fewer servers could go on from
+        if even or self._config.shards == 1:  # else an even snapshot may be all that fewer servers could go on from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path, keep: int) -> bool:
@@ -250,7 +250,7 @@ class Saver:
             progress=self._progress.state,
             **self._same,
         )
-        even = self._config.slices > 1 and is_consistent_cut(arrays)
+        even = self._config.shards > 1 and is_consistent_cut(arrays)
         spare = step if even else self._even.get(directory)
         if directory == self._run_dir.snapshots and not even and spare == step:
             # It would have the name of the even one, which fewer servers can go on from, and hardly more in it.

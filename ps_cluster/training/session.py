@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import METHODS, RULES
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
@@ -29,22 +30,23 @@ from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
-from ps_cluster.runs.run_dir import LIFE, RunDir, say
+from ps_cluster.runs.run_dir import LIFE, say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
+from ps_cluster.server.capabilities import Capabilities
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import new_session
-from ps_cluster.server.shard import InitialState, ParameterShard
-from ps_cluster.server.staleness import Correction
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import Matrix
 from ps_cluster.system.machine import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
+from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.run_progress import LedgerReader, RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
-from ps_cluster.training.worker import Compute
+from ps_cluster.training.worker import Compute, Dispatches
 
 LOCAL_DEVICE = "/device:CPU:0"
 NO_LOSS_AFTER = 100  # steps; a training that has no finite loss in any of them is stopped
@@ -62,8 +64,7 @@ def build(
     start = replace(start, session=session)
     store = make_store(config, dataset, network, devices, start.split(len(devices)))
     step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
-    around = config.mode_kind.step
-    return store, step if around is None else import_object(around)(step, config, start, network.keep)
+    return store, config.mode_kind.worker_step(step, config, start, network.keep)
 
 
 def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
@@ -100,7 +101,7 @@ def make_store(
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
-        kind=import_object(config.mode_kind.slice), positions=positions,
+        kind=config.mode_kind.shard, positions=positions,
         layout=[*network.weights.lines, *network.statistics.lines],
     )  # fmt: skip
 
@@ -110,7 +111,12 @@ def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
     return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}
 
 
-Build = Callable[[RunConfig, PackedDataset, Sequence[str], str, str], tuple[ParameterStore, Compute]]
+class Build(Protocol):
+    """Makes the store of a training, and what a worker computes. The module's `build` is one."""
+
+    def __call__(
+        self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+    ) -> tuple[ParameterStore, Compute]: ...
 
 
 class SessionStart:
@@ -125,22 +131,22 @@ class SessionStart:
 
     def __init__(
         self,
-        config: RunConfig,
-        run_dir: RunDir,
-        dataset: PackedDataset,
+        job: TrainingJob,
         *,
         leads: bool = True,
-        term: int = 0,
         build: Build = build,
     ):
-        """Prepare. `term`: of the leader's claim (runs/messages.py); its files have names of their own."""
-        self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
+        """Create the start of a session.
+
+        Args:
+          build: makes the store, and what a worker computes.
+        """
+        self.config, self.run_dir, self.dataset = job.config, job.run_dir, job.dataset
+        metric = OBJECTIVES[self.dataset.spec.objective].field
+        self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
         self.leads = leads
-        self.term = term
-        self.config = config
-        self.run_dir = run_dir
-        self.dataset = dataset
-        self.reporter = Reporter(config, run_dir, self.progress)
+        self.term = job.leading.term  # of the leader's claim (runs/messages.py). It is part of the names of its files.
+        self.reporter = Reporter(self.config, self.run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
         self._build = build
 
@@ -154,7 +160,7 @@ class SessionStart:
         if resume:
             checkpoint = newest_checkpoint(self.config, self.run_dir, self.dataset, say)
             if self.leads:
-                check_journals(checkpoint, self.run_dir, self.config.slices)
+                check_journals(checkpoint, self.run_dir, self.config.shards)
         elif self.leads:
             forget_samples(self.run_dir)
             if aside := self.run_dir.set_aside():
@@ -167,7 +173,7 @@ class SessionStart:
     def go_on_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
         """Go on from a checkpoint, or begin, and restart the clock. Call it before `build`."""
         if checkpoint is not None:
-            before, now = len(checkpoint.arrays["counts"]), self.config.slices
+            before, now = len(checkpoint.arrays["counts"]), self.config.shards
             if now != before:
                 say(f"parameter servers: {now} in place of {before}, from step {checkpoint.step:,} on")
             checkpoint = checkpoints.resliced(checkpoint, now)
@@ -209,7 +215,7 @@ class Session:
     """A training in one process. Call `start`, then `keep_up` in the trainer's loop, then `end`.
 
     Attributes:
-      store, compute: as `build` has made them.
+      store, compute: as `build` has made them. graphs: of the dispatches that use them.
       progress: what is scheduled and applied, as of the last look at the ledger.
       leads: as of `SessionStart`.
     """
@@ -218,6 +224,8 @@ class Session:
         """Open the journals, and remove the states that training gives up by going on from an earlier one."""
         self.store = store
         self.compute = compute
+        mode, config = start.config.mode_kind, start.config
+        self.graphs = Dispatches(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
         self.progress = start.progress
         self.leads = start.leads
         self._term = start.term
@@ -244,7 +252,7 @@ class Session:
 
     def _open_journals(self) -> list[Journal]:
         self._run_dir.journals.mkdir(exist_ok=True)
-        histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.slices)]
+        histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.shards)]
         return [
             Journal(self._run_dir.journal(index, self._term), history[-1].checksum if history else 0)
             for index, history in enumerate(histories)
@@ -321,7 +329,7 @@ class Session:
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
         config, own = self._config, self._books.pieces
-        before = [history_of(self._run_dir, self._before, index) for index in range(config.slices)]
+        before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
         journals = [[*history, piece] for history, piece in zip(before, own)]
         expected = ExpectedRows(
             examples=config.examples_per_step,
@@ -438,8 +446,8 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
 def kept_for_workers(config: RunConfig) -> int:
     """Return how many vectors of all weights the slices keep for their workers: of mode and method, and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
-    of_mode = (kind.worker_vectors + kind.worker_slots) * config.training_workers
-    of_method = (method.worker_vectors + method.worker_slots) * config.most_workers
+    of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
+    of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
     return of_mode + of_method + (delay + 1 if delay > 0 else 0)
 
 
@@ -451,14 +459,15 @@ def kept_by_worker(config: RunConfig) -> int:
     (`Mode.worker_vectors`). A new leader frees what an earlier one left in a worker before it makes its own.
     """
     left_out = under_way = int(config.loses_of_pushes)
-    if not config.mode_kind.takes_local_steps:
+    if not config.mode_kind.promise.takes_local_steps:
         return left_out + under_way
-    in_files = left_out + len(import_object(RULES[config.optimizer.rule].update).slot_names)
+    in_files = left_out + len(RULES[config.optimizer.rule].update.slot_names)
     return 3 * in_files + under_way + config.mode_kind.worker_vectors(config)
 
 
-def _kinds(config: RunConfig) -> tuple[type[ParameterShard], type[Correction]]:
-    return import_object(config.mode_kind.slice), import_object(METHODS[config.staleness.method].correction)
+def _kinds(config: RunConfig) -> tuple[Capabilities, Capabilities]:
+    """Return the capabilities of the mode's shards, and those of the staleness method."""
+    return config.mode_kind.shard.capabilities, METHODS[config.staleness.method].correction.capabilities
 
 
 def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
@@ -473,12 +482,12 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 
 
 def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
-    rows = config.most_workers if any(kind.worker_slots for kind in _kinds(config)) else 1
-    largest = -(-network.weights.length // config.slices) * 4 * rows  # snapshots are sent in float32
+    rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
+    largest = -(-network.weights.length // config.shards) * 4 * rows  # snapshots are sent in float32
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
-        servers = -(-largest * config.slices // MOST_SENT_BYTES)
+        servers = -(-largest * config.shards // MOST_SENT_BYTES)
         raise UserError(
-            f"cluster.parameter_servers: got {config.slices}: the network has {network.weights.length:,} weights"
+            f"cluster.parameter_servers: got {config.shards}: the network has {network.weights.length:,} weights"
             f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
             f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
         )

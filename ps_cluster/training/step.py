@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ps_cluster.config import RunConfig, registry
+from ps_cluster.config import RunConfig, user_code
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
-from ps_cluster.config.modes import SCHEDULES, RuleSettings, Schedule, ScheduleSettings
+from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import import_object, tf
+from ps_cluster.config.optimizer_rules import RuleSettings
+from ps_cluster.config.schedules import SCHEDULES, Schedule, ScheduleSettings
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.runs.run_dir import IDENTITY
 
@@ -66,6 +67,25 @@ class StepResult:
     ids_checksum: tf.Tensor  # int64 [], of the ids of these examples: see `data.batches.checksum_of`
 
 
+GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
+"""Returns whether a period of local steps continues, bool []."""
+
+
+class PeriodLimits(NamedTuple):
+    """What may end a period of local steps early.
+
+    Attributes:
+      batches: int64 [], the number of the period's batches to take; None: all of them.
+      goes_on: is asked after each local step; None: the period continues.
+    """
+
+    batches: tf.Tensor | None = None
+    goes_on: GoesOn | None = None
+
+
+WHOLE_PERIOD = PeriodLimits()
+
+
 class TrainStep:
     """Computes the batch, the forward pass and the gradient of a step id."""
 
@@ -78,11 +98,17 @@ class TrainStep:
         self._spec = spec
         self._judge = judge_of(spec, config.training, network.model)
         self._clip = clipping_of(config.optimizer, network.weights)
-        self._augment = import_object(DATASETS[config.data.dataset].augment)
+        self._augment = DATASETS[config.data.dataset].augmentation()
         self._total_steps = config.total_steps(train_examples) * config.batches_per_step
 
-    def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
-        """Compute a step. `step`: int64 []; `weights`: [n]; `statistics`: float32 [m]."""
+    def __call__(
+        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+    ) -> StepResult:
+        """Compute the step of one batch, for which no limits count.
+
+        Args:
+          step: int64 []. weights: [n]. statistics: float32 [m].
+        """
         from ps_cluster.data.batches import checksum_of
 
         batch = self.batch(step)
@@ -118,10 +144,10 @@ class TrainStep:
             **self._part(step),
         )
         examples = batches.rows_of(batch, self._spec, self._examples)
-        inputs, targets = examples.inputs, self._judge.targets(examples.target)
+        targets, varied = self._judge.targets(examples.target), examples.inputs
         if self._augment is not None:
-            inputs = self._augment(inputs, batch, self._spec, self._config.data)
-        inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in inputs.items()}
+            varied = self._augment(varied, batch, self._spec, self._config.data)
+        inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in varied.items()}
         if scales := self._config.schedule.image_scales:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)
@@ -223,7 +249,7 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
     """Return the settings that decide the learning rate of a step id and the bound of its staleness, as text to compare."""
-    code = registry.parse(config.schedule.kind)
+    code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
     shape = total_steps, config.batches_per_step, config.steps_per_update

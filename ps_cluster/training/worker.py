@@ -1,6 +1,6 @@
 """The work of a run: dispatches of steps, which the chief hands out, and their graph, which runs in a worker's process.
 
-    chief     dispatches ──step ids──►  any free worker, which runs `steps_function` and for each step id:
+    chief     dispatches ──step ids──►  any free worker, which runs `steps_graph` and for each step id:
     worker    pull ──►       all slices       weights, statistics, versions; once a dispatch
               compute        the batch of the step id, forward, backward (training/step.py), with the times for its row
               exchange ──►   all slices       push gradient, statistics, row; pull for the next step id of the dispatch
@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import (
     TASK_VARIATION,
     Stragglers,
@@ -31,18 +31,42 @@ from ps_cluster.config.schema import (
 )
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import of_left_out
-from ps_cluster.server.shard import DROPPED, NO_STEP, after, now_after
+from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.shard import DROPPED, NO_STEP
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
-from ps_cluster.training.step import StepResult, WorkerIdentity
+from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, WorkerIdentity
 from ps_cluster.training.worker_state import ErrorFeedback, KeepsState, Settle
 
 if TYPE_CHECKING:  # imports what the launcher does not need
     from ps_cluster.training.run_progress import RunProgress
 
-Compute: TypeAlias = "Callable[..., StepResult]"
-"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or what a mode wraps around
-it; where slices limit batches, that takes their number too, `batches` int64 []; where they stop periods, `goes_on`, which
-returns whether a period goes on, bool []."""
+
+class Compute(Protocol):
+    """Computes a step id: a `TrainStep`, or what a mode makes of it (`Mode.worker_step`)."""
+
+    def __call__(
+        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+    ) -> StepResult:
+        """Compute a step.
+
+        Args:
+          step: int64 [], the step id.
+          weights: [n], in the wire's dtype, or [vectors, n] where a pull returns several vectors.
+          statistics: float32 [m].
+          limits: of a period of local steps.
+        """
+
+
+class Dispatch(Protocol):
+    """Runs a dispatch: the graph of a mode, in the process of a worker."""
+
+    def __call__(self, what: tf.Tensor, scheduled: tf.Tensor, /) -> object:
+        """Run it.
+
+        Args:
+          what: the step ids, int64 [k] with k at least 1; in rounds the version to reach, int64 [].
+          scheduled: float64 [], unix seconds: when the chief handed it out.
+        """
 
 
 def worker_row(identity: WorkerIdentity, result: StepResult, **times: tf.Tensor | float) -> tf.Tensor:
@@ -102,11 +126,10 @@ class TimedComputation:
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
-            limit = {} if pulled.batches is None else {"batches": pulled.batches}
             first = self._store.slices[0]
-            if first.stops:
-                limit["goes_on"] = lambda: first.would_accept(pulled.versions[0])
-            return vars(self._compute(step_id, pulled.weights, pulled.statistics, **limit))
+            goes_on = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
+            limits = PeriodLimits(pulled.batches, goes_on)
+            return vars(self._compute(step_id, pulled.weights, pulled.statistics, limits))
 
         def zero() -> dict[str, tf.Tensor]:
             numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}
@@ -125,16 +148,14 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     if not config.loses_of_pushes:
         return None
     # Written after each push: where they are seldom.
-    files = of_left_out(0) if config.mode_kind.takes_local_steps else ()
+    files = of_left_out(0) if config.mode_kind.promise.takes_local_steps else ()
     lengths = [part.length for part in store.slices]
     name = f"{store.session}/left-out"
     return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
 
 
-def steps_function(
-    store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
-) -> Callable[..., Any]:
-    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). k is 1 or more.
+def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> Dispatch:
+    """Return the graph of a dispatch of step ids.
 
     Args:
       repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
@@ -182,15 +203,36 @@ def steps_function(
         )
         return after([answered], position)
 
-    dispatch: Callable[..., Any] = run_steps
+    dispatch: Dispatch = run_steps
     return dispatch
 
 
 # The chief's side: what is handed out, in which dispatches.
 
 
-ScheduleDispatch: TypeAlias = Callable[[Callable[..., Any], np.ndarray | int], None]
+ScheduleDispatch: TypeAlias = Callable[[Dispatch, np.ndarray | int], None]
 """Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
+
+
+@dataclass(frozen=True)
+class Dispatches:
+    """The two graphs that a run dispatches. Each is built when it is first used.
+
+    Attributes:
+      make: returns the graph of a dispatch. Its argument: whether steps are handed out a second time (`Mode.dispatch`).
+    """
+
+    make: Callable[[bool], Dispatch]
+
+    @cached_property
+    def first(self) -> Dispatch:
+        """The graph for steps that are handed out for the first time."""
+        return self.make(False)
+
+    @cached_property
+    def again(self) -> Dispatch:
+        """The graph for steps that may have been applied already."""
+        return self.make(True)
 
 
 class StepSource(ABC):
@@ -206,8 +248,7 @@ class StepSource(ABC):
         self,
         config: RunConfig,
         progress: RunProgress,
-        store: ParameterStore,
-        compute: Compute,
+        graphs: Dispatches,
         schedule: ScheduleDispatch,
     ):
         self.handed_out = -1
@@ -215,12 +256,8 @@ class StepSource(ABC):
         self.workers = config.training_workers
         self._config = config
         self._progress = progress
+        self._graphs = graphs
         self._schedule = schedule
-        self._function = self.function(store, compute)
-
-    @abstractmethod
-    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
-        """Return the graph of a dispatch. Its arguments: step ids or a version, and when it was scheduled, unix s."""
 
     @abstractmethod
     def dispatches(self) -> Iterator[bool]:
@@ -246,24 +283,10 @@ class StepSource(ABC):
 
 
 class AsynchronousSteps(StepSource):
-    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first.
-
-    Attributes:
-      graph: makes the graph of a dispatch, as `steps_function` does.
-    """
-
-    graph: Callable[..., Callable[..., Any]] = staticmethod(steps_function)
-
-    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
-        self._make_of_repeats = partial(self.graph, store, compute, self._config, repeats=True)
-        return self.graph(store, compute, self._config)
-
-    @cached_property
-    def _of_repeats(self) -> Callable[..., Any]:
-        return self._make_of_repeats()
+    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
     def repeat(self, steps: np.ndarray) -> None:
-        self._schedule(self._of_repeats, steps)
+        self._schedule(self._graphs.again, steps)
 
     def dispatches(self) -> Iterator[bool]:
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
@@ -278,7 +301,7 @@ class AsynchronousSteps(StepSource):
                 yield False
             # First counted, then sent: a look in another thread may find its first update at once.
             self._progress.scheduled(step_ids)
-            self._schedule(self._function, step_ids)
+            self._schedule(self._graphs.first, step_ids)
             self.handed_out = int(step_ids[-1])
             self.ends = not len(again) and following == total
             yield True

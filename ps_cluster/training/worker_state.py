@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.server.leftovers import VARIABLE, first_term_of, note, term_of
-from ps_cluster.server.shard import APPLIED, after
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import APPLIED
 
 _SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
 

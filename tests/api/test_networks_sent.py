@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.api.sent import write_network
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -40,8 +40,8 @@ print(write_network(build, Path(sys.argv[1])))
 
 def loaded(text):
     """Return what a reference names, as if the user had named its file."""
-    registry.trust(registry.parse(text).file)
-    return registry.load(registry.parse(text))
+    user_code.trust(user_code.parse(text).file)
+    return user_code.load(user_code.parse(text))
 
 
 def pickled(folder, hash_seed, *scripts):
@@ -62,7 +62,7 @@ def pickled(folder, hash_seed, *scripts):
 @pytest.fixture(autouse=True)
 def trusting_nothing(monkeypatch):
     """Other tests have named files, and those of one test are not named for the next."""
-    monkeypatch.setenv(registry.TRUSTED, "")
+    monkeypatch.setenv(user_code.TRUSTED, "")
 
 
 def test_a_function_without_a_file_takes_along_what_it_names_and_has_a_name_that_tells_it_from_others(tmp_path):
@@ -78,7 +78,7 @@ def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
     bomb = tmp_path / "bomb.pickle"
     bomb.write_bytes(b"cos\nmkdir\n(V" + os.fsencode(tmp_path / "ran") + b"\ntR.")
     with pytest.raises(UserError, match="look at it, and add --code"):
-        registry.load(registry.parse(f"{bomb}:build"))
+        user_code.load(user_code.parse(f"{bomb}:build"))
     function = loaded(f"{bomb}:build")
     assert not (tmp_path / "ran").exists(), "it is read when it is called, and not before"
     with pytest.raises(UserError, match="holds no 'build'"):

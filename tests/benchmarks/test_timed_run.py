@@ -6,7 +6,7 @@ import pytest
 from benchmarks import timed_run
 from benchmarks.timed_run import TimedView, UsageAt, figures
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.result_rows import WorkerRow

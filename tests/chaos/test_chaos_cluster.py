@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.config import registry
-from ps_cluster.config.modes import ON_DEATH
+from ps_cluster.config import user_code
+from ps_cluster.config.tasks import ON_DEATH
 from ps_cluster.runs import checkpoints
 from ps_cluster.tools.chaos.chaos_run import ChaosBounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
@@ -32,7 +32,7 @@ INJECTED = (
 @pytest.mark.timeout(600)  # a minute, and more beside other tests
 def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     """Synchronous updates of two workers do not depend on the order of arrival: equal runs are equal bit for bit."""
-    registry.trust(registry.parse(TOY).file)
+    user_code.trust(user_code.parse(TOY).file)
     source, tasks = random.Random(0), ChaosSettings(workers=2).topology.tasks
     faults = [replace(make_fault(FAULTS[name], source, tasks, ON_DEATH), pause_s=0.5) for name in INJECTED]
     settings = ChaosSettings(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ps_cluster.config.modes import ON_DEATH
+from ps_cluster.config.tasks import ON_DEATH
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.tools.chaos.chaos_run import ChaosBounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.files.json_files import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta

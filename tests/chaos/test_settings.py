@@ -112,7 +112,7 @@ def possible(mode):
 
 def first(count, seed, mode="async", workers=3, parameter_servers=2):
     tasks = ChaosSettings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
-    return list(islice(plan(seed, possible(mode), tasks, MODES[mode].on_death), count))
+    return list(islice(plan(seed, possible(mode), tasks, MODES[mode].cluster.on_death), count))
 
 
 def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
@@ -155,7 +155,7 @@ def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reaso
 def test_kinds_that_all_take_the_cluster_along_follow_each_other():
     tasks = ChaosSettings().topology.tasks
     kinds = [FAULTS["kill ps"], FAULTS["hang up"]]
-    faults = list(islice(plan(0, kinds, tasks, MODES["async"].on_death), 4))
+    faults = list(islice(plan(0, kinds, tasks, MODES["async"].cluster.on_death), 4))
     assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
 
 
@@ -170,7 +170,7 @@ def test_pauses_are_short():
 
 
 def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
-    alone = {kind.name for kind in FAULTS if kind.launched and not kind.whole_cluster(MODES["async"].on_death)}
+    alone = {kind.name for kind in FAULTS if kind.launched and not kind.whole_cluster(MODES["async"].cluster.on_death)}
     deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
     assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
 
@@ -180,7 +180,7 @@ def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chie
     assert refused["kill ps"] == "mode sync has no ps"
     assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
     assert all("ps" in name or "chief" in name for name in refused)
-    assert FAULTS["kill worker"].whole_cluster(MODES["sync"].on_death)
+    assert FAULTS["kill worker"].whole_cluster(MODES["sync"].cluster.on_death)
 
 
 @pytest.mark.parametrize("error", [subprocess.TimeoutExpired("cc", 60), FileNotFoundError("it has gone")])

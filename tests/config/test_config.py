@@ -1,12 +1,7 @@
-import ast
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.network_recipes import NETWORKS
-from ps_cluster.config.registry import Part
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 
@@ -50,11 +45,3 @@ def test_every_network_has_a_sound_recipe(name):
 def test_a_value_out_of_range_is_named_with_its_field(key, value, named):
     with pytest.raises(UserError, match=f"options: {key}: got '?{value}'?: .*{named}"):
         build_config(None, {key: value})
-
-
-@pytest.mark.parametrize("part", Part)
-def test_every_part_that_is_named_by_a_string_is_there(part):
-    """Read, not imported: most of them need TensorFlow."""
-    module, name = part.split(":")
-    defined = ast.parse(Path(find_spec(module).origin).read_text()).body
-    assert name in [node.name for node in defined if isinstance(node, ast.ClassDef | ast.FunctionDef)]

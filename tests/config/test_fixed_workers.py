@@ -6,16 +6,17 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.config.modes import MODES, WORKER
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.tasks import WORKER
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
 
-FIXED = [mode.name for mode in MODES if mode.fixed_workers]
-WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].tasks]
+FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
+WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].cluster.tasks]
 
 
 def settings(name):
-    rule = MODES[name].own_rule
+    rule = MODES[name].uses.own_rule
     return {"mode.name": name} | ({"optimizer.rule": rule} if rule else {})
 
 
@@ -23,7 +24,9 @@ def assert_refused(mode, *command, says, **environment):
     options = [word for key, value in settings(mode).items() for word in ("--set", f"{key}={value}")]
     told = CliRunner().invoke(main, [*command, *(options if command[0] != "scale" else ())], env=environment)
     assert_one_line(
-        told.exit_code, told.stderr, [says, f"mode {mode} keeps its number of workers: {MODES[mode].fixed_workers}"]
+        told.exit_code,
+        told.stderr,
+        [says, f"mode {mode} keeps its number of workers: {MODES[mode].cluster.fixed_workers}"],
     )
     assert told.stdout == ""
 
@@ -50,7 +53,7 @@ def test_scale_refuses_before_it_asks(mode, tmp_path):
 
 @pytest.mark.parametrize("mode", WITH_WORKERS)
 def test_task_refuses_to_begin_with_fewer(mode, tmp_path):
-    tasks = MODES[mode].tasks
+    tasks = MODES[mode].cluster.tasks
     cluster = {kind: [f"127.0.0.1:{port}"] for port, kind in enumerate(tasks, start=40001)}
     cluster[WORKER].append("127.0.0.1:40009")
     tf_config = json.dumps({"cluster": cluster, "task": {"type": tasks[0], "index": 0}})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config import Resolved, build_config, registry, resolve
+from ps_cluster.config import Resolved, build_config, resolve, user_code
 from ps_cluster.config.layers import MOST_FILES, NamedLayer, loaded, without_variables
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
@@ -117,13 +117,13 @@ def test_a_mistake_in_an_extended_file_is_said_of_that_file(chain, tmp_path):
 
 
 def test_code_in_an_extended_file_is_seen_from_that_file_and_may_be_run(tmp_path, monkeypatch):
-    monkeypatch.delenv(registry.TRUSTED, raising=False)
+    monkeypatch.delenv(user_code.TRUSTED, raising=False)
     (tmp_path / "base").mkdir()
     shutil.copy(TOYS / "toy_schedule.py", tmp_path / "base/mine.py")
     write(tmp_path / "base/first.yaml", "schedule: {kind: 'mine.py:Toy', factor: 0.5}")
     config = build_config(write(tmp_path / "mine.yaml", "extends: base/first.yaml"))
     assert config.schedule.kind == f"{tmp_path}/base/mine.py:Toy"
-    assert os.environ[registry.TRUSTED].splitlines() == [f"{tmp_path}/base/mine.py"]
+    assert os.environ[user_code.TRUSTED].splitlines() == [f"{tmp_path}/base/mine.py"]
 
 
 def test_a_variable_wins_over_the_file_and_an_option_over_both(tmp_path):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pydantic import ValidationError
 
 from ps_cluster.config.datasets import Augmentation
-from ps_cluster.config.modes import ImageScale
+from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data import sets
 from ps_cluster.data.augment import (
     adjust_contrast,

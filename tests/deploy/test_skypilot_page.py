@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from tests.helpers.manifests import cluster_of
 from tests.helpers.real_cluster import PROJECT
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.tools.deploy.roles import roles_of
 from ps_cluster.tools.deploy.slurm import SlurmJob
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of

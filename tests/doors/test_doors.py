@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.config import build_config, load_config, registry
+from ps_cluster.config import build_config, load_config, user_code
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import NETWORKS
@@ -118,7 +118,7 @@ def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_s
         "def part(n):\n    return {'x': np.zeros((n, 2), np.float32), 'target': one[:n]}\n"
         f"def load():\n    {body}\n"
     )
-    registry.trust(tmp_path / "mine.py")
+    user_code.trust(tmp_path / "mine.py")
     settings = DataSettings(dataset=f"{tmp_path}/mine.py:load")
     assert told in refusal(sources.resolve, settings, tmp_path / "cache", notify=print)
     assert not list((tmp_path / "cache").glob("**/dataset.json"))
@@ -145,7 +145,7 @@ def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_slice
 
 @pytest.fixture
 def untrusted(monkeypatch):
-    monkeypatch.delenv(registry.TRUSTED, raising=False)
+    monkeypatch.delenv(user_code.TRUSTED, raising=False)
 
 
 def refusal(call, *arguments, **named):
@@ -187,7 +187,7 @@ def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untruste
     (tmp_path / "mine.yaml").write_text("schedule: {kind: 'mine.py:Toy', factor: 0.5}")
     config = build_config(tmp_path / "mine.yaml")
     assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
-    assert os.environ[registry.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
+    assert os.environ[user_code.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
 
 
 def test_a_file_in_a_folder_with_a_colon_is_run_as_any_other(tmp_path, untrusted):
@@ -233,7 +233,7 @@ def test_an_installed_package_adds_to_the_names_by_an_entry_point(monkeypatch):
     points = {
         "ps_cluster.networks": [Point("plugged", lambda examples, settings: None), Point("bad", ImportError("no"))]
     }
-    monkeypatch.setattr(registry, "entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr(user_code, "entry_points", lambda group: points.get(group, []))
     assert {"airbench", "plugged", "bad"} <= set(NETWORKS.names) and "plugged" not in MODES.names
     assert build_config(None, {"model.name": "plugged"}).model.name == "plugged"
     assert "can't be loaded: ImportError: no" in refusal(build_config, None, {"model.name": "bad"})

@@ -49,9 +49,9 @@ from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.datasets import FORMS
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import NETWORKS
-from ps_cluster.config.modes import RULES
-from ps_cluster.config.modes import SCHEDULES
-from ps_cluster.config.modes import METHODS
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.schedules import SCHEDULES
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.tools.chaos.kinds import FAULTS
 kinds = (NETWORKS, MODES, METHODS, RULES, SCHEDULES, FAULTS, DATASETS, FORMS)
 print(json.dumps([kind["toy"].name for kind in kinds if "toy" in kind.names]))

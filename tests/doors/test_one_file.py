@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config import build_config, registry
+from ps_cluster.config import build_config, user_code
 
 PROJECT = Path(__file__).parents[2]
 TOYS = {
@@ -90,9 +90,9 @@ def test_a_new_class_of_each_kind_is_found_with_its_settings_and_keeps_tensorflo
 
 @pytest.mark.parametrize(("key", "toy"), [("data.dataset", "toy_images"), ("model.name", "toy_recipe")])
 def test_a_class_is_also_taken_from_a_file_of_the_users(key, toy, monkeypatch):
-    monkeypatch.delenv(registry.TRUSTED, raising=False)
+    monkeypatch.delenv(user_code.TRUSTED, raising=False)
     file = Path(__file__).parent / f"{toy}.py"
-    registry.trust(file)
+    user_code.trust(file)
     section, name = key.split(".")
     assert getattr(getattr(build_config(None, {key: f"{file}:Toy"}), section), name) == f"{file}:Toy"
 

@@ -1,7 +1,7 @@
 """A staleness method that the package knows nothing of: it counts the gradients, in a slot of the checkpoint."""
 
-from ps_cluster.config.modes import StalenessMethod, StalenessSettings
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
 from ps_cluster.server.staleness import Correction
 
 

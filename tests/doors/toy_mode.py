@@ -1,17 +1,19 @@
-"""A mode that the package knows nothing of, with a setting of its own: its slice takes only each k-th gradient whole."""
+"""A mode that the package knows nothing of, with a setting of its own: its shard takes only each k-th gradient whole."""
 
 from pydantic import Field
 
-from ps_cluster.config.modes import Mode, ModeSettings
-from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import ParameterShard, after
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import ModeSettings
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import ParameterShard
+from ps_cluster.training.modes.base import DefaultMode
 
 
 class Settings(ModeSettings):
     every: int = Field(default=2, ge=1)
 
 
-class CountingSlice(ParameterShard):
+class CountingShard(ParameterShard):
     """Counts the gradients that it takes whole, and halves all others."""
 
     def __init__(self, device, start, config, total_steps):
@@ -21,19 +23,19 @@ class CountingSlice(ParameterShard):
             self._whole = tf.Variable([0], dtype=tf.int64)
 
     @property
-    def _state(self):
-        return super()._state | {"toy_whole": self._whole}
+    def state(self):
+        return super().state | {"toy_whole": self._whole}
 
     def apply_gradient(self, gradient, learning_rate, fresh, share=None):
-        whole = tf.equal(self._version.read_value() % self._every, 0)
+        whole = tf.equal(self.version.read_value() % self._every, 0)
         with tf.control_dependencies([self._whole.assign_add([tf.cast(whole, tf.int64)], read_value=False)]):
             scaled = after([], tf.where(whole, gradient, gradient / 2))
         return super().apply_gradient(scaled, learning_rate, fresh, share)
 
 
-class Toy(Mode):
+class Toy(DefaultMode):
     Settings = Settings
-    slice = CountingSlice
+    shard = CountingShard
 
     def label(self, config):
         return f"toy every={config.mode.every}"

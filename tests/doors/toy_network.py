@@ -1,6 +1,6 @@
 """A network that the package knows nothing of: one dense layer."""
 
-from ps_cluster.config.registry import keras
+from ps_cluster.config.lazy import keras
 
 
 def build(examples, settings):

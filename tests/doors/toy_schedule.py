@@ -1,7 +1,7 @@
 """A schedule that the package knows nothing of: one factor for all updates."""
 
-from ps_cluster.config.modes import Schedule, ScheduleSettings
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schedules import Schedule, ScheduleSettings
 
 
 class Settings(ScheduleSettings):

@@ -1,6 +1,6 @@
 """A network of several inputs: each is standardised, or taken as a kind, and one dense layer follows."""
 
-from ps_cluster.config.registry import keras
+from ps_cluster.config.lazy import keras
 
 
 def build(examples, settings):

@@ -68,7 +68,7 @@ def test_gradient_is_that_of_the_mean_loss_on_examples_of_the_training_set_with_
     rows = {"numbers": draw.normal(size=(70, 3)).astype(np.float32), "target": draw.integers(0, 2, 70).astype(np.uint8)}
     dataset = write_packed(tmp_path / "set", "synthetic", "synthetic", Contents.of(rows, rows, classes=("a", "b")))
     (tmp_path / "net.py").write_text(
-        "from ps_cluster.config.registry import keras\n"
+        "from ps_cluster.config.lazy import keras\n"
         "def build(examples, settings):\n"
         "    given = keras.Input([3], name='numbers')\n"
         "    return keras.Model(given, keras.layers.Dense(2, use_bias=False)(given))\n"

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from ps_cluster.config.modes import OptimizerRule
+from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.server.update_rules import Nesterov
 from tests.helpers.local_training import train

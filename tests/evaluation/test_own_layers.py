@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import ps_cluster
 from ps_cluster.cli.main import main
-from ps_cluster.config import build_config, registry
+from ps_cluster.config import build_config, user_code
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.models import build as networks
 from ps_cluster.models.judges import judge_of
@@ -59,7 +59,7 @@ IMAGES = np.random.default_rng(1).integers(0, 256, (5, *SHAPE), np.uint8)
 
 @pytest.fixture(autouse=True)
 def trusting_nothing(monkeypatch):
-    monkeypatch.setenv(registry.TRUSTED, "")
+    monkeypatch.setenv(user_code.TRUSTED, "")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def leave(tmp_path):
         code = tmp_path / "my.py"
         code.write_text(CODE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(registry.TRUSTED, "")
+            patch.setenv(user_code.TRUSTED, "")
             named = NETWORKS.named_by_user(f"my.py:{name}", tmp_path)
             dataset = pack_small_images(tmp_path / "packed")
             model = networks.build(build_config(None, {"model.name": named}).model, dataset.spec, seed=0)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.config import build_config, registry
+from ps_cluster.config import build_config, user_code
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import FailedComputation
@@ -47,7 +47,7 @@ def scorer_of(tmp_path):
 
 def make_scorer(tmp_path, code, precision):
     (tmp_path / "mine.py").write_text(code)
-    registry.trust(tmp_path / "mine.py")
+    user_code.trust(tmp_path / "mine.py")
     draw = np.random.default_rng(0)
     train, test = (
         {"row": draw.normal(size=(count, 4)).astype(np.float32), "target": np.arange(count) % 3}

@@ -10,7 +10,7 @@ import itertools
 from pathlib import Path
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import rules as ea
 from ps_cluster.launch.rules import Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
@@ -86,7 +86,7 @@ class ToldRun:
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.tasks,
+            self._config.mode_kind.cluster.tasks,
             self._config.most_workers,
             self._ps,
             evaluator=self._evaluator,

@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import after
-from ps_cluster.training.modes import Async
-from ps_cluster.training.modes.waiting import Bounded, BoundedSteps
-from ps_cluster.training.worker import AsynchronousSteps, WorkerIdentity, sleep
+from ps_cluster.config.lazy import tf
+from ps_cluster.server.ordering import after
+from ps_cluster.training.modes.asynchronous import Async
+from ps_cluster.training.modes.bounded import Bounded
+from ps_cluster.training.worker import WorkerIdentity, sleep
 
 LOOK_EVERY_S = 0.02
 
@@ -81,14 +81,16 @@ class HeldStore:
         return tf.nest.map_structure(partial(after, held_step), messages)
 
 
-class HeldSteps(AsynchronousSteps):
-    def function(self, store, compute):
-        def held_compute(step, weights, statistics):
-            result = compute(step, weights, statistics)
+class Held:
+    """Holds the workers of the mode that it is mixed into."""
+
+    def dispatch(self, store, compute, config, *, repeats):
+        def held_compute(step, weights, statistics, limits):
+            result = compute(step, weights, statistics, limits)
             with tf.control_dependencies([result.gradient]):
                 return replace(result, gradient=after(hold("computed", step), result.gradient))
 
-        run_steps = super().function(HeldStore(store), held_compute)
+        run_steps = super().dispatch(HeldStore(store), held_compute, config, repeats=repeats)
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
         def run_when_let_go(step_ids, scheduled):
@@ -98,16 +100,12 @@ class HeldSteps(AsynchronousSteps):
         return run_when_let_go
 
 
-class HeldAsync(Async):
-    work = HeldSteps
+class HeldAsync(Held, Async):
+    pass
 
 
-class HeldBoundedSteps(HeldSteps, BoundedSteps):
-    """Its `function` is that of held steps, its graph that of bounded ones."""
-
-
-class HeldBounded(Bounded):
-    work = HeldBoundedSteps
+class HeldBounded(Held, Bounded):
+    pass
 
 
 asynchronous = HeldAsync()

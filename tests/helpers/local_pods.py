@@ -10,7 +10,7 @@ from pathlib import Path
 
 import portpicker
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from tests.helpers.manifests import pods_of
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -13,14 +13,16 @@ from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.report.summary import with_recomputed
+from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.environment import Drain
-from ps_cluster.training import split_trainer
+from ps_cluster.training import placement, split_step, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.chief import Chief, LocalDispatcher
-from ps_cluster.training.modes import DEVICE
+from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.modes.layers import DEVICE
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.session import LOCAL_DEVICE, SessionStart, build
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -87,19 +89,21 @@ def train(folder: Path, **values) -> Trained:
 
 def _train_in_workspace(config, run_dir, dataset):
     mode = config.mode_kind
-    start = SessionStart(config, run_dir, dataset, term=1, build=split_trainer.build if mode.shares_steps else build)
+    job = TrainingJob(config, run_dir, dataset, leading=LeaderStart(term=1))
+    start = SessionStart(job, build=split_trainer.SplitBuild(mode, None) if mode.shares_steps else build)
     start.begin(resume=False)
     with (
-        mock.patch.object(split_trainer, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE),
+        mock.patch.object(placement, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE),
+        mock.patch.object(split_step, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE),
         # Updates are computed again when the training is over: as if that took no time.
         mock.patch.object(UpdateSampler, "is_cheap", lambda sampler: True),
     ):
-        session = start.build([LOCAL_DEVICE] * config.slices, LOCAL_DEVICE)
+        session = start.build([LOCAL_DEVICE] * config.shards, LOCAL_DEVICE)
         if mode.name == "sync":
             strategy = tf.distribute.OneDeviceStrategy(LOCAL_DEVICE)
             run_updates = all_reduce_function(strategy, session.store, session.compute, config)
             session.start()
-            _train(config, session, run_updates, None, lambda: None)
+            _train(config, session, run_updates, Drain(), lambda: None)
         else:
             Chief(config, session, LocalDispatcher()).run(Drain())
     session.end(stopped=False)

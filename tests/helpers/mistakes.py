@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from ps_cluster.data import augment, batches
 from ps_cluster.models.judges import ClassificationJudge
-from ps_cluster.server.shard import ParameterShard, VersionHistory, after
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.update_rules import UpdateRule
-from ps_cluster.training.modes.diloco import OuterShard
+from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.training.modes.elastic import ElasticShard
-from ps_cluster.training.split_trainer import SplitStep
+from ps_cluster.training.modes.outer_steps import DelayedNesterov
+from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import TrainBatch, TrainStep
 from ps_cluster.training.worker_state import ErrorFeedback
 
@@ -114,7 +116,7 @@ def the_kernel_of_the_optimizer_never_runs(right, self, *arguments):
     return tf.no_op()
 
 
-@_changes((ParameterShard, "_update_statistics"))
+@_changes((ParameterShard, "update_statistics"))
 def the_moving_statistics_are_lost(right, self, fresh):
     return tf.no_op()
 
@@ -128,7 +130,7 @@ def stale_weights_are_given_as_new_ones(right, self, version):
     return [vector.read_value() for vector in self.stale], version
 
 
-@_changes((ElasticShard, "_change"))
+@_changes((ElasticShard, "change"))
 def the_centre_of_elastic_moves_too_far(right, self, push, arrival, factor):
     rate = self._moving_rate
     self._moving_rate = 3 * rate
@@ -138,14 +140,9 @@ def the_centre_of_elastic_moves_too_far(right, self, push, arrival, factor):
         self._moving_rate = rate
 
 
-@_changes((OuterShard, "apply_gradient"))
-def the_outer_rate_of_diloco_is_wrong(right, self, *arguments):
-    rate = self._outer_rate
-    self._outer_rate = 0.5 * rate
-    try:
-        return right(self, *arguments)
-    finally:
-        self._outer_rate = rate
+@_changes((DelayedNesterov, "used_rate"))
+def the_outer_rate_of_diloco_is_wrong(right, self, learning_rate):
+    return 0.5 * right(self, learning_rate)
 
 
 @_changes((ParameterShard, "apply_gradient"))
@@ -154,16 +151,16 @@ def an_update_is_applied_twice(right, self, *arguments):
         return right(self, *arguments)
 
 
-@_changes((ParameterShard, "_record"))
+@_changes((ParameterShard, "record"))
 def an_update_has_no_row(right, self, push, *known):
     return tf.cond(push.step == STEP, lambda: 0, lambda: after([right(self, push, *known)], 0)).op
 
 
-@_changes((ParameterShard, "_update_statistics"))
+@_changes((ParameterShard, "update_statistics"))
 def one_exponent_bit_of_a_weight_flips(right, self, fresh):
     def flip() -> tf.Tensor:
-        bits = tf.bitcast(self._weights.sparse_read([0]), tf.int32)
+        bits = tf.bitcast(self.weights.sparse_read([0]), tf.int32)
         flipped = tf.bitcast(tf.bitwise.bitwise_xor(bits, 1 << 24), tf.float32)
-        return after([self._weights.scatter_update(tf.IndexedSlices(flipped, [0]))], 0)
+        return after([self.weights.scatter_update(tf.IndexedSlices(flipped, [0]))], 0)
 
-    return tf.group(right(self, fresh), tf.cond(tf.equal(self._version, STEP), flip, lambda: 0))
+    return tf.group(right(self, fresh), tf.cond(tf.equal(self.version, STEP), flip, lambda: 0))

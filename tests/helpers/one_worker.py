@@ -9,10 +9,10 @@ from ps_cluster.config import build_config
 from ps_cluster.data.batches import BatchRows
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import TrainBatch, TrainStep
-from ps_cluster.training.worker import steps_function
+from ps_cluster.training.worker import steps_graph
 from tests.helpers.stores import state_of
 
 PLAIN = {
@@ -73,7 +73,7 @@ class OneWorker(Alone):
         start = InitialState(weights, np.ones_like(weights), statistics, self._network.keep)
         steps = self.config.training.steps
         self._store = ParameterStore(["/device:CPU:0"], [start], config=self.config, total_steps=steps)
-        self._run = steps_function(self._store, self._compute, self.config)
+        self._run = steps_graph(self._store, self._compute, self.config)
 
     def step(self, step):
         """Take one step; return the vectors of weights and statistics after it."""

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
-from ps_cluster.server.shard import InitialState, ParameterShard
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
 
 LENGTH = 7

@@ -5,7 +5,8 @@ import threading
 import tensorflow as tf
 
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.server.shard import DROPPED, after
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import DROPPED
 from ps_cluster.training.worker import sleep
 from tests.helpers.stores import row
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config, network_recipes
-from ps_cluster.config.modes import Task
 from ps_cluster.config.objectives import Field
+from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
@@ -195,8 +195,8 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
         one_task(mode, CLUSTERS[mode], leader, resume="always")
     one_task(mode, CLUSTERS[mode], *other, resume="always")
     assert one_task.resumed, "the others take the option as it is"
-    arrays = {"accepted_steps": np.zeros([config.slices, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
-    arrays["counts"] = np.zeros([config.slices, len(COUNTS)], np.int64)
+    arrays = {"accepted_steps": np.zeros([config.shards, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    arrays["counts"] = np.zeros([config.shards, len(COUNTS)], np.int64)
     none = StepsState(below=0, count=0)
     progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
     meta = CheckpointMeta(

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import FAILED_FOR_GOOD, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import append_row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.config.modes import EVALUATOR, Task
+from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.system.network import Refused, guard_port

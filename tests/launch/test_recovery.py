@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config.modes import MODES, ON_DEATH, Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.tasks import ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.launch.rules import LauncherLimits, Recovery, RestartPolicy
 from ps_cluster.system.supervisor import TaskExit
@@ -85,9 +86,9 @@ def test_only_deaths_of_its_own_type_say_that_a_parameter_server_is_not_at_fault
     ],
 )
 def test_a_worker_is_as_important_as_the_others_wait_for_it(mode, whole_cluster, dispensable):
-    worker = MODES[mode].on_death["worker"]
+    worker = MODES[mode].cluster.on_death["worker"]
     assert (worker.whole_cluster, worker.dispensable) == (whole_cluster, dispensable)
 
 
 def test_the_evaluator_never_takes_the_cluster_with_it():
-    assert not any(MODES[mode].on_death["evaluator"].whole_cluster for mode in MODES.names)
+    assert not any(MODES[mode].cluster.on_death["evaluator"].whole_cluster for mode in MODES.names)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import MODES, Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import SUPERSEDED, LostTask
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.task import as_loss
@@ -30,7 +31,7 @@ FRAMED = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from ps_cluster.launch import task
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -159,7 +160,7 @@ def test_taken_port_is_exit_code_98_for_a_server_and_the_chief(run_dir, tmp_path
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             return listener.getsockname()[1]
 
-        topology = ClusterTopology.local(MODES["async"].tasks, 1, 1, evaluator=False, pick_port=taken_port)
+        topology = ClusterTopology.local(MODES["async"].cluster.tasks, 1, 1, evaluator=False, pick_port=taken_port)
         tasks = [task for task in topology.tasks if task.type != "worker"]  # whose server is as that of a ps
         started = [_start(run_dir, topology, task) for task in tasks]
         for process in started:
@@ -186,7 +187,8 @@ DISPATCHED = """
 import json, os, signal, struct, sys, types
 from pathlib import Path
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import MODES, Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.tasks import Task
 from ps_cluster.launch import task
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
@@ -213,7 +215,7 @@ task.serve = stand_in("server")
 task.import_tensorflow = lambda: None  # nothing here uses it
 dataset = only_named("synthetic", Path("/data"), 100, 10)
 def body(root, mode, kind, index):
-    topology = ClusterTopology.local(MODES[mode].tasks, 2, 1, evaluator=True)
+    topology = ClusterTopology.local(MODES[mode].cluster.tasks, 2, 1, evaluator=True)
     config = build_config(None, {"mode.name": mode, "model.precision": "float32"})
     task.run_task(config, RunDir(Path(root)), dataset, topology, Task(kind, index), resume=False)
 for root, mode, kind, index in json.loads(sys.argv[1]):

@@ -13,7 +13,7 @@ import pytest
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
@@ -89,7 +89,7 @@ class Machine:
         workers = self._config.most_workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.tasks,
+            self._config.mode_kind.cluster.tasks,
             workers,
             1,
             evaluator=False,

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.api.sent import write_network
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.config.network_recipes import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
@@ -218,7 +218,7 @@ def test_a_variable_that_the_model_does_not_know_is_named():
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
     (tmp_path / "mine.py").write_text(f"def build(examples, settings):\n    {body}\n")
-    registry.trust(tmp_path / "mine.py")
+    user_code.trust(tmp_path / "mine.py")
     with pytest.raises(UserError, match=told) as error:
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
     assert str(error.value).startswith("model.name: ") and "\n" not in str(error.value)
@@ -230,7 +230,7 @@ def test_the_line_of_a_loss_that_fails_is_told(tmp_path):
         "    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])\n    model.compile(loss=loss)\n"
         "    return model\n"
     )
-    registry.trust(tmp_path / "mine.py")
+    user_code.trust(tmp_path / "mine.py")
     with pytest.raises(UserError, match="mine.py:3: the loss of its compile.. fails: AttributeError"):
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
 
@@ -248,19 +248,19 @@ def test_a_network_is_a_function_of_nothing_of_examples_or_of_examples_and_setti
         f"def build{signature}:\n    return tuple(one for one in locals().values() if type(one) not in (int, tuple)) or "
         "dict(locals()).get('both', ())\n"
     )
-    registry.trust(tmp_path / "mine.py")
+    user_code.trust(tmp_path / "mine.py")
     assert NETWORKS[f"{tmp_path}/mine.py:build"].build(SPEC, "settings") == given
     names = {}
     exec((tmp_path / "mine.py").read_text(), names)
     sent = write_network(names["build"], tmp_path)
-    registry.trust(registry.parse(sent).file)
+    user_code.trust(user_code.parse(sent).file)
     assert NETWORKS[sent].build(SPEC, "settings") == given
 
 
 @pytest.mark.parametrize(("signature", "count"), [("(a, b, c)", "3 arguments"), ("(*, width)", "1 argument")])
 def test_a_function_that_takes_something_else_is_told_in_the_users_words(tmp_path, signature, count):
     (tmp_path / "mine.py").write_text(f"def build{signature}:\n    pass\n")
-    registry.trust(tmp_path / "mine.py")
+    user_code.trust(tmp_path / "mine.py")
     with pytest.raises(UserError) as error:
         NETWORKS[f"{tmp_path}/mine.py:build"]
     assert str(error.value) == (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.config.network_recipes import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
@@ -33,14 +33,14 @@ ROWS = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(registry.TRUSTED, raising=False)
+    monkeypatch.delenv(user_code.TRUSTED, raising=False)
 
 
 def pasted(number):
     """Return the network of a snippet, as a user's file."""
     file = Path.cwd() / "my.py"
     file.write_text(SNIPPETS[number])
-    registry.trust(file)
+    user_code.trust(file)
     return made(f"{file}:build")
 
 

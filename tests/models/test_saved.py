@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.config import registry
+from ps_cluster.config import user_code
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import in_float32, load_finished, predicting
@@ -73,10 +73,10 @@ def test_a_model_of_another_user_is_loaded_only_by_who_names_it(common, monkeypa
     file = common / "model.keras"
     keras.Sequential([keras.Input([6]), LAYERS.Dense(3)]).save(file)
     os.chown(file, SOMEBODY_ELSE, SOMEBODY_ELSE)
-    monkeypatch.setenv(registry.TRUSTED, "")
+    monkeypatch.setenv(user_code.TRUSTED, "")
     load_finished(file)  # what it imports, another user may not be able to read
     with as_user(SOMEBODY), pytest.raises(UserError, match=f"belongs to .*{SOMEBODY_ELSE}.*, or add --code '{file}'"):
         load_finished(file)
-    registry.trust(file)
+    user_code.trust(file)
     with as_user(SOMEBODY):
         assert len(load_finished(file).layers) == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import Task
 from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.tasks import Task
 from ps_cluster.report.live_view import draw
 from ps_cluster.report.progress import LiveView, PlainView, make_view
 from ps_cluster.report.run_state import RunState, TaskState, clock

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.report.metrics import METRICS, RunMetrics
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState

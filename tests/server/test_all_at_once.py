@@ -5,7 +5,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.registry import graph
+from ps_cluster.config.lazy import graph
 from ps_cluster.server.shard import NO_END, ParameterShard
 from tests.helpers.stores import make_store, pull, row
 
@@ -17,13 +17,13 @@ def met(*inputs):
 
 
 class MeetingSlice(ParameterShard):
-    def _values_for(self, worker):
+    def values_for(self, worker):
         with tf.control_dependencies([met()]):
-            return super()._values_for(worker)
+            return super().values_for(worker)
 
-    def _refuse_or_apply(self, push):
+    def refuse_or_apply(self, push):
         with tf.control_dependencies([met()]):
-            return super()._refuse_or_apply(push)
+            return super().refuse_or_apply(push)
 
     def _counts(self):
         with tf.control_dependencies([met()]):

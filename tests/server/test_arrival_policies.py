@@ -11,7 +11,7 @@ from ps_cluster.launch.silence import SilenceDetector
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import steps_function
+from ps_cluster.training.worker import steps_graph
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
@@ -242,7 +242,7 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
     store, computed = store_of(method, 2, **settings), tf.Variable(tf.zeros([8], tf.int64))
     config = build_config(overrides={"cluster.wire": "float32", "staleness.method": method})
 
-    def compute(step, weights, statistics):
+    def compute(step, weights, statistics, limits):
         taken = computed.scatter_add(tf.IndexedSlices(tf.constant([1], tf.int64), step[None]))
         with tf.control_dependencies([taken]):
             first = tf.equal(tf.reduce_sum(computed.read_value()), 1)
@@ -261,7 +261,7 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
         return 0
 
     before = START - RATE * GRADIENTS[9:12].sum(axis=0)
-    steps_function(store, compute, config, repeats=repeats)(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
+    steps_graph(store, compute, config, repeats=repeats)(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
     assert computed.numpy()[:2].tolist() == [2, 1], "step 0 twice"
     expected = before - RATE * (before - 0)
     assert state_of(store)["weights"] == pytest.approx(expected - RATE * (expected - 1), abs=1e-5)

@@ -12,7 +12,7 @@ from ps_cluster.server.shard import APPLIED, NO_STEP, REFUSED, ParameterShard
 from ps_cluster.server.wire import LARGE_BYTES, MessageLayout
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import steps_function
+from ps_cluster.training.worker import steps_graph
 from tests.helpers.stores import NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
@@ -123,14 +123,14 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
     np.array([0, 1], np.int64).tofile(IDENTITY)
     config = build_config(overrides={"cluster.wire": "float32", "training.steps": 400})
 
-    def compute(step, weights, statistics):
+    def compute(step, weights, statistics, limits):
         gradient = weights * tf.cast(step + 1, tf.float32)
         return StepResult(gradient, tf.ones_like(statistics), *(tf.constant(0.1),) * 3, *NO_EXAMPLES)
 
     states = []
     for dispatches in ([[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4], [5]]):
         store = make_store(slices)
-        run = steps_function(store, compute, config)
+        run = steps_graph(store, compute, config)
         for step_ids in dispatches:
             assert run(tf.constant(step_ids, tf.int64), tf.constant(0.0, tf.float64)) == len(step_ids)
         rows, counts = ledger_of(store)

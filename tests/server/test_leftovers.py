@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.registry import import_object
 from ps_cluster.private_names import variable_of_process
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, end_earlier, new_session, note, queue_named
-from ps_cluster.server.shard import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import NO_EXAMPLES
@@ -20,7 +19,7 @@ DEVICE = "/device:CPU:0"
 ON_SERVERS = [mode for mode in MODES if mode.has_parameter_servers]
 
 
-def plain_step(batch, weights, statistics):
+def plain_step(batch, weights, statistics, limits=None):
     zero = tf.constant(0.0)
     return StepResult(weights, tf.zeros_like(statistics), zero, zero, zero, *NO_EXAMPLES)
 
@@ -33,11 +32,10 @@ def dispatch_of(session, **values):
     slices = config.cluster.parameter_servers
     store = ParameterStore(
         [DEVICE] * slices, start.split(slices), config=config, total_steps=40,
-        kind=import_object(config.mode_kind.slice),
+        kind=config.mode_kind.shard,
     )  # fmt: skip
-    around = config.mode_kind.step
-    compute = plain_step if around is None else import_object(around)(plain_step, config, start, nothing)
-    return import_object(config.mode_kind.work)(config, None, store, compute, None).function(store, compute), store
+    compute = config.mode_kind.worker_step(plain_step, config, start, nothing)
+    return config.mode_kind.dispatch(store, compute, config, repeats=False), store
 
 
 def shared_names(graph):
@@ -57,7 +55,7 @@ def unnamed(graph, session):
 @pytest.mark.parametrize(
     "values",
     [
-        *({"mode.name": mode.name, "optimizer.rule": mode.own_rule or "momentum"} for mode in ON_SERVERS),
+        *({"mode.name": mode.name, "optimizer.rule": mode.uses.own_rule or "momentum"} for mode in ON_SERVERS),
         {"mode.name": "async", "cluster.wire": "int8", "cluster.parameter_servers": 2},
         {"mode.name": "diloco", "mode.fragments": True, "cluster.wire": "int8", "cluster.parameter_servers": 2},
     ],

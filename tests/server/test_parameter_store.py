@@ -9,13 +9,11 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.registry import import_object
 from ps_cluster.runs.checkpoints import Checkpoint, is_consistent_cut, resliced
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
-from ps_cluster.training.modes.waiting import BoundedShard, bounded_function
+from ps_cluster.training.modes.bounded import BoundedShard
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (
     LENGTH,
     NO_EXAMPLES,
@@ -99,25 +97,22 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "graph", "slices"),
-    [
-        ("async", ParameterShard, steps_function, 2),
-        pytest.param("bounded", BoundedShard, bounded_function, 1, marks=pytest.mark.slow),
-    ],
+    ("mode", "kind", "slices"),
+    [("async", ParameterShard, 2), pytest.param("bounded", BoundedShard, 1, marks=pytest.mark.slow)],
 )
 def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_lacks_is(
-    mode, kind, graph, slices, tmp_path, monkeypatch
+    mode, kind, slices, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
     store, computed = make_store(slices, kind=kind, values={"mode.name": mode}), tf.Variable(tf.zeros([4], tf.int32))
 
-    def compute(step, weights, statistics):
+    def compute(step, weights, statistics, limits):
         with tf.control_dependencies([computed.scatter_nd_add([[step]], [1])]):
             return StepResult(weights - TARGET, tf.ones_like(statistics), *(tf.constant(0.1),) * 3, *NO_EXAMPLES)
 
     config = build_config(overrides={"mode.name": mode, "cluster.wire": "float32"})
-    run = graph(store, compute, config, repeats=True)
+    run = config.mode_kind.dispatch(store, compute, config, repeats=True)
     pulled, one = pull(store), store.slices[0]
     if slices > 1:  # a worker died between its pushes of step 0
         one.push(identity(0), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())
@@ -240,7 +235,7 @@ KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers o
 @eagerly()
 def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(settings):
     mode = MODES[settings["values"].get("mode.name", "async")]
-    make = partial(make_store, kind=import_object(mode.slice), **settings)
+    make = partial(make_store, kind=mode.shard, **settings)
     store = make(2)
     for step in range(3):
         pulled = pull(store, worker=step % 2)

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.runs.ledger import COLUMNS, rows_of
-from ps_cluster.server.shard import ShardLedger, after
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard_ledger import ShardLedger
 from tests.helpers import ledgers
 
 WINDOW = 8

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import METHODS, RULES
-from ps_cluster.config.registry import import_object
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.staleness import Arrival, InverseSettings, InverseStaleness, corrected_momentum
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import make_rule
@@ -52,7 +52,7 @@ class Server:
         )
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
-            self.method = import_object(METHODS[name].correction)(config.staleness, self.weights, WORKERS, WORKERS)
+            self.method = METHODS[name].correction(config.staleness, self.weights, WORKERS, WORKERS)
             self.rule = make_rule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
             self.section = tf.CriticalSection(shared_name=f"staleness-{uuid.uuid4()}")
         self.version = 0

@@ -1,6 +1,6 @@
 """Pushes in fewer bytes: int8 with a scale for each block, or the largest values; the rest goes with the next push."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,13 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.private_names import variable_of_process
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import APPLIED, InitialState, ParameterShard
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.shard import APPLIED, ParameterShard
 from ps_cluster.server.wire import BLOCK, Int8, TopK
-from ps_cluster.training.modes.diloco import AsynchronousOuterShard, diloco_function
-from ps_cluster.training.modes.local_steps import LocalTraining
-from ps_cluster.training.modes.waiting import BoundedShard, RoundShard, bounded_function, rounds_function
+from ps_cluster.training.modes.bounded import BoundedShard
+from ps_cluster.training.modes.diloco import DilocoShard
+from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import steps_function
 from ps_cluster.training.worker_state import ErrorFeedback
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
@@ -160,7 +160,6 @@ class Lost:
     computes its step 2 for the first time.
     """
 
-    graph: Callable[..., Any] = steps_function
     slices: int = 1
     kind: type[ParameterShard] = ParameterShard
     wire: str = "top_k"
@@ -173,11 +172,9 @@ LOST = {
     "all servers have the step": Lost(slices=2, before=[(0, 3), (1, 3)]),
     "one of two servers has the step": Lost(slices=2, wire="int8", before=[(0, 3), (0, 5), (1, 6)]),
     "too stale": Lost(values=TOO_STALE, meanwhile=[(100, 2), (101, 3)]),
-    "bounded": Lost(
-        bounded_function, kind=BoundedShard, values={"mode.name": "bounded", "cluster.workers": 2}, before=[(0, 3)]
-    ),
-    "late for a round": Lost(rounds_function, kind=RoundShard, values=BACKUP, meanwhile=[(5, 2)]),
-    "fragments": Lost(diloco_function, 2, AsynchronousOuterShard, "int8", FRAGMENTS, before=[(0, 3), (1, 1)]),
+    "bounded": Lost(kind=BoundedShard, values={"mode.name": "bounded", "cluster.workers": 2}, before=[(0, 3)]),
+    "late for a round": Lost(kind=RoundShard, values=BACKUP, meanwhile=[(5, 2)]),
+    "fragments": Lost(2, DilocoShard, "int8", FRAGMENTS, before=[(0, 3), (1, 1)]),
 }
 STEPS = 8
 # Numbers that bfloat16 holds too.
@@ -206,17 +203,17 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost
             arrive(store, 0, *pending.pop(0))
         return step
 
-    def compute(step, weights, statistics):
+    def compute(step, weights, statistics, limits=None):
         number = tf.ensure_shape(tf.py_function(meanwhile, [step], tf.int64), []) if pending else step
         gradient = tf.cast(tf.gather(GRADIENTS, number), weights.dtype)
         return StepResult(gradient, tf.zeros_like(statistics), *(tf.constant(1.0),) * 3, *NO_EXAMPLES)
 
-    in_periods = lost.graph is diloco_function
+    mode = config.mode_kind
     nothing = np.zeros(0, np.float32)
     start = InitialState(*(np.ones(LENGTH, np.float32),) * 2, nothing, nothing)
-    run = lost.graph(store, LocalTraining(compute, config, start, nothing) if in_periods else compute, config)
+    run = mode.dispatch(store, mode.worker_step(compute, config, start, nothing), config, repeats=False)
     before, steps = state_of(store)["weights"], range(STEPS)
-    run(tf.constant(STEPS if lost.graph is rounds_function else steps, tf.int64), tf.constant(0.0, tf.float64))
+    run(tf.constant(STEPS if mode.averages else steps, tf.int64), tf.constant(0.0, tf.float64))
     rows, counts = ledger_of(store)
     assert all(own["refused"] + own["dropped"] for own in counts) and not pending, "something was lost"
     ends = np.cumsum([part.length for part in store.slices])
@@ -226,12 +223,14 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost
         assert 0 < len(counted) <= STEPS
         gradients = GRADIENTS[counted]
         if (
-            in_periods
+            mode.promise.takes_local_steps
         ):  # a slice's exchange brings the steps since the one before: slice 1 has it in the middle of a period
             first = 2 * counted - index
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
         wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]
-        name, first = (f"left-out-{index}", 0) if in_periods else ("left-out", ends[index] - part.length)
+        name, first = (
+            (f"left-out-{index}", 0) if mode.promise.takes_local_steps else ("left-out", ends[index] - part.length)
+        )
         left_out = variable_of_process(f"{store.session}/{name}/vector", [], tf.float32).read_value().numpy()
         assert np.linalg.norm(left_out) > 0.001
         assert applied[index] + left_out[first : first + part.length] == pytest.approx(wanted, abs=1e-4)

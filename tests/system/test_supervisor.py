@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.system.supervisor import Supervisor, TaskSpec
 from tests.helpers import processes
 

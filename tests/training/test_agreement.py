@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.config import build_config, registry
+from ps_cluster.config import build_config, user_code
 from ps_cluster.files.values import Malformed
 from ps_cluster.training.agreement import MOST_BYTES, CompatibilityFingerprint, text_of
 from tests.helpers.data import only_named
@@ -14,9 +14,9 @@ from tests.helpers.data import only_named
 HERE = {"mode.name": "sync", "data.dataset": "synthetic", "model.precision": "float32", "cluster.workers": 2}
 DATA = dataclasses.replace(only_named("synthetic", Path("/data"), 100, 10), checksum="ab" * 32)
 DOOR = """
-from ps_cluster.config.modes import Mode
+from ps_cluster.training.modes.base import DefaultMode
 
-class Toy(Mode):
+class Toy(DefaultMode):
     '''{what}'''
 """
 
@@ -29,13 +29,13 @@ def agreement(dataset=DATA, **settings) -> CompatibilityFingerprint:
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """toy(folder, what) → the name of a mode in a file of this folder, which the user has named."""
-    monkeypatch.setenv(registry.TRUSTED, "")
+    monkeypatch.setenv(user_code.TRUSTED, "")
 
     def write(folder: str, what: str) -> str:
         file = tmp_path / folder / "mine.py"
         file.parent.mkdir()
         file.write_text(DOOR.format(what=what))
-        return registry.named_by_user(f"{file}:Toy", tmp_path)
+        return user_code.named_by_user(f"{file}:Toy", tmp_path)
 
     return write
 

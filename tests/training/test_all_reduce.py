@@ -20,7 +20,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
     values = {"mode.name": "sync", "cluster.workers": 1, "cluster.wire": "bfloat16"}
     fresh = np.array([1.2345678, 1e-3, -77.7777], np.float32)
 
-    def compute(step, weights, statistics):
+    def compute(step, weights, statistics, limits):
         nothing = tf.constant(0.0)
         return StepResult(tf.zeros_like(weights), tf.constant(fresh), nothing, nothing, nothing, *NO_EXAMPLES)
 
@@ -38,7 +38,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
     (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
     values = {"mode.name": "sync", "cluster.workers": 2}
 
-    def compute(step, weights, statistics):
+    def compute(step, weights, statistics, limits):
         none = tf.constant(0.0)
         loss = tf.constant(np.nan, tf.float32)
         return StepResult(tf.zeros_like(weights), tf.zeros_like(statistics), loss, none, none, *NO_EXAMPLES)

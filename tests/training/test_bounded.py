@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.server.shard import APPLIED, DROPPED, NO_END
-from ps_cluster.training.modes.waiting import LEASE_S, BoundedShard
+from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers
 

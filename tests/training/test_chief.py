@@ -13,6 +13,7 @@ from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
 from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.worker import Dispatches
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(
@@ -47,7 +48,7 @@ class Session:
 
     rests, broken = False, None
     seconds_to_checkpoint = math.inf
-    store, compute = STORE, None
+    store, graphs = STORE, Dispatches(lambda repeats: None)
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
@@ -206,13 +207,11 @@ class Rounds(RunProgress):
     applied, longest_wait_seconds = 4, 5.0
 
 
-def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other(monkeypatch):
+def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
     config = CONFIG.with_values({"mode.name": "sync-ps", "cluster.workers": 3})
     progress, asked, now, present = Rounds(config, 100), [], [100.0], {0, 1, 2}
     progress._applied_steps.add(np.array([*range(12), 12, 14]))
-    session = SimpleNamespace(progress=progress, store=STORE, compute=None)
-    work = SimpleNamespace(dispatches=lambda: iter(()))
-    monkeypatch.setattr(chief_module, "import_object", lambda name: lambda *_: work)
+    session = SimpleNamespace(progress=progress, store=STORE, graphs=None)
     chief = Chief(
         config, session, None,
         silent_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0],

@@ -3,7 +3,7 @@
 import threading
 
 from ps_cluster.server.shard import NO_END, REFUSED
-from ps_cluster.training.modes.waiting import LEASE_S, BoundedShard
+from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
@@ -44,7 +44,7 @@ def asks(store, worker, left=2):
 
 def waits(store, thread):
     """Whether the only one who asks is not admitted; it has tried since the last change."""
-    wait_until(lambda: not thread.is_alive() or store.slices[0]._changed.waiting.numpy())
+    wait_until(lambda: not thread.is_alive() or store.slices[0].changed.waiting.numpy())
     return thread.is_alive()
 
 
@@ -82,7 +82,7 @@ def test_workers_that_ask_for_the_last_steps_do_not_both_wait_for_one_that_will_
     take(store, 0, step=0)
     take(store, 1, step=1)
     last = [asks(store, 0, left=1), asks(store, 1, left=1)]
-    wait_until(lambda: store.slices[0]._changed.waiting.numpy() == 2)
+    wait_until(lambda: store.slices[0].changed.waiting.numpy() == 2)
     tick(store, last_step=3)
     wait_until(lambda: not any(thread.is_alive() for thread in last))
 

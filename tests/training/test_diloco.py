@@ -7,17 +7,20 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import RULES
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY, OF_OPTIMIZER
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import new_session
-from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, InitialState, after
-from ps_cluster.training.modes.diloco import AsynchronousOuterShard, OuterRoundShard, diloco_function
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
+from ps_cluster.training.modes.diloco import DilocoShard
+from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalTraining
-from ps_cluster.training.modes.waiting import RoundShard
-from ps_cluster.training.step import StepResult
-from ps_cluster.training.worker import steps_function
+from ps_cluster.training.modes.sync_ps import RoundShard
+from ps_cluster.training.step import PeriodLimits, StepResult
+from ps_cluster.training.worker import steps_graph
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
@@ -48,13 +51,13 @@ def periods(config, factors=ONES, *, keep=NOTHING, step=quadratic, batches=None)
     """Return a function of (period, weights): the result of a period, as a new process of a worker computes it."""
     local = LocalTraining(step, config, beginning(factors), keep)
     with tf.Graph().as_default() as graph:
-        limit = [] if batches is None else [identity(batches)]
+        limits = PeriodLimits(None if batches is None else identity(batches))
         number, weights = tf.compat.v1.placeholder(tf.int64, []), tf.compat.v1.placeholder(tf.float32, [LENGTH])
         outcome = tf.compat.v1.placeholder_with_default([APPLIED], [1])
 
         @tf.function(autograph=False)
         def run(number, weights, outcome):
-            result = vars(local(number, weights, tf.constant(STATISTICS[: len(keep)]), *limit))
+            result = vars(local(number, weights, tf.constant(STATISTICS[: len(keep)]), limits))
             with tf.control_dependencies(list(result.values())):
                 settled = local.settle(number, outcome)
             with tf.control_dependencies([settled]):
@@ -218,7 +221,7 @@ GRADIENTS = np.random.default_rng(0).normal(size=[7, LENGTH])
 @pytest.mark.parametrize("slices", [1, 2])
 def test_the_outer_step_is_that_of_algorithm_3_of_the_paper(every, spread, slices):
     values = {"mode.name": "diloco", "mode.momentum_every": every, "mode.momentum_spread": spread}
-    seen = pushed(make_store(slices, kind=AsynchronousOuterShard, values=values, rule="sgd"), GRADIENTS)
+    seen = pushed(make_store(slices, kind=DilocoShard, values=values, rule="sgd"), GRADIENTS)
     weights, momentum, gathered = START.copy(), np.zeros(LENGTH), np.zeros(LENGTH)
     for number, gradient in enumerate(GRADIENTS):
         gathered += gradient
@@ -233,7 +236,7 @@ def test_the_outer_step_is_that_of_algorithm_3_of_the_paper(every, spread, slice
 
 def test_with_momentum_in_every_push_the_outer_step_is_pytorchs_nesterov():
     values = {"mode.name": "diloco", "mode.momentum_every": 1, "mode.outer_rate": 0.3, "mode.outer_momentum": 0.8}
-    seen = pushed(make_store(kind=AsynchronousOuterShard, values=values, rule="sgd"), GRADIENTS)
+    seen = pushed(make_store(kind=DilocoShard, values=values, rule="sgd"), GRADIENTS)
     weights, momentum = START.copy(), np.zeros(LENGTH)
     for number, gradient in enumerate(GRADIENTS):
         momentum = 0.8 * momentum + gradient  # torch.optim.SGD, nesterov=True
@@ -267,10 +270,10 @@ def nesterov(*gradients):
 
 
 def test_a_late_period_counts_as_the_staleness_method_says():
-    store = make_store(kind=AsynchronousOuterShard, values=stale("inverse"), rule="sgd")
+    store = make_store(kind=DilocoShard, values=stale("inverse"), rule="sgd")
     late(store, (0, 0), (1, 0), (2, 0))
     assert state_of(store)["weights"] == nesterov(GRADIENTS[0], GRADIENTS[1], GRADIENTS[2] / 2)
-    store = make_store(kind=AsynchronousOuterShard, values=stale("drop", max_delay=2), rule="sgd")
+    store = make_store(kind=DilocoShard, values=stale("drop", max_delay=2), rule="sgd")
     assert late(store, (0, 0), (1, 0), (2, 0), (2, 2)) == [APPLIED, APPLIED, DROPPED, APPLIED]
     assert state_of(store)["weights"] == nesterov(*GRADIENTS[:3])
 
@@ -278,7 +281,7 @@ def test_a_late_period_counts_as_the_staleness_method_says():
 def test_periods_are_gathered_and_the_outer_step_is_of_their_mean():
     """FedBuff, with momentum on the server."""
     values = stale("gather", gather=2)
-    store, other = (make_store(kind=AsynchronousOuterShard, values=values, rule="sgd") for _ in range(2))
+    store, other = (make_store(kind=DilocoShard, values=values, rule="sgd") for _ in range(2))
     late(store, (0, 0), (1, 0), (2, 1))
     assert state_of(store)["weights"] == nesterov(GRADIENTS[:2].mean(axis=0)), "of three, one waits for another"
     other.restore(state_of(store))
@@ -308,7 +311,7 @@ def test_a_staleness_method_that_does_not_suit_periods_is_refused(values, told):
 
 def test_the_speed_of_a_worker_is_known_though_its_push_was_dropped():
     values = {"mode.name": "diloco", "mode.dynamic_steps": True, "training.batch_size_per_worker": 128}
-    store = make_store(kind=AsynchronousOuterShard, values=values | stale("drop", max_delay=1), rule="sgd")
+    store = make_store(kind=DilocoShard, values=values | stale("drop", max_delay=1), rule="sgd")
     for step, worker, version, seconds in ((0, 0, 0, 8.0), (1, 0, 1, 8.0), (2, 1, 0, 16.0)):
         nothing, info = pull(store, worker).statistics, push_of(worker, 16, seconds)
         store.push(identity(step), identity([version]), tf.zeros(LENGTH), nothing, info)
@@ -329,7 +332,7 @@ def test_the_staleness_method_of_the_inner_rule_is_not_that_of_the_outer_one():
 
 def test_a_restored_server_goes_on_with_the_gradients_that_it_has_gathered():
     values = {"mode.name": "diloco", "mode.momentum_every": 3}
-    whole, first, second = (make_store(kind=AsynchronousOuterShard, values=values, rule="sgd") for _ in range(3))
+    whole, first, second = (make_store(kind=DilocoShard, values=values, rule="sgd") for _ in range(3))
     expected = pushed(whole, GRADIENTS)
     pushed(first, GRADIENTS[:4])
     second.restore(state_of(first))
@@ -343,7 +346,7 @@ def test_one_local_step_of_sgd_and_an_outer_step_of_1_without_momentum_is_a_roun
     one = {"mode.name": "sync-diloco", "mode.local_steps": 1, "mode.outer_rate": 1.0, "mode.outer_momentum": 0.0}
     sgd = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.01, "optimizer.learning_rate": RATE}
     factors = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
-    outer = make_store(kind=OuterRoundShard, values=one, rule="sgd")
+    outer = make_store(kind=RoundShard, values=one, rule="sgd")
     plain = make_store(kind=RoundShard, values={"mode.name": "sync-ps"}, rule="sgd", weight_decay=0.01, factors=factors)
     worker = periods(config_of("sync-diloco", **one, **sgd), factors)
     for version in range(3):
@@ -367,7 +370,7 @@ def push_of(worker, batches, seconds):
 
 def test_a_slower_worker_takes_fewer_local_steps_by_its_speed_beside_the_fastest_that_is_there():
     values = {"mode.name": "diloco", "mode.dynamic_steps": True, "training.batch_size_per_worker": 128}
-    store, step = make_store(2, kind=AsynchronousOuterShard, values=values, rule="sgd"), iter(range(100))
+    store, step = make_store(2, kind=DilocoShard, values=values, rule="sgd"), iter(range(100))
 
     def period(worker, batches, seconds):
         pulled = pull(store, worker)
@@ -392,7 +395,7 @@ def test_a_slower_worker_takes_fewer_local_steps_by_its_speed_beside_the_fastest
 @pytest.mark.parametrize("seconds", [0.001, -3600.0, 3600.0], ids=["nearly the period back", "back", "forward"])
 def test_a_clock_that_is_set_once_changes_the_local_steps_of_nobody(seconds):
     values = {"mode.name": "diloco", "mode.dynamic_steps": True, "training.batch_size_per_worker": 128}
-    store, step = make_store(kind=AsynchronousOuterShard, values=values, rule="sgd"), iter(range(100))
+    store, step = make_store(kind=DilocoShard, values=values, rule="sgd"), iter(range(100))
 
     def period(worker, seconds):
         pulled = pull(store, worker)
@@ -454,9 +457,7 @@ def test_a_period_that_comes_too_late_anyway_is_stopped_between_its_local_steps(
     (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
     values = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0, **stale("drop", max_delay=1, stop=stops)}
     config = config_of(**values)
-    store = make_store(
-        kind=AsynchronousOuterShard, values=values | {"mode.local_steps": PERIOD}, rule="sgd", statistics=0
-    )
+    store = make_store(kind=DilocoShard, values=values | {"mode.local_steps": PERIOD}, rule="sgd", statistics=0)
     taken = []
 
     def noted(batch):
@@ -468,7 +469,7 @@ def test_a_period_that_comes_too_late_anyway_is_stopped_between_its_local_steps(
     def step(batch, weights, statistics):
         return quadratic(tf.ensure_shape(tf.py_function(noted, [batch], tf.int64), []), weights, statistics)
 
-    run = steps_function(store, LocalTraining(step, config, beginning(ONES), NOTHING), config)
+    run = steps_graph(store, LocalTraining(step, config, beginning(ONES), NOTHING), config)
     run(tf.constant([0], tf.int64), tf.constant(0.0, tf.float64))
     assert taken == [*range(2 if stops else PERIOD), *range(PERIOD)]
     assert state_of(store)["weights"] == nesterov(0 * ONES, *by_hand("sgd", [0], START))
@@ -483,8 +484,8 @@ def test_with_fragments_each_slice_is_exchanged_after_other_local_steps(slices, 
     config = config_of(**fragments, **outer)
     (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
     values = {"mode.name": "diloco", "mode.local_steps": PERIOD, "mode.outer_momentum": 0.0, **fragments}
-    store = make_store(slices, kind=AsynchronousOuterShard, values=values, rule="sgd", statistics=0)
-    run = diloco_function(store, LocalTraining(quadratic, config, beginning(ONES), NOTHING), config)
+    store = make_store(slices, kind=DilocoShard, values=values, rule="sgd", statistics=0)
+    run = fragments_graph(store, LocalTraining(quadratic, config, beginning(ONES), NOTHING), config)
     plain = PlainFragments(slices, PERIOD)
     for steps in ([0, 1], [2], [3, 4, 5]):  # what a worker has of a slice outlives a dispatch
         run(tf.constant(steps, tf.int64), tf.constant(0.0, tf.float64))

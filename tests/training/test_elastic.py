@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.training.modes.elastic import ElasticShard, LocalSteps, moving_rate
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of

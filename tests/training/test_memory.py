@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.config.registry import import_object
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.system.machine import FreeMemory
@@ -87,9 +86,9 @@ def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_
 def test_the_vectors_that_a_slice_keeps_for_each_worker_are_counted(values, vectors):
     values = values | {"cluster.workers": 3}
     some = config(**values)
-    (part,) = make_store(values=values, kind=import_object(some.mode_kind.slice)).slices
+    (part,) = make_store(values=values, kind=some.mode_kind.shard).slices
     rings = part._history._rings[:1] if part._history._length > 1 else []
-    own = [*vars(part).values(), *vars(part._method).values(), *part._slots.values(), *rings]
+    own = [*vars(part).values(), *vars(part._method).values(), *part.slots.values(), *rings]
     tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}
     rows = [table.shape[0] for table in tables.values()]
     assert sum(rows) == vectors == session.kept_for_workers(some)

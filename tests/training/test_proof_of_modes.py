@@ -9,14 +9,15 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.registry import import_object
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
+from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
+from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.step import expected_rates
 from tests.helpers.ledgers import rows_of, write_journal
@@ -40,7 +41,7 @@ class Trained:
         self.total = self.config.total_steps(50_000)
         self.rates = expected_rates(self.config, self.total)
         self.batches = RecomputedBatches(self.config, 50_000)
-        store = make_store(slices, kind=import_object(self.config.mode_kind.slice), values=values, steps=UPDATES)
+        store = make_store(slices, kind=self.config.mode_kind.shard, values=values, steps=UPDATES)
         self._write_sync(store) if mode == "sync" else self._push(store, mode)
         ledgers = store.read_ledgers([0] * slices)
         self.rows, self.counts = [rows.copy() for rows in ledgers.rows], ledgers.counts
@@ -230,8 +231,11 @@ class Replicas:
             "cluster.steps_per_dispatch": 2, "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
         } | values  # fmt: skip
         config, self._term = build_config(overrides=chosen), self._term + 1
-        store = make_store(kind=import_object(config.mode_kind.slice), values=chosen, steps=UPDATES)
-        start = SessionStart(config, self._run_dir, self._dataset, term=self._term, build=lambda *_: (store, None))
+        store = make_store(kind=config.mode_kind.shard, values=chosen, steps=UPDATES)
+        start = SessionStart(
+            TrainingJob(config, self._run_dir, self._dataset, leading=LeaderStart(term=self._term)),
+            build=lambda *_: (store, None),
+        )
         start.begin(resume=resume)
         session = start.build(["/device:CPU:0"], "/device:CPU:0")
         session.start()
@@ -319,14 +323,14 @@ def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wron
 @eagerly()
 def test_the_digest_of_weights_tells_another_value_and_another_order():
     (part,) = make_store().slices
-    weights = part._weights.numpy()
+    weights = part.weights.numpy()
     digests = {float(part.digest())}
     for change in (weights[::-1], np.nextafter(weights, np.float32(2)), -weights * 2):
-        part._weights.assign(change)
+        part.weights.assign(change)
         digests.add(float(part.digest()))
     assert len(digests) == 4 and all(digest == int(digest) for digest in digests)
-    part._weights.assign(weights)
+    part.weights.assign(weights)
     assert float(part.digest()) in digests
     for place in (0, len(weights) - 1):
-        part._weights.assign(np.where(np.arange(len(weights)) == place, weights + 1, weights))
+        part.weights.assign(np.where(np.arange(len(weights)) == place, weights + 1, weights))
         assert float(part.digest()) not in digests, "a single weight counts, wherever it is"

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
 from ps_cluster.runs.proof import RoundShape, audit
 from ps_cluster.server.shard import APPLIED, DROPPED
-from ps_cluster.training.modes.waiting import RoundShard
+from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.worker import sleep
 from tests.helpers.ledgers import write_journal
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of

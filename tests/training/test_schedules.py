@@ -1,7 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import build_config, registry
+from ps_cluster.config import build_config, user_code
 from ps_cluster.training.step import schedule_factor, text_of_rules
 
 
@@ -30,10 +30,10 @@ def test_a_run_of_one_step_has_a_learning_rate():
 def test_another_content_of_a_users_schedule_is_another_rule(tmp_path, monkeypatch):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from ps_cluster.config.modes import Schedule\n\n\nclass Mine(Schedule):\n"
+        "from ps_cluster.config.schedules import Schedule\n\n\nclass Mine(Schedule):\n"
         "    def after_warmup(self, settings, past):\n        return 1 - past\n"
     )
-    monkeypatch.setenv(registry.TRUSTED, str(file))
+    monkeypatch.setenv(user_code.TRUSTED, str(file))
     config = build_config(overrides={"schedule.kind": f"{file}:Mine"})
     before = text_of_rules(config, 10)
     assert text_of_rules(config, 10) == before

@@ -8,8 +8,9 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.cuts import Block
-from ps_cluster.training.modes import LayerPlace, places_of
-from ps_cluster.training.split_trainer import FairLock, devices_of, first_blocks, task_of
+from ps_cluster.training.fair_lock import FairLock
+from ps_cluster.training.modes.layers import LayerPlace, places_of
+from ps_cluster.training.placement import devices_of, first_blocks, task_of
 
 BLOCKS = [
     Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))

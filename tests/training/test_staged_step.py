@@ -9,7 +9,8 @@ from ps_cluster.config import build_config
 from ps_cluster.models.build import look_over
 from ps_cluster.models.cuts import StagedNetwork, blocks_of
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.training.split_trainer import SplitStep, first_blocks
+from ps_cluster.training.placement import first_blocks
+from ps_cluster.training.split_step import SplitStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 from tests.helpers.stores import eagerly

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.training.modes.elastic import LocalSteps
-from ps_cluster.training.modes.waiting import RoundShard
+from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of
 

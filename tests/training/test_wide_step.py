@@ -8,9 +8,9 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.models.cuts import WideNetwork
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.training.split_trainer import SplitStep
+from ps_cluster.training.split_step import SplitStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 from tests.helpers.stores import eagerly, state_of

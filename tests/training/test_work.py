@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import StepSet
-from ps_cluster.training.worker import AsynchronousSteps
+from ps_cluster.training.worker import AsynchronousSteps, Dispatches
 
 WINDOW = 2**16
 
@@ -28,13 +28,6 @@ class Progress:
         return 0.0
 
 
-class OnlySteps(AsynchronousSteps):
-    """Hands out steps without a graph."""
-
-    def function(self, store, compute):
-        return None
-
-
 @pytest.fixture
 def steps():
     """steps(missing, following, total) → (the dispatches, what was handed out, the progress)."""
@@ -42,7 +35,8 @@ def steps():
     def make(missing, following, total):
         progress, handed_out = Progress(missing, following, total), []
         config = build_config(overrides={"cluster.steps_per_dispatch": 4})
-        work = OnlySteps(config, progress, None, None, lambda function, what: handed_out.append(what.tolist()))
+        graphs = Dispatches(lambda repeats: None)
+        work = AsynchronousSteps(config, progress, graphs, lambda graph, what: handed_out.append(what.tolist()))
         return work.dispatches(), handed_out, progress
 
     return make

@@ -20,16 +20,17 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import task
-from ps_cluster.server.shard import InitialState
+from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
 from ps_cluster.tools.bench.throughput import case, measure_once, shown, spread
-from ps_cluster.training.step import StepResult, learning_rate
+from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, learning_rate
 from ps_cluster.training.worker import Compute
 
 NAME = "empty"
@@ -111,7 +112,9 @@ def build(
     total_steps = config.total_steps(dataset.train_examples)
     store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
 
-    def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
+    def compute(
+        step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+    ) -> StepResult:
         # The proof looks at the rate and at the ids of the examples.
         rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
         batch_size, seed = config.training.batch_size_per_worker, config.training.seed
@@ -121,11 +124,11 @@ def build(
     return store, compute
 
 
-def train(*arguments: Any, **named: Any) -> None:
+def train(job: TrainingJob) -> None:
     """Do what the chief of a run does, with steps that compute nothing."""
     from ps_cluster.training import chief
 
-    chief.train(*arguments, **named, build=partial(build, int(sys.argv[1])))
+    chief.train(job, build=partial(build, int(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -39,11 +39,10 @@ from ps_cluster.models.flat import FlatNetwork, as_arguments, with_fused_layers
 from ps_cluster.models.judges import judge_of
 from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import Drain
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL
+from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep
@@ -104,19 +103,10 @@ def train_alone(root: Path) -> None:
     print(json.dumps({"examples_per_second": examples / seconds}))
 
 
-def train_by_variables(
-    config: RunConfig,
-    run_dir: RunDir,
-    dataset: PackedDataset,
-    cluster: dict[str, list[str]],
-    index: int = 0,
-    *,
-    resume: bool,
-    drain: Drain,
-    leading: LeaderStart,
-) -> None:
+def train_by_variables(job: TrainingJob) -> None:
     """Train `total_steps` steps and write what the launcher and the summary need. The ledger stays empty."""
-    coordinator, _ = connect(cluster, leading)
+    config, run_dir, dataset = job.config, job.run_dir, job.dataset
+    coordinator, _ = connect(job.cluster, job.leading)
     with coordinator.strategy.scope():
         model, optimizer = keras_model(config, dataset)
     train_batch = keras_step(config, dataset, model, optimizer)

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ps_cluster.config import load_config
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import RunFailed
 from ps_cluster.quiet_import import import_tensorflow

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from ps_cluster.config import load_config
-from ps_cluster.config.modes import Task
+from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks

@@ -20,8 +20,9 @@ from ps_cluster.cli.command_line import (
     option,
 )
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
-from ps_cluster.config.modes import MODES, WORKER
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
 from ps_cluster.tools.chaos.hosts import MOST_HOSTS
@@ -57,7 +58,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
 )
 @option(
     "--mode",
-    type=OneOf([mode.name for mode in MODES if WORKER in mode.tasks and mode.own_rule is None]),
+    type=OneOf([mode.name for mode in MODES if WORKER in mode.cluster.tasks and mode.uses.own_rule is None]),
     default="async",
     help="Mode of the training.",
 )

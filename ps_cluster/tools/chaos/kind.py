@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ps_cluster.config.modes import EVALUATOR, WORKER, OnDeaths, Task
+from ps_cluster.config.tasks import EVALUATOR, WORKER, OnDeaths, Task
 
 if TYPE_CHECKING:
     from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run, TrainingRun

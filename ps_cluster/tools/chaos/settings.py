@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.modes import MODES, WORKER, OnDeaths, Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.tasks import WORKER, OnDeaths, Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.tools.chaos.disturbed_runs import Run
@@ -95,7 +96,9 @@ class ChaosSettings:
     def topology(self) -> ClusterTopology:
         """The tasks that can be hit. Only the launcher knows their addresses."""
         workers, servers = self.workers, self.parameter_servers
-        return ClusterTopology.local(MODES[self.mode].tasks, workers, servers, evaluator=True, pick_port=lambda: 0)
+        return ClusterTopology.local(
+            MODES[self.mode].cluster.tasks, workers, servers, evaluator=True, pick_port=lambda: 0
+        )
 
     def wanted(self) -> dict[FaultKind, str | None]:
         """Return kind → why the mode can't have it, of the kinds asked for; None where it can."""
@@ -108,14 +111,14 @@ class ChaosSettings:
     def _why_not(self, kind: FaultKind) -> str | None:
         if not self._is_for_it(kind):
             return "it needs the launcher, and with --hosts there is none" if self.hosts else "it needs --hosts"
-        if kind.others_go_on and not MODES[self.mode].on_death[WORKER].dispensable:
+        if kind.others_go_on and not MODES[self.mode].cluster.on_death[WORKER].dispensable:
             return f"in mode {self.mode} no worker goes on without the others"
         types = set(kind.victims) - {task.type for task in self.topology.tasks}
         return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
         """Yield the faults, of these kinds; without end if `minutes` limits them."""
-        faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].on_death)
+        faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].cluster.on_death)
         return itertools.islice(faults, self.faults) if self.minutes is None else faults
 
 

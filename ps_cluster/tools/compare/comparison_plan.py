@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import RunConfig, build_config, rates_found, registry
+from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.layers import trusted
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import parse_stragglers
@@ -95,7 +95,11 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
       UserError: the file can't be read, a key is unknown, or a value is not valid.
     """
     content = {
-        "arms": [{"mode": mode.name} for mode in MODES if not mode.takes_local_steps and mode.splits == "data"],
+        "arms": [
+            {"mode": mode.name}
+            for mode in MODES
+            if not mode.promise.takes_local_steps and mode.cluster.splits == "data"
+        ],
         **(read_yaml(file) if file else {}),
     }
     content["settings"] = content.get("settings") or {}  # an empty section is None in YAML
@@ -114,7 +118,7 @@ def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
         return flat(trusted(nested(flat(settings)), folder))
 
     arms = tuple(
-        arm.model_copy(update={"mode": registry.named_by_user(arm.mode, folder), "set": named(arm.set)})
+        arm.model_copy(update={"mode": user_code.named_by_user(arm.mode, folder), "set": named(arm.set)})
         for arm in comparison.arms
     )
     return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})

@@ -9,7 +9,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.server.staleness import NoCorrection
-from ps_cluster.training.modes import Sync
+from ps_cluster.training.modes.sync import Sync
 
 _SHORT = {
     "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "optimizer.beta_2": "beta_2",
@@ -36,7 +36,7 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
     found = {place: _differing([one for one, where in zip(settings, places) if where == place]) for place in places}
     named = []
     for config, mine, place in zip(configs, settings, places):
-        shown = config.mode_kind.unlabelled
+        shown = config.mode_kind.uses.unlabelled
         words = [
             f"{_SHORT.get(key, key)}={mine[key]}"
             for key in mine

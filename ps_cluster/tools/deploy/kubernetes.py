@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import EVALUATOR
+from ps_cluster.config.tasks import EVALUATOR
 from ps_cluster.errors import BAD_INPUT, FAILED_FOR_GOOD, SUPERSEDED
 from ps_cluster.tools.deploy.roles import Role
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.launch.rules import LauncherLimits
 
@@ -55,15 +55,15 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     """
     mode, cluster = config.mode_kind, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
-    leader = CHIEF if CHIEF in mode.tasks else WORKER
-    types = (*mode.tasks, EVALUATOR) if cluster.evaluator else mode.tasks
+    leader = CHIEF if CHIEF in mode.cluster.tasks else WORKER
+    types = (*mode.cluster.tasks, EVALUATOR) if cluster.evaluator else mode.cluster.tasks
     drain_s = int(LauncherLimits().for_waits_of(config.longest_update_seconds()).drain_s)
     values = {field: _by_type(field, some, types) for field, some in given.items()}
     return tuple(
         Role(
             type=kind,
             count=counts[kind],
-            alone=not mode.on_death[kind].whole_cluster,
+            alone=not mode.cluster.on_death[kind].whole_cluster,
             leads=kind == leader,
             shares=shared_by_all or kind in (leader, EVALUATOR),
             grace_s=_GRACE_S + (drain_s if kind == leader else 0),
@@ -79,7 +79,7 @@ def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
 
     check_named(config)
     mode = config.mode_kind
-    check_min_workers(min_workers, config.cluster.workers if WORKER in mode.tasks else 0, mode)
+    check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.tasks else 0, mode)
     if (folder := config.data.data_dir) is not None and not folder.is_absolute():
         raise UserError(f"data.data_dir: got '{folder}': name the whole path, as the tasks find it")
 

@@ -17,7 +17,7 @@ from ps_cluster.cli.options import (
     waiting_options,
     waiting_words,
 )
-from ps_cluster.config.modes import EVALUATOR
+from ps_cluster.config.tasks import EVALUATOR
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of

@@ -23,7 +23,7 @@ from ps_cluster.cli.command_line import (
 from ps_cluster.cli.options import refuse_others, trusted_code
 from ps_cluster.config.modes import MODES
 from ps_cluster.report.terminal import make_console
-from ps_cluster.tools.simulate.costs import known_costs
+from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 
 
 @command(
@@ -49,7 +49,7 @@ from ps_cluster.tools.simulate.costs import known_costs
 )
 @option(
     "--mode",
-    type=OneOf([mode.name for mode in MODES if mode.is_simulated]),
+    type=OneOf([mode.name for mode in MODES if can_simulate(mode)]),
     default="async",
     help="Mode of the training; sync is a ring all-reduce.",
 )

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.config.modes import MODES, Waits
+from ps_cluster.config.modes import MODES, Mode, Waits
 from ps_cluster.config.schema import Stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json, read_rows
@@ -22,7 +22,16 @@ from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import phase_times
 from ps_cluster.system.machine import processor_of
-from ps_cluster.training.modes import Async
+from ps_cluster.training.modes.asynchronous import Async
+from ps_cluster.training.modes.local_steps import LocalMode
+from ps_cluster.training.modes.sync import Sync
+from ps_cluster.training.modes.sync_ps import SyncPs
+
+
+def can_simulate(mode: Mode) -> bool:
+    """Return whether the simulation knows how a mode's workers and servers take turns."""
+    return isinstance(mode, Async | Sync | SyncPs | LocalMode)
+
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 
@@ -90,7 +99,7 @@ class Costs(BaseModel):
 
     def of_mode(self, mode: str) -> Costs:
         """Return the costs of a step in this mode."""
-        if MODES[mode].waits is not Waits.IN_ROUNDS:
+        if MODES[mode].promise.waits is not Waits.IN_ROUNDS:
             return self.model_copy(update={"round_push_seconds": 0.0})
         return self
 
@@ -147,7 +156,7 @@ class SimulatedCluster:
     @property
     def waits(self) -> Waits:
         """The event that a worker may have to wait for."""
-        return MODES[self.mode].waits
+        return MODES[self.mode].promise.waits
 
     @property
     def gradients_per_update(self) -> int:

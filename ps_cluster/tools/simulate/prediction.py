@@ -32,12 +32,13 @@ from ps_cluster.tools.simulate.costs import (
     SimulatedCluster,
     bytes_per_parameter,
     calibrate,
+    can_simulate,
     costs_of,
     known_costs,
     read_run,
 )
 from ps_cluster.tools.simulate.training import OneMachine, SeparateMachines, Slow, Trained, gamma
-from ps_cluster.training.modes.waiting import SyncPs
+from ps_cluster.training.modes.sync_ps import SyncPs
 
 
 @dataclass(frozen=True)
@@ -199,15 +200,15 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasur
     if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
     found = [PredictedAndMeasured("examples/s", predicted.examples_per_second, measured.examples_per_second)]
-    if config.mode_kind.is_stale and measured.staleness.mean is not None:
+    if config.mode_kind.promise.is_stale and measured.staleness.mean is not None:
         found.append(PredictedAndMeasured("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
 
 
 def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
     kind = run.config.mode_kind
-    if not kind.is_simulated or not kind.has_parameter_servers:
-        known = " or ".join(mode.name for mode in MODES if mode.is_simulated and mode.has_parameter_servers)
+    if not can_simulate(kind) or not kind.has_parameter_servers:
+        known = " or ".join(mode.name for mode in MODES if can_simulate(mode) and mode.has_parameter_servers)
         raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': {known} needed")
     if kind.takes_fewer_batches(run.config):
         raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: it needs false")
@@ -315,7 +316,7 @@ def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
             backup_workers=settings.backup_workers,
             stragglers=stragglers,
             cores=cores,
-            pinned=MODES[settings.mode].pins_workers,  # the default of real runs
+            pinned=MODES[settings.mode].cluster.pins_workers,  # the default of real runs
             seed=settings.seed,
         )
         for workers, parameter_servers in product(settings.workers, servers)
@@ -324,9 +325,9 @@ def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
 
 def _local_steps(settings: SimulationSettings) -> int:
     mode, steps = MODES[settings.mode], settings.local_steps
-    if not mode.takes_local_steps:
+    if not mode.promise.takes_local_steps:
         if steps is not None:
-            taking = ", ".join(mode.name for mode in MODES if mode.takes_local_steps)
+            taking = ", ".join(mode.name for mode in MODES if mode.promise.takes_local_steps)
             raise UserError(f"--local-steps: got {steps}: it needs one of the modes {taking}")
         return 1
     usual: int = mode.Settings.model_fields["local_steps"].default
@@ -349,8 +350,8 @@ def _servers(settings: SimulationSettings) -> tuple[int, ...]:
     mode, given = MODES[settings.mode], settings.parameter_servers
     if not mode.has_parameter_servers:
         return (1,)
-    if given == SimulationSettings.parameter_servers and mode.most_parameter_servers is not None:
-        return tuple(count for count in given if count <= mode.most_parameter_servers)
+    if given == SimulationSettings.parameter_servers and mode.cluster.most_parameter_servers is not None:
+        return tuple(count for count in given if count <= mode.cluster.most_parameter_servers)
     return given
 
 
@@ -369,7 +370,7 @@ def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
             raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
     if settings.one_machine and not mode.has_parameter_servers:
         raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
-    most, allowed = max(_servers(settings)), mode.most_parameter_servers
+    most, allowed = max(_servers(settings)), mode.cluster.most_parameter_servers
     if allowed is not None and most > allowed:
         raise UserError(f"--ps: got {most}: --mode {mode.name} takes {allowed}")
 

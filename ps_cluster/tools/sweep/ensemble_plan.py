@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config, registry
+from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config, user_code
 from ps_cluster.config.layers import of_options, settings_of_file
 from ps_cluster.config.sections import flat, joined
 from ps_cluster.data.packed import PackedDataset
@@ -113,7 +113,7 @@ def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list
             config = config.with_values({"checkpoints.every_seconds": LONGEST_SECONDS})
         if dataset is not None:
             config = complete_config(config, dataset.holding_out(config.evaluation.validation_examples))
-        short = re.sub(r"[^\w.]+", "_", Path(registry.short_name(model)).stem)
+        short = re.sub(r"[^\w.]+", "_", Path(user_code.short_name(model)).stem)
         members.append(EnsembleMember(index, f"{index}-{short}-seed{index}", config))
     return members
 

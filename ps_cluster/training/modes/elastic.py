@@ -19,19 +19,26 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
-from ps_cluster.config.modes import ModeSettings
-from ps_cluster.config.registry import Part, tf
-from ps_cluster.server.shard import InitialState, ParameterShard, Push
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import ClusterShape, ModeSettings, UsedSettings
+from ps_cluster.server.capabilities import Capabilities
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.staleness import Arrival
 from ps_cluster.server.update_rules import decay_rates
 from ps_cluster.training.modes.local_steps import LocalMode, Progress, local_steps_field, take_local_steps
-from ps_cluster.training.step import StepResult, TrainStep
+from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep
+from ps_cluster.training.worker import Compute
+
+if TYPE_CHECKING:
+    from ps_cluster.training.recomputed_steps import RecomputedSteps
 
 
 class ElasticSettings(ModeSettings):
@@ -57,42 +64,41 @@ class ElasticShard(ParameterShard):
     A push brings the distance that the worker's steps have moved x_i.
     """
 
-    vectors_given = 2
-    worker_slots = 2
+    capabilities = Capabilities(vectors_given=2, slots_per_worker=2)
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._moving_rate = moving_rate(config)
         with tf.device(device):
-            everybody = tf.tile(self._weights[None], [config.training_workers, 1])
+            everybody = tf.tile(self.weights[None], [config.training_workers, 1])
             self._own, self._before = tf.Variable(everybody), tf.Variable(everybody)
 
     @property
-    def _slots(self) -> dict[str, tf.Variable]:
-        return super()._slots | {"own": self._own, "before": self._before}
+    def slots(self) -> dict[str, tf.Variable]:
+        return super().slots | {"own": self._own, "before": self._before}
 
     def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         weights, *others = super().read_message(message)
-        return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
+        return [tf.reshape(weights, [self.capabilities.vectors_given, self.length]), *others]
 
-    def _values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         weights = tf.stack([self._own.sparse_read(worker), self._before.sparse_read(worker)])
-        return [weights, self._statistics.read_value()], self._version.read_value()
+        return [weights, self.statistics.read_value()], self.version.read_value()
 
-    def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
+    def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         return state["weights"]  # all workers begin with the weights of the centre
 
-    def _change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
+    def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         before = self._own.sparse_read(push.worker) + push.gradient
-        pull = self._moving_rate * (before - self._weights.read_value())
+        pull = self._moving_rate * (before - self.weights.read_value())
         moved = [
             self._before.scatter_update(tf.IndexedSlices(before[None], push.worker[None])),
             self._own.scatter_update(tf.IndexedSlices((before - pull)[None], push.worker[None])),
-            self._weights.assign_add(pull, read_value=False),
-            self._update_statistics(push.fresh),
+            self.weights.assign_add(pull, read_value=False),
+            self.update_statistics(push.fresh),
         ]
         with tf.control_dependencies(moved):
-            return self._version.assign_add(1)
+            return self.version.assign_add(1)
 
 
 class LocalSteps:
@@ -111,8 +117,10 @@ class LocalSteps:
         self._keep = keep
         self._local_steps = config.batches_per_step
 
-    def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
-        """Take the steps of one period.
+    def __call__(
+        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+    ) -> StepResult:
+        """Take the steps of one period, always all of them.
 
         Args:
           step: int64 [], the period.
@@ -138,18 +146,27 @@ class LocalSteps:
 
 
 class Elastic(LocalMode):
+    """Asynchronous elastic averaging SGD."""
+
     name = "elastic"
     says = "workers train weights of their own and exchange them with the centre"
     Settings = ElasticSettings
-    pins_workers = True
-    fixed_workers = (
-        "one that comes later would pull the centre back to the first weights, and exchanges go by beta / workers"
+    cluster = ClusterShape(
+        pins_workers=True,
+        fixed_workers=(
+            "one that comes later would pull the centre back to the first weights, and exchanges go by beta / workers"
+        ),
     )
-    own_rule = "sgd"
-    unlabelled = frozenset({"beta"})
-    slice = ElasticShard
-    step = LocalSteps
-    recomputed_steps = Part.RECOMPUTED_ELASTIC_PERIODS
+    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), own_rule="sgd", unlabelled=frozenset({"beta"}))
+    shard = ElasticShard
+
+    def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
+        return LocalSteps(step, config, start, keep)
+
+    def recomputed_steps(self) -> type[RecomputedSteps]:
+        from ps_cluster.training.recomputed_periods import RecomputedElasticPeriods
+
+        return RecomputedElasticPeriods
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
         """Return the worker's weights before and after the exchange, and the centre, by algorithm 1 of the paper."""

@@ -7,18 +7,21 @@ A step id is a period here: `local_steps` batches, whose numbers are step id x l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import Mode
-from ps_cluster.config.registry import tf
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import Promise
 from ps_cluster.runs.run_dir import OF_OPTIMIZER
-from ps_cluster.server.shard import APPLIED, InitialState, after
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.ordering import after
+from ps_cluster.server.shard import APPLIED
 from ps_cluster.server.update_rules import make_rule
-from ps_cluster.training.step import StepResult, TrainStep
+from ps_cluster.training.modes.base import DefaultMode
+from ps_cluster.training.step import WHOLE_PERIOD, GoesOn, PeriodLimits, StepResult, TrainStep
 from ps_cluster.training.worker_state import KeepsState, WorkerState
 
 
@@ -28,11 +31,10 @@ def local_steps_field(default: int) -> Any:
     return Field(default=default, ge=1, le=1000, description=says)
 
 
-class LocalMode(Mode):
+class LocalMode(DefaultMode):
     """A mode whose step id is a period: `mode.local_steps` batches."""
 
-    takes_local_steps = is_simulated = True
-    ignores = frozenset({"staleness", "lookahead"})
+    promise = Promise(takes_local_steps=True)
 
     def batches_per_step(self, config: RunConfig) -> int:
         steps: int = self.settings(config).local_steps
@@ -55,10 +57,6 @@ class Progress(NamedTuple):
         """Return the result of `steps` steps. Loss is the mean, metric the sum, and the learning rate the first one's."""
         loss, metric, rate = tf.unstack(self.numbers)
         return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate, *tf.unstack(self.seen))
-
-
-GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
-"""Returns whether a period goes on, bool []."""
 
 
 def take_local_steps(
@@ -168,15 +166,13 @@ class LocalTraining(KeepsState):
         step: tf.Tensor,
         weights: tf.Tensor,
         statistics: tf.Tensor,
-        batches: tf.Tensor | None = None,
-        goes_on: GoesOn | None = None,
+        limits: PeriodLimits = WHOLE_PERIOD,
     ) -> StepResult:
         """Take the steps of one period.
 
         Args:
           step: int64 [], the period. weights: [n], as pulled. statistics: float32 [m].
-          batches: int64 [], how many of the period's steps to take; None: all.
-          goes_on: asked after each step; a period that does not is pushed as it is, to be dropped.
+          limits: of the period. One that ends early is pushed as it is, to be dropped.
         Returns:
           As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
           `Progress.result`.
@@ -185,8 +181,8 @@ class LocalTraining(KeepsState):
         pulled = tf.cast(weights, tf.float32)
         with tf.control_dependencies([own.state.load(step, [pulled]), own.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
-        count = self.local_steps if batches is None else batches
-        ended = own.take(step, 0, count, Progress.begin(begun, statistics), goes_on)
+        count = self.local_steps if limits.batches is None else limits.batches
+        ended = own.take(step, 0, count, Progress.begin(begun, statistics), limits.goes_on)
         with tf.control_dependencies([ended.state]):
             moved = pulled - own.weights.read_value()
         fresh = ended.statistics - self.kept * statistics

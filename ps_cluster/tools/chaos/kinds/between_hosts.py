@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from ps_cluster.config.modes import CHIEF, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Scene, TrainingGoesOn

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.system import fork_server
 from ps_cluster.system.machine import ROOT, folders
 from ps_cluster.tools.chaos.disturbed_runs import Run

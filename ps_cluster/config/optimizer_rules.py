@@ -1,0 +1,104 @@
+"""The base class of optimizer rules: how a parameter server changes its weights with one gradient.
+
+The package's own rules are in ps_cluster/server/update_rules.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.registry import Registry
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor, Section
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+    from ps_cluster.server.update_rules import UpdateRule
+
+MOST_FACTORS = 100
+CLIPPING = ("clip_norm", "global_clip_norm", "clip_value")
+Limit = Annotated[float, Field(gt=0, le=1e30)]
+
+
+class LearningRateFactor(Section):
+    # Not a regular expression, because matching some of those takes practically for ever.
+    match: str = Field(max_length=100, pattern=r"^[A-Za-z0-9_/*?-]+$")
+    factor: Factor
+
+    @field_validator("match", mode="before")
+    @classmethod
+    def _is_a_pattern(cls, pattern: Any) -> Any:
+        allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/*?-")
+        if isinstance(pattern, str) and (not pattern or set(pattern) - allowed):
+            raise ValueError("write a part of a variable's path: letters, digits, _ - / and, for any others, ? and *")
+        return pattern
+
+
+class RuleSettings(Section):
+    """The section `optimizer` of a configuration. A rule adds settings of its own in a subclass, with defaults."""
+
+    rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))] = Field(
+        description="How a parameter server changes its weights with a gradient."
+    )
+    learning_rate: float = Field(gt=0, le=LARGEST_FACTOR, description="The highest; the section `schedule` scales it.")
+    weight_decay: Factor = Field(
+        description="Decoupled: an update also subtracts learning rate x weight_decay x weight from each weight."
+    )
+    learning_rate_factors: tuple[LearningRateFactor, ...] = Field(
+        strict=False,
+        max_length=MOST_FACTORS,
+        description="Multiply the learning rate of variables whose path contains `match` (*: any characters, ?: one). The "
+        "first match wins. Factor 0: the variable is not trained.",
+    )
+    clip_norm: Limit | None = Field(
+        description="Scale the gradient of a variable down to this norm where it is larger. A worker does it to its own "
+        "gradient, before the push."
+    )
+    global_clip_norm: Limit | None = Field(description="The same for the norm of the whole gradient.")
+    clip_value: Limit | None = Field(description="Cut each number of a gradient to between - this and this.")
+
+    @model_validator(mode="after")
+    def _clips_in_one_way(self) -> RuleSettings:
+        given = {name: getattr(self, name) for name in CLIPPING if getattr(self, name) is not None}
+        if len(given) > 1:
+            told = " and ".join(f"optimizer.{name} {value:g}" for name, value in given.items())
+            raise ValueError(f"got {told}: choose one way to clip")
+        return self
+
+
+class OptimizerRule:
+    """An optimizer. Subclass it, and override the parts in which yours differs.
+
+    Attributes:
+      name: the name by which users choose it.
+      Settings: the class of the section `optimizer`, with this rule's own settings.
+      usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the same rule.
+      update: the class that changes the weights of a shard.
+      staleness_method: the one that mode async uses with this rule, unless somebody chooses another.
+      staleness_method_of_compile: the same where compile() gives the rate, which suits `fit`; None: the same one.
+    """
+
+    name = ""
+    Settings: type[RuleSettings] = RuleSettings
+    usual_rate: float | None = 0.01
+    staleness_method = "none"
+    staleness_method_of_compile: str | None = None
+    update: type[UpdateRule]
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit together."""
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots | None:
+        """Return "weights" and the slots after an update, computed in numpy; None: the proof can't compute it again.
+
+        Args:
+          settings: the section `optimizer`, an object of `Settings`.
+        """
+        return None
+
+
+RULES: Registry[OptimizerRule] = Registry(
+    "optimizer rule", OptimizerRule, "ps_cluster.server.update_rules", "ps_cluster.optimizer_rules"
+)

@@ -1,0 +1,87 @@
+"""The base class of learning-rate schedules: the factor of the peak rate at each update.
+
+The package's own schedules are in ps_cluster/training/step.py.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, field_validator
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.registry import Registry
+from ps_cluster.config.setting_types import Fraction, Section
+
+SMALLEST_SIDE = 16  # pixels: images are not made smaller
+
+
+class ImageScale(Section):
+    """Images of `scale` x their sides, until the share `until` of the steps is done."""
+
+    scale: float = Field(gt=0, le=1)
+    until: Fraction
+
+    def side(self, side: int) -> int:
+        """Return the pixels that a side of so many becomes."""
+        return min(side, max(SMALLEST_SIDE, round(side * self.scale)))
+
+
+class ScheduleSettings(Section):
+    """The section `schedule` of a configuration. A schedule adds settings of its own in a subclass."""
+
+    kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.check_name(name))] = Field(
+        description="How the learning rate goes on after it has risen."
+    )
+    warmup_fraction: Fraction = Field(description="Share of the steps in which the learning rate rises.")
+    start_factor: Fraction = Field(description="Learning rate of the first step, as a share of the highest.")
+    end_factor: Fraction = Field(description="Learning rate of the last step, as a share of the highest.")
+    image_scales: tuple[ImageScale, ...] = Field(
+        strict=False,
+        max_length=20,
+        description="Train on smaller images at first: those of `scale` x their side, 16 pixels or more, until this share "
+        "of the steps. Only for networks that take images of any size.",
+    )
+
+    def left(self, done: float) -> float:
+        """Return the share of the steps that is left after the share `done`, as steps with images of the size then.
+
+        The time of a step goes by the pixels of its images.
+        """
+        left, now, begin = 0.0, None, done
+        for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):
+            if until > begin:
+                now = now or size
+                left += (until - begin) * size
+                begin = until
+        return left / (now or 1.0)
+
+    @field_validator("image_scales")
+    @classmethod
+    def _in_order(cls, scales: tuple[ImageScale, ...]) -> tuple[ImageScale, ...]:
+        shares = [scale.until for scale in scales]
+        if any(later <= earlier for earlier, later in pairwise(shares)):
+            raise ValueError(
+                f"`until` has to grow from one to the next, got {', '.join(f'{share:g}' for share in shares)}"
+            )
+        return scales
+
+
+class Schedule:
+    """A schedule. Subclass it, and override the parts in which yours differs.
+
+    Attributes:
+      name: the name by which users choose it.
+      Settings: the class of the section `schedule`, with this schedule's own settings.
+    """
+
+    name = ""
+    Settings: type[ScheduleSettings] = ScheduleSettings
+
+    def after_warmup(self, settings: Any, past: tf.Tensor) -> tf.Tensor:
+        """Return the factor, float32 [], after the warm-up; `past`, float32 [], goes from 0 to 1."""
+        raise NotImplementedError
+
+
+SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.step", "ps_cluster.schedules")

@@ -1,0 +1,34 @@
+"""The types that settings are made of: strict, frozen sections of a configuration. No TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ps_cluster.files.values import refuse_address
+
+# Far above any useful value, and far below the largest float32.
+LARGEST_FACTOR = 1e6
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _no_zero(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("no file name holds a zero character")
+    refuse_address(str(path))
+    return path
+
+
+# Not strict, because YAML has paths as text; their content is checked.
+PathFromText = Annotated[Path, Field(strict=False), AfterValidator(_no_zero)]
+
+
+class Section(BaseModel):
+    """A group of settings: strictly typed, immutable, and without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)

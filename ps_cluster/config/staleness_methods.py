@@ -1,0 +1,80 @@
+"""The base class of staleness methods: how a parameter server treats a gradient that comes from older weights.
+
+The package's own methods are in ps_cluster/server/staleness.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots
+from ps_cluster.config.optimizer_rules import RuleSettings
+from ps_cluster.config.registry import Registry
+from ps_cluster.config.setting_types import Section
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+    from ps_cluster.server.staleness import Correction
+
+
+class StalenessSettings(Section):
+    """The section `staleness` of a configuration. A method adds settings of its own in a subclass."""
+
+    method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))] = Field(
+        description="What is done about gradients that come late."
+    )
+
+
+class StalenessMethod:
+    """A way to treat stale gradients. Subclass it, and override the parts in which yours differs.
+
+    Attributes:
+      name: the name by which users choose it.
+      says: one sentence for --help on what it does.
+      Settings: the class of the section `staleness`, with this method's own settings.
+      correction: the class that corrects gradients in a shard, `server.staleness.Correction` if nothing is corrected there.
+      gathers: whether it changes the weights with several gradients at a time.
+      takes_periods: whether it also suits what a period of local steps brings, in place of a gradient.
+    """
+
+    name = ""
+    says = ""
+    gathers = takes_periods = False
+    Settings: type[StalenessSettings] = StalenessSettings
+    correction: type[Correction]
+
+    @property
+    def drops(self) -> bool:
+        """True if the method may drop gradients, so that a worker that is alive may have no update for long."""
+        return self.correction.capabilities.drops
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit together."""
+
+    def optimizer(self, config: RunConfig) -> RuleSettings:
+        """Return the optimizer settings that the parameter servers use."""
+        return config.optimizer
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts | None:
+        """Return what the method makes of a gradient, computed in numpy; None: the proof can't compute it again.
+
+        Args:
+          settings: the section `staleness`, an object of `Settings`.
+        """
+        return None
+
+    def gathered_gradients(self, config: RunConfig) -> int:
+        """Return with how many gradients at a time the weights change."""
+        return 1
+
+    def given_weights(self, at_pull: Slots) -> np.ndarray:
+        """Return the weights that a worker is given, float64 [k], from "weights" and `Correction.pull_state` at its pull."""
+        return at_pull["weights"]
+
+
+METHODS: Registry[StalenessMethod] = Registry(
+    "staleness method", StalenessMethod, "ps_cluster.server.staleness", "ps_cluster.staleness_methods"
+)

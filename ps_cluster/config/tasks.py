@@ -1,0 +1,39 @@
+"""Define the tasks of a cluster, and what happens when one dies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
+TRAINING_TYPES = (CHIEF, PS, WORKER)
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of a run, e.g. `worker-2`."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+
+@dataclass(frozen=True)
+class OnDeath:
+    """The reaction to a task's unexpected end: it is started again, at most `restarts` times in a row."""
+
+    restarts: int
+    whole_cluster: bool  # all training tasks start again with it, from the newest snapshot
+    dispensable: bool  # when it is given up, the run goes on without it (a worker or ps: only while there are others)
+
+
+OnDeaths = Mapping[str, OnDeath]  # by task type
+
+ON_DEATH: OnDeaths = {
+    CHIEF: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
+    PS: OnDeath(restarts=5, whole_cluster=True, dispensable=True),
+    WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
+    EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
+}

@@ -1,0 +1,220 @@
+"""Load users' own code: a name in a Python file, a pickled function, or an entry point of an installed package.
+
+A file is run only if the user has named it on the command line, by an option or in the file given with --config. A run
+directory or a checkpoint may name a file too, but may come from somebody else: that alone never runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, cached_property
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.quiet_import import without_first_lines
+
+TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, a line each
+PICKLE = ".pickle"
+_REFERENCE = re.compile(rf"(?P<file>.+(\.py|\{PICKLE})):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
+
+
+class Reference(NamedTuple):
+    """Something that a Python file defines at its top level, or a function in a file of pickled ones."""
+
+    file: Path
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.name}"
+
+
+def parse(text: str) -> Reference | None:
+    """Return the file and name of `path/to/file.py:name`, None for any other text."""
+    match = _REFERENCE.fullmatch(text)
+    return Reference(Path(match["file"]), match["name"]) if match else None
+
+
+def absolute(text: str, folder: Path) -> str:
+    """Return a reference with the absolute path of its file, as seen from `folder`; any other text as it is."""
+    reference = parse(text)
+    if reference is None:
+        return text
+    return str(Reference(absolute_path(reference.file, folder), reference.name))
+
+
+def absolute_path(path: str | Path, folder: Path) -> Path:
+    """Return the absolute path of a file, as seen from `folder`; ~ is the home directory."""
+    return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
+
+
+def trust(file: Path) -> None:
+    """Allow `file` to be run, in this process and its children, because the user has named it."""
+    files = dict.fromkeys([*_trusted(), str(file.absolute())])
+    os.environ[TRUSTED] = "\n".join(files)
+
+
+def named_by_user(text: str, folder: Path) -> str:
+    """Return a reference that the user has written, with its whole path as seen from `folder`; its file may be run now.
+
+    Any other text is returned as it is.
+    """
+    text = absolute(text, folder)
+    if reference := parse(text):
+        trust(reference.file)
+    return text
+
+
+def is_trusted(file: Path) -> bool:
+    """Return whether the user has named `file`."""
+    return str(file.absolute()) in _trusted()
+
+
+def short_name(text: str) -> str:
+    """Return the name of a reference without its file; any other text as it is."""
+    reference = parse(text)
+    return reference.name if reference else text
+
+
+def defined_in_trusted() -> dict[str, Any]:
+    """Run the Python files that the user has named; return what they define at their top level, by name.
+
+    Raises:
+      UserError: a file can't be read or run.
+    """
+    files = [Path(name) for name in _trusted() if name.endswith(".py")]
+    return {name: thing for file in files for name, thing in vars(_module(Reference(file, "*"))).items()}
+
+
+_file_that_runs: ContextVar[str | None] = ContextVar("_file_that_runs", default=None)
+
+
+@contextmanager
+def _running(file: str) -> Iterator[None]:
+    token = _file_that_runs.set(file)
+    try:
+        yield
+    finally:
+        _file_that_runs.reset(token)
+
+
+def file_that_runs() -> str | None:
+    """Return the user's file that this process is importing just now, because a run names it; None if it imports none."""
+    return _file_that_runs.get()
+
+
+def load(reference: Reference) -> Any:
+    """Run the file, once per process, and return the object that it defines under the name.
+
+    A pickled function is read when it is first called. The launcher never calls a network's: so it stays free of
+    TensorFlow, which users' functions name.
+
+    Raises:
+      UserError: the user did not name the file, it can't be read or run, or it defines no such name.
+    """
+    if not is_trusted(reference.file):
+        raise UserError(
+            f"'{reference}' is code that a run directory names, and nobody else: look at it, and add --code "
+            f"'{reference.file}' to let it run"
+        )
+    if not reference.file.is_file():
+        raise UserError(f"'{reference}': there is no file '{reference.file}'")
+    if reference.file.suffix == PICKLE:
+        return PickledFunction(reference)
+    module = _module(reference)
+    if not hasattr(module, reference.name):
+        raise UserError(f"'{reference}': the file defines no '{reference.name}'")
+    return getattr(module, reference.name)
+
+
+class PickledFunction:
+    """A function of a script or a notebook, in a trusted file that the Python API has written (`api/program.py`)."""
+
+    def __init__(self, reference: Reference):
+        self._reference = reference
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function. Raises UserError where it can't be read."""
+        return self._function(*arguments)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function)
+
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        try:
+            with _running(str(self._reference.file)):
+                functions = pickle.loads(self._reference.file.read_bytes())
+        except Exception as error:  # e.g. a module that it names is not here
+            raise UserError(f"'{self._reference}': the function can't be read: {_told(error)}") from error
+        if not isinstance(functions, dict) or self._reference.name not in functions:
+            raise UserError(f"'{self._reference}': the file holds no '{self._reference.name}'")
+        function: Callable[..., Any] = functions[self._reference.name]
+        return function
+
+
+@cache
+def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
+    """Return what installed packages have registered in `group`. Reads the lists of all packages, so once a process."""
+    return tuple(metadata.entry_points(group=group))
+
+
+def entry_point_names(group: str) -> list[str]:
+    """Return the names that installed packages have registered in `group`."""
+    return sorted({point.name for point in entry_points(group)})
+
+
+def load_entry_point(group: str, name: str) -> Any:
+    """Return the object that an installed package has registered. Raises UserError where it can't be loaded."""
+    point = next(point for point in entry_points(group) if point.name == name)
+    try:
+        with without_first_lines(), _running(point.value):
+            return point.load()
+    except Exception as error:
+        raise UserError(
+            f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_told(error)}"
+        ) from error
+
+
+def _trusted() -> list[str]:
+    return [name for name in os.environ.get(TRUSTED, "").split("\n") if name]
+
+
+def _module(reference: Reference) -> ModuleType:
+    """Import the file under a unique module name. It can import files beside it."""
+    path = str(reference.file)
+    name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # true for every name that ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(reference.file.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        with without_first_lines(), _running(path):  # many begin with `import keras`
+            spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"'{reference}': the file can't be run: {_told(error)}") from error
+    return module
+
+
+def _told(error: Exception) -> str:
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return one_line(f"{kind}{error}", 500)

@@ -1,0 +1,26 @@
+"""What a shard can do besides applying each push as it arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a shard, or the staleness method in it, can do besides applying each push as it arrives.
+
+    Attributes:
+      drops: whether a push may be dropped. The worker then pulls again and retries the step.
+      stops: whether a worker asks between local steps if its period would still be accepted, and ends it early if not.
+      limits_batches: whether the answer to a pull says how many batches the worker may take.
+      vectors_given: the number of vectors of weights in the answer to a pull. Several come as [vectors, n].
+      vectors_per_worker: the number of vectors [n] that are kept for each worker, besides slots.
+      slots_per_worker: the number of slots that have a row for each worker, [workers, n].
+    """
+
+    drops: bool = False
+    stops: bool = False
+    limits_batches: bool = False
+    vectors_given: int = 1
+    vectors_per_worker: int = 0
+    slots_per_worker: int = 0

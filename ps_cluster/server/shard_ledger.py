@@ -1,0 +1,73 @@
+"""The part of the ledger on a parameter server: which open steps were accepted, and the newest rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.runs.ledger import COLUMNS
+
+
+class ShardLedger:
+    """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
+
+    Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
+    accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one
+    that is still open, and that it reads each row before `window` further rows can come.
+
+    Attributes:
+      accepted: int64 [], rows written so far.
+    """
+
+    def __init__(self, window: int):
+        self._window = window
+        self.accepted = tf.Variable(0, dtype=tf.int64)
+        self._seen = tf.Variable(tf.zeros([window], tf.int64))  # the step id + 1
+        self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
+
+    def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
+        """Return what a snapshot holds beside `accepted`, int64 [1 + k]: `closed`, and the steps above it, each + 1.
+
+        The rows are in the chief's journal.
+
+        Args:
+          closed: int64 []; all steps below it were accepted, or never will be.
+        """
+        seen = self._seen.read_value()
+        return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
+
+    def restore(self, accepted_steps: np.ndarray) -> None:
+        """Put `accepted_steps` back, of a window of any length; zeros behind the first do not count."""
+        closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
+        marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
+        ring = np.zeros(self._window, np.int64)
+        ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
+        self._seen.assign(ring)
+
+    def has(self, steps: tf.Tensor) -> tf.Tensor:
+        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
+        # If a later step has its place, the step was closed before that one was handed out.
+        return self._seen.sparse_read(steps % self._window) > steps
+
+    def write(self, rows: tf.Tensor) -> tf.Tensor:
+        """Write the rows of accepted steps.
+
+        Args:
+          rows: float64 [k, len(COLUMNS)], in the order in which they were accepted; k is at most the window.
+        Returns:
+          An operation that must run before the critical section is left.
+        """
+        steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
+        places = (self.accepted.read_value() + tf.range(count)) % self._window
+        written = [
+            self._rows.scatter_update(tf.IndexedSlices(rows, places)),
+            self._seen.scatter_update(tf.IndexedSlices(steps + 1, steps % self._window)),
+        ]
+        with tf.control_dependencies(written):
+            return self.accepted.assign_add(count, read_value=False)
+
+    def read(self, first: tf.Tensor) -> tf.Tensor:
+        """Return the rows from row number `first` (int64 []) on that are in the window, float64 [k, len(COLUMNS)]."""
+        end = self.accepted.read_value()
+        oldest = tf.maximum(end - self._window, tf.zeros_like(end))
+        return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)

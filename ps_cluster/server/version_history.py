@@ -1,0 +1,45 @@
+"""Keep weights and statistics of past versions, to emulate with few workers the staleness of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ps_cluster.config.lazy import tf
+
+
+class VersionHistory:
+    """The vectors of the last `delay` + 1 versions of a slice. Create and use it on the slice's device.
+
+    A worker that pulls the parameters of `delay` versions ago pushes a gradient that is `delay` versions staler. With
+    `simulate_workers` k and W real workers the delay is k - W, and the mean staleness k - 1.
+    """
+
+    def __init__(self, vectors: Sequence[tf.Variable], delay: int):
+        """Create the rings. `delay`: in versions; below 1 nothing is kept."""
+        self._vectors = vectors
+        self._length = max(0, delay) + 1
+        if self._length > 1:
+            self._rings = [tf.Variable(tf.tile(vector[None], [self._length, 1])) for vector in vectors]
+            self._oldest = tf.Variable(0, dtype=tf.int64)
+
+    def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return (the vectors, their version []) of `delay` versions ago, or the oldest kept."""
+        if self._length == 1:
+            return [vector.read_value() for vector in self._vectors], version
+        kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())
+        return [ring.sparse_read(kept % self._length) for ring in self._rings], kept
+
+    def write(self, version: tf.Tensor) -> list[tf.Operation]:
+        """Store the current vectors as those of `version`."""
+        if self._length == 1:
+            return []
+        with tf.control_dependencies([version]):
+            index = (version % self._length)[None]
+            rows = [tf.IndexedSlices(vector.read_value()[None], index) for vector in self._vectors]
+        return [ring.scatter_update(row) for ring, row in zip(self._rings, rows)]
+
+    def restart(self, version: tf.Variable) -> None:
+        """Forget all versions before `version`, after a restore."""
+        if self._length > 1:
+            self._oldest.assign(version)
+            self.write(version.read_value())

@@ -1,0 +1,33 @@
+"""What a trainer is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.runs.messages import LeaderStart
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import Drain
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One training, as the process that leads it is started; in mode sync as every worker is.
+
+    Attributes:
+      cluster: task type → the addresses of its tasks.
+      index: of this process among the tasks of its type.
+      resume: whether training continues from the newest checkpoint.
+      drain: is set when training has to end early. Steps that are under way still end.
+      leading: how this process was started.
+    """
+
+    config: RunConfig
+    run_dir: RunDir
+    dataset: PackedDataset
+    cluster: dict[str, list[str]] = field(default_factory=dict)
+    index: int = 0
+    resume: bool = False
+    drain: Drain = field(default_factory=Drain)
+    leading: LeaderStart = LeaderStart()

@@ -1,0 +1,51 @@
+"""Mode async: each gradient is applied as it arrives."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import ClusterShape, ModeSettings, UsedSettings
+from ps_cluster.training.modes.base import DefaultMode
+
+
+class AsyncSettings(ModeSettings):
+    simulate_workers: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Emulate the staleness of k workers: each pull returns the weights from k - W versions ago.",
+    )
+
+
+class Async(DefaultMode):
+    """Each gradient is applied as it arrives; no worker waits for another."""
+
+    name = "async"
+    says = "each gradient is applied as it arrives"
+    Settings = AsyncSettings
+    cluster = ClusterShape(pins_workers=True)
+    uses = UsedSettings(ignores=frozenset())
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        wanted = self.settings(config).simulate_workers
+        if wanted is not None and wanted < config.cluster.workers:
+            raise ValueError(
+                f"mode.simulate_workers: got {wanted}: it needs at least cluster.workers, {config.cluster.workers}"
+            )
+        if wanted is not None and config.least_workers < config.most_workers:
+            raise ValueError(
+                f"mode.simulate_workers: got {wanted}: the delay is that of a fixed number of workers: leave out "
+                "cluster.min_workers and cluster.max_workers"
+            )
+
+    def delay(self, config: RunConfig) -> int:
+        return self.emulated_workers(config) - config.training_workers
+
+    def emulated_workers(self, config: RunConfig) -> int:
+        return self.settings(config).simulate_workers or config.training_workers
+
+    def label(self, config: RunConfig) -> str:
+        simulated = self.settings(config).simulate_workers
+        return self.name if simulated is None else f"{self.name} k={simulated}"

@@ -1,0 +1,49 @@
+"""The base class of the package's modes: plain asynchronous training on parameter servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import Mode
+from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.shard import ParameterShard
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.update_rules import UpdateRule, make_rule
+from ps_cluster.training.step import TrainStep
+from ps_cluster.training.worker import AsynchronousSteps, Compute, Dispatch, StepSource, steps_graph
+
+if TYPE_CHECKING:  # These import TensorFlow, and the launcher imports this module.
+    from ps_cluster.training.job import TrainingJob
+    from ps_cluster.training.recomputed_steps import RecomputedSteps
+
+
+class DefaultMode(Mode):
+    """A mode whose parts are those of plain asynchronous training. Subclass it, and override the parts that differ."""
+
+    shard: type[ParameterShard] = ParameterShard
+    step_source: type[StepSource] = AsynchronousSteps
+
+    def train(self, job: TrainingJob) -> None:
+        from ps_cluster.training.chief import train
+
+        train(job)
+
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+        return steps_graph(store, compute, config, repeats=repeats)
+
+    def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
+        return step
+
+    def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
+        settings = METHODS[config.staleness.method].optimizer(config)
+        return make_rule(settings, weights, start.factors, matrices=start.matrices)
+
+    def recomputed_steps(self) -> type[RecomputedSteps]:
+        from ps_cluster.training.recomputed_steps import RecomputedSteps
+
+        return RecomputedSteps

@@ -1,0 +1,258 @@
+"""Mode bounded: asynchronous, with a bound on staleness, on how far a worker may be ahead, or on both."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.modes.base import DefaultMode
+from ps_cluster.training.modes.waiting import WaitingShard, put
+from ps_cluster.training.step import WorkerIdentity
+from ps_cluster.training.worker import Compute, Dispatch, TimedComputation
+
+DEFAULT_MAX_STALENESS = 3  # where no bound is given
+# A worker that was not heard of for longer, and for longer than an update takes, counts as dead, and the others stop
+# waiting for it. If it pushes after all, its gradient is checked like every other.
+LEASE_S = 20.0
+_NOT_UNDER_WAY = -1  # in place of the version pulled, for a worker without a step
+
+
+class BoundedSettings(ModeSettings):
+    max_staleness: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description=f"No update is staler than this; {DEFAULT_MAX_STALENESS} where no bound is given.",
+    )
+    max_clock_lag: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description="No worker begins a step when it has ended so many more than another; 0: all in step.",
+    )
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The versions that an update may lag behind, and the steps that a worker may be ahead; None: any number."""
+        staleness, lag = self.max_staleness, self.max_clock_lag
+        return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
+
+
+class BoundedShard(WaitingShard):
+    """Asynchronous, with a bound on the version lag of updates, on the clock lag of workers, or on both.
+
+    `max_staleness` s: no update is applied to a version more than s newer than the one it was computed from. A worker
+    waits before its pull while s + 1 others are under way. It waits before its push while its update would leave no
+    order of the other workers' pushes that keeps the bound. The worker that pulled first never waits to push.
+
+    `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
+    server", NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as
+    replays. A worker at clock c begins its next step only when all workers waited for are at c - s or later. So it sees
+    every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
+    begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
+
+    Workers wait for all others except those that the chief knows to be gone, those not heard of for `LEASE_S` and, once
+    the workers together have every step that is left, those without one. A worker that comes back (or late) goes on at
+    the lowest clock that the bound allows. If it was under way, others should already have seen its update: its gradient
+    is dropped and computed again, like one that is staler than `max_staleness`. So both bounds hold for every update,
+    whoever died.
+    """
+
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
+        settings: BoundedSettings = config.mode_kind.settings(config)
+        staleness, lag = settings.bounds
+        self._max_staleness = NO_END if staleness is None else staleness
+        self._max_clock_lag = NO_END if lag is None else lag
+        workers, spare = config.most_workers, config.most_workers - config.training_workers
+        with tf.device(device):
+            self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
+            # Steps of its dispatch that have not ended.
+            self._left = tf.Variable(tf.zeros([workers], tf.int64))
+            # For as many workers as there may ever be: a run may be resumed with another number of them.
+            self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
+            # Seconds, on the clock of the ticks. Nobody waits for a worker that was never there.
+            self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
+            self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)
+            self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
+            self._last_step = tf.Variable(NO_END, dtype=tf.int64)
+
+    @property
+    def state(self) -> dict[str, tf.Variable]:
+        return super().state | {"clocks": self._clocks}
+
+    def on_tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> list[tf.Operation]:
+        heard = tf.where(is_present, self._heard.read_value(), tf.constant(-math.inf, tf.float64))
+        return [
+            self._heard.assign(heard, read_value=False),
+            self._now.assign_add(seconds, read_value=False),
+            self._lease_s.assign(tf.maximum(longest_update_s, LEASE_S), read_value=False),
+            self._last_step.assign(last_step, read_value=False),
+        ]
+
+    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+        """Return when `worker` (int64 []) may pull, once it may: float64 [], unix s of the ps.
+
+        Args:
+          left: int64 [], how many steps of its dispatch have not ended, with the one that it wants to begin.
+        """
+        worker, left = request = self.sent_to_server(worker, left)
+        with tf.device(self.device):
+            return now_after(self.changed.wait_while(WAIT, lambda: self._may_begin(worker, left), request))
+
+    def _may_begin(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+        """Return APPLIED, and count the worker as under way, or return WAIT."""
+        # If only the steps of a worker that was let in counted, those with the last ones could all wait for a worker that
+        # will get none.
+        with tf.control_dependencies([put(self._left, worker, left)]):
+            clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
+            slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
+            clock = clocks[worker]
+            few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
+            ready = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
+            return tf.cond(ready, lambda: self._let_in(worker, clock), lambda: tf.constant(WAIT))
+
+    def _let_in(self, worker: tf.Tensor, clock: tf.Tensor) -> tf.Tensor:
+        now = self.version.read_value()
+        entered = [
+            put(self._under_way, worker, now),
+            put(self._clocks, worker, clock),
+            put(self._heard, worker, self._now.read_value()),
+        ]
+        return after(entered, APPLIED)
+
+    def _clocks_now(self) -> tf.Tensor:
+        """Return the clocks of this run's workers, int64 [workers]."""
+        return self._clocks.read_value()[: self._under_way.shape[0]]
+
+    def _lowest_clock(self) -> tf.Tensor:
+        """Return the lowest clock, int64 [], at which an update keeps the bound for every step begun so far."""
+        begun = self._clocks_now() - tf.cast(self._under_way.read_value() == _NOT_UNDER_WAY, tf.int64)
+        return tf.reduce_max(begun) - self._max_clock_lag
+
+    def _waited_for(self) -> tf.Tensor:
+        """Return which workers the others wait for, bool [workers]."""
+        alive, left = self._alive(), self._left.read_value()
+        # Every update is one step, so the version is how many of the steps 0 to `_last_step` have ended. A dispatch that
+        # is on its way to a worker is in no worker's `left`.
+        unfinished = self._last_step.read_value() + 1 - self.version.read_value()
+        ending = tf.reduce_sum(tf.where(alive, left, 0)) >= unfinished
+        return tf.logical_and(alive, tf.logical_or(left > 0, tf.logical_not(ending)))
+
+    def _alive(self) -> tf.Tensor:
+        """Return which workers were heard of within the lease, bool [workers]."""
+        return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
+
+    def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
+        """Return the versions pulled by other workers under way, int64 [workers]; _NOT_UNDER_WAY for the rest."""
+        return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
+
+    @staticmethod
+    def _of_others(worker: tf.Tensor, chosen: tf.Tensor, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
+        """Return `values` of the chosen workers except `worker`, and `elsewhere` for the rest, int64 [workers]."""
+        other = tf.range(values.shape[0], dtype=tf.int64) != worker
+        return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
+
+    def execute_push(self, push: Push) -> tf.Tensor:
+        arrived = [part for part in vars(push).values() if part is not None]
+        return self.changed.wait_while(WAIT, lambda: self.receive(push), arrived)
+
+    def refuse_or_apply(self, push: Push) -> tf.Tensor:
+        now = self.version.read_value()
+        too_stale = tf.logical_or(
+            now - push.version > self._max_staleness,
+            self._clocks.sparse_read(push.worker) < self._lowest_clock(),
+        )
+
+        def take() -> tf.Tensor:
+            fits = self._fits(push.worker, now + 1)
+            return tf.cond(fits, lambda: self._leave(push, self.apply_push(push)), lambda: tf.constant(WAIT))
+
+        return tf.cond(
+            self.has(push.step),
+            lambda: self._leave(push, self.refuse()),
+            lambda: tf.cond(too_stale, lambda: self._leave(push, self.drop()), take),
+        )
+
+    def _leave(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
+        """Return `outcome` after the worker is no longer under way. Its clock advances unless its push was dropped."""
+        with tf.control_dependencies([outcome]):
+            ended = tf.cast(outcome != DROPPED, tf.int64)
+            left = [
+                put(self._under_way, push.worker, tf.constant(_NOT_UNDER_WAY, tf.int64)),
+                put(self._clocks, push.worker, self._clocks.sparse_read(push.worker) + ended),
+                put(self._left, push.worker, tf.maximum(self._left.sparse_read(push.worker) - ended, 0)),
+                put(self._heard, push.worker, self._now.read_value()),
+            ]
+        with tf.control_dependencies(left):
+            return after([self.changed.notify_all()], outcome)
+
+    def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
+        """Return whether the others under way, oldest first, could all push within the bound from `version` on."""
+        pulled = tf.sort(self._pulled_by_others(worker))
+        under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
+        staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way
+        return tf.reduce_all(staleness <= self._max_staleness)
+
+
+def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> Dispatch:
+    """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
+
+    The worker pulls and computes again a step whose push was dropped.
+    """
+    computation = TimedComputation(compute, config, store)
+    (shard,) = store.slices
+    assert isinstance(shard, BoundedShard)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+    def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        identity = WorkerIdentity.read()
+
+        def body(position: tf.Tensor) -> tf.Tensor:
+            step_id, left = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
+            # The pull has no input from this iteration, so without the dependency it could run before the last push.
+            asked = now_after(step_id)
+            # After a wait the ps goes on to the pull by itself.
+            admitted = shard.admit(identity.worker, after([asked], left))
+            pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats)
+            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
+            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+            with tf.control_dependencies(settle(outcomes)):
+                return tf.where(tf.equal(outcomes[0], DROPPED), position, position + 1)
+
+        return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
+
+    dispatch: Dispatch = run_steps
+    return dispatch
+
+
+class Bounded(DefaultMode):
+    """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both."""
+
+    name = "bounded"
+    says = "asynchronous, with a bound on staleness or on how far a worker is ahead"
+    Settings = BoundedSettings
+    cluster = ClusterShape(most_parameter_servers=1)  # a single place must decide which worker may continue
+    promise = Promise(waits=Waits.FOR_A_BOUND)
+    shard = BoundedShard
+
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+        return bounded_graph(store, compute, config, repeats=repeats)
+
+    def most_staleness(self, config: RunConfig) -> int | None:
+        settings: BoundedSettings = self.settings(config)
+        return settings.bounds[0]
+
+    def label(self, config: RunConfig) -> str:
+        bounds = zip(("s", "lag"), self.settings(config).bounds, strict=True)
+        return " ".join([self.name, *(f"{name}={bound}" for name, bound in bounds if bound is not None)])

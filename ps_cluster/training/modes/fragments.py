@@ -1,0 +1,144 @@
+"""Exchange each shard at its own moment of a period, so that no moment carries all weights (mode diloco, `fragments`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.runs.run_dir import of_left_out
+from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
+from ps_cluster.training.step import WorkerIdentity
+from ps_cluster.training.worker import Dispatch, SlowDown, with_remainders, worker_row
+from ps_cluster.training.worker_state import ErrorFeedback
+
+_APART = 1_000_003  # between the seeds of two shards
+
+
+class FragmentedWorker:
+    """What a worker's process keeps of each slice between its exchanges, in a graph: weights, statistics and version pulled.
+
+    Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap: with S slices and H local
+    steps, slice S - 1 is exchanged after H / S steps of each period, slice S - 2 after 2 H / S, and slice 0 after all. The
+    worker goes on from its own weights of the other slices, so between two exchanges of a slice there are H steps.
+    """
+
+    def __init__(self, store: ParameterStore, training: LocalTraining):
+        lengths, counts = zip(*[(part.length, part.statistics_length) for part in store.slices])
+        self._slices, self._training = store.slices, training
+        self._ends, self._statistics_ends = np.cumsum(lengths), np.cumsum(counts)
+        self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
+
+        self._feedback = [
+            ErrorFeedback(
+                part.codec.rounded,
+                [part.length],
+                (training.seed + _APART * index) % 2**31,
+                of_left_out(index),
+                name=f"{store.session}/left-out-{index}",
+            )
+            for index, part in enumerate(self._slices)
+            if part.codec.loses
+        ]
+
+        def variable(name: str, shape: list[int], dtype: tf.DType = tf.float32) -> tf.Variable:
+            return self.own.state.scratch(name, shape, dtype)
+
+        self._pulled = variable("pulled", [int(self._ends[-1])])
+        self._statistics = variable("statistics", [int(self._statistics_ends[-1])])
+        self._statistics_pulled = variable("statistics pulled", [int(self._statistics_ends[-1])])
+        self._versions = variable("versions", [len(lengths)], tf.int64)
+
+    def begin(self, store: ParameterStore, worker: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        """Pull all slices where this process has none yet. Returns a tensor to depend on."""
+
+        def pull() -> tf.Tensor:
+            pulled = store.pull(worker)
+            weights = tf.cast(pulled.weights, tf.float32)
+            kept = [(self.own.weights, weights), (self._pulled, weights), (self._versions, pulled.versions)]
+            kept += [(one, pulled.statistics) for one in (self._statistics, self._statistics_pulled)]
+            return after([variable.assign(value, read_value=False) for variable, value in kept], 0)
+
+        is_there = tf.raw_ops.VarIsInitializedOp(resource=self._versions.handle)
+        begun = tf.cond(is_there, lambda: 0, pull)
+        return after([self.own.state.load(step, [begun])], begun)
+
+    def take(self, step: tf.Tensor, first: int, end: int, progress: Progress) -> Progress:
+        """Take local steps, and keep the statistics that they leave. See `LocalOptimizer.take`."""
+        with tf.control_dependencies([progress.state]):
+            statistics = self._statistics.read_value()
+        ended = self.own.take(step, first, end, progress._replace(statistics=statistics))
+        with tf.control_dependencies([self._statistics.assign(ended.statistics, read_value=False)]):
+            return ended._replace(state=tf.identity(ended.state))
+
+    def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Push how far slice `index` came since its last exchange, and go on from the answer.
+
+        Returns a tensor as above, and the outcome of the push, int64 [].
+        """
+        part = self._slices[index]
+        of, of_statistics = (
+            slice(int(ends[index]) - length, int(ends[index]))
+            for ends, length in ((self._ends, part.length), (self._statistics_ends, part.statistics_length))
+        )
+        with tf.control_dependencies([needed]):
+            moved = self._pulled.read_value()[of] - self.own.weights.read_value()[of]
+            before, now = (one.read_value()[of_statistics] for one in (self._statistics_pulled, self._statistics))
+            version = self._versions.read_value()[index]
+        fresh = now - np.broadcast_to(self._training.kept, self._statistics.shape)[of_statistics] * before
+        if self._feedback:
+            sent = self._feedback[index](step, moved)
+            vector, settle, row = sent.vector, sent.settle, with_remainders(row, sent.remainders)
+        else:
+            vector, settle = tf.cast(moved, part.wire), lambda outcomes: []
+        answer = part.exchange(step, version, vector, fresh, row, step)
+        weights, statistics, numbers = part.read_message(answer)
+        outcome = part.outcome(answer)
+        weights = tf.cast(weights, tf.float32)
+        kept = [one[of].assign(weights) for one in (self.own.weights, self._pulled)]
+        kept += [one[of_statistics].assign(statistics) for one in (self._statistics, self._statistics_pulled)]
+        with tf.control_dependencies([*kept, *settle(outcome[None])]):
+            return after([self._versions[index].assign(numbers[0])], 0), outcome
+
+
+def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> Dispatch:
+    """Return the graph of a dispatch that exchanges the shards one by one. See `steps_graph`."""
+    slices, steps = len(store.slices), config.batches_per_step
+    stragglers = parse_stragglers(config.cluster.straggler)
+    slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=slices)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+    def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        identity, worker = WorkerIdentity.read(), FragmentedWorker(store, training)
+
+        def body(position: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            step = step_ids[position]
+            asked = began = now_after(before)
+            progress, outcomes = Progress.begin(before, tf.zeros([0])), []
+            for place, index in enumerate(reversed(range(slices))):
+                first, end = (steps * k // slices for k in (place, place + 1))
+                progress = worker.take(step, first, end, progress)
+                computed = now_after(progress.state)
+                waited = slow_down.wait(identity.worker, step, computed - began)
+                row = worker_row(
+                    identity, progress.result(end, tf.zeros([0]), tf.zeros([0])),
+                    scheduled_time=scheduled, asked_time=asked, admitted_time=asked, pulled_time=asked,
+                    computed_time=computed, pushed_time=now_after(computed, *waited),
+                )  # fmt: skip
+                exchanged, outcome = worker.exchange(index, step, row, after([row], progress.state))
+                outcomes.append(outcome)
+                progress, began = progress._replace(state=exchanged), now_after(exchanged)
+            with tf.control_dependencies([progress.state]):
+                settled = worker.own.settle(step, tf.stack(outcomes))
+            return position + 1, after([settled], progress.state)
+
+        begun = worker.begin(store, identity.worker, step_ids[0])
+        return tf.while_loop(lambda position, _: position < tf.size(step_ids), body, (0, begun), parallel_iterations=1)[
+            1
+        ]
+
+    dispatch: Dispatch = run_steps
+    return dispatch

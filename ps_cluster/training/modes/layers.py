@@ -1,0 +1,116 @@
+"""Mode layers: the layers of one network are on different workers, and each step goes through all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import Field, field_validator
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import UsedSettings
+from ps_cluster.training.modes.split_network import IGNORED, UNLABELLED, SplitNetwork, SplitSettings, split_cluster
+
+if TYPE_CHECKING:
+    from ps_cluster.data.packed import PackedDataset
+    from ps_cluster.models.flat import FlatNetwork
+    from ps_cluster.training.split_step import SplitStep
+
+AUTO, DEVICE = "auto", "CPU:0"
+_ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
+
+
+class LayerPlace(NamedTuple):
+    """The layers from this one on are on a worker; `device`: of it, "" for its first processor."""
+
+    layer: str
+    worker: int
+    device: str
+
+
+class LayersSettings(SplitSettings):
+    placement: str = Field(
+        default=AUTO,
+        max_length=2000,
+        description=(
+            "Which layers are on which worker: LAYER=WORKER, several joined by ',': from this layer on; also "
+            "LAYER=WORKER:GPU:0. auto: by their numbers of weights."
+        ),
+    )
+    micro_batches: int = Field(
+        default=1, ge=1, le=64, description="Parts of a batch that go through the workers one after the other."
+    )
+    soft_placement: bool = Field(
+        default=True, description="Take the processor of a worker where it lacks the device that was asked for."
+    )
+
+    @field_validator("placement")
+    @classmethod
+    def _placement_is_readable(cls, text: str) -> str:
+        places_of(text)
+        return text.strip()
+
+    @property
+    def places(self) -> tuple[LayerPlace, ...]:
+        """The places that `placement` names; empty for "auto"."""
+        return places_of(self.placement)
+
+    @property
+    def devices(self) -> Mapping[int, str]:
+        """Worker → the device that it is asked to compute on, where that is not its processor."""
+        return {place.worker: place.device for place in self.places if place.device}
+
+
+def places_of(text: str) -> tuple[LayerPlace, ...]:
+    """Return what a placement asks for. Raises ValueError for one that can't be read."""
+    if text.strip() == AUTO:
+        return ()
+    places = []
+    for part in text.split(","):
+        match = _ENTRY.fullmatch(part.strip())
+        if not match:
+            raise ValueError(f"'{part.strip()}' is not LAYER=WORKER, as in conv2d_1=1 or conv2d_1=1:GPU:0")
+        places.append(LayerPlace(match[1].strip(), int(match[2]), match[3] or ""))
+    for one in places:
+        for other in places:
+            if one.layer == other.layer and one.worker != other.worker:
+                raise ValueError(f"'{one.layer}' is placed on worker {one.worker} and on worker {other.worker}")
+            if one.worker == other.worker and one.device and other.device and one.device != other.device:
+                raise ValueError(f"worker {one.worker} is asked for {one.device} and for {other.device}: choose one")
+    return tuple(places)
+
+
+class Layers(SplitNetwork):
+    """The layers of one network are on different workers; each step goes through all of them."""
+
+    name = "layers"
+    says = "the layers of one network are on different workers"
+    Settings = LayersSettings
+    cluster = split_cluster("layers", "activations; gradients back", "each has layers of its own")
+    uses = UsedSettings(ignores=IGNORED, unlabelled=UNLABELLED | {"placement", "soft_placement"})
+
+    def cut(
+        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+    ) -> SplitStep:
+        from ps_cluster.training.split_step import cut_by_layers
+
+        return cut_by_layers(config, self.settings(config), dataset, network, device, workers)
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        settings, workers = self.settings(config), config.cluster.workers
+        for place in settings.places:
+            if place.worker >= workers:
+                raise ValueError(
+                    f"mode.placement: got '{place.layer}={place.worker}': the workers are 0 to {workers - 1}"
+                )
+        if config.training.batch_size_per_worker % settings.micro_batches:
+            raise ValueError(
+                f"mode.micro_batches: got {settings.micro_batches}: a batch of training.batch_size_per_worker, "
+                f"{config.training.batch_size_per_worker}, can't be cut into so many equal parts"
+            )
+
+    def label(self, config: RunConfig) -> str:
+        parts = self.settings(config).micro_batches
+        return self.name if parts == 1 else f"{self.name} m={parts}"

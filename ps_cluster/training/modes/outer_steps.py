@@ -1,0 +1,83 @@
+"""The outer step of modes diloco and sync-diloco: Nesterov's momentum on the distance that a worker's period has moved.
+
+Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models" (arXiv:2311.08105), algorithm 1;
+asynchronously Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling" (arXiv:2401.09135), algorithm 3. With
+the weights θ that it pulled, a worker takes H steps of the run's optimizer (the inner one) to θ_w, and pushes the outer
+gradient g = θ - θ_w. The server applies Nesterov's momentum to it. A push is a step id with H batches, applied exactly once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import ModeSettings
+from ps_cluster.config.setting_types import Momentum
+from ps_cluster.server.update_rules import UpdateRule, times
+from ps_cluster.training.modes.local_steps import local_steps_field
+
+# The settings that labels of runs leave out.
+UNLABELLED = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
+
+
+class OuterSettings(ModeSettings):
+    local_steps: int = local_steps_field(16)
+    outer_rate: float = Field(default=0.7, gt=0, le=10, description="Learning rate of the outer step.")
+    outer_momentum: Momentum = Field(default=0.9, description="Of the outer step, which is Nesterov's.")
+
+
+class DelayedNesterov(UpdateRule):
+    """Delayed Nesterov (Liu et al. 2024, algorithm 3), with N `every`, c `spread`, ε the rate and β `momentum`.
+
+      Δ ← Δ + g
+      every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0
+      else:             θ ← θ - ε [cβm + g/N]
+
+    With c = 0 it is the rule of a public implementation (`DelayedNesterovOptimizer` in github.com/jdinalt/forgather). With
+    N = 1 it is Nesterov's momentum as PyTorch has it, the usual outer step: m ← βm + g; θ ← θ - ε [βm + g].
+    """
+
+    slot_names = ("momentum", "delta")
+
+    def __init__(self, config: RunConfig, settings: OuterSettings, weights: tf.Variable, *, every: int, spread: float):
+        """Create the slots. `every`: N. `spread`: c."""
+        # The inner steps have decayed the weights already, and used the learning-rate factors.
+        without_decay = config.optimizer.model_copy(update={"weight_decay": 0.0})
+        super().__init__(without_decay, weights, np.ones(weights.shape, np.float32))
+        self._rate, self._momentum = settings.outer_rate, settings.outer_momentum
+        self._every, self._spread = every, spread
+
+    def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        """Return the outer rate. The learning rate of a push is that of the inner steps, which the worker has taken."""
+        return tf.constant(self._rate)
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        momentum, delta = (self.slots[name].read_value() for name in self.slot_names)
+        gradient = times(share, gradient)
+        delta += gradient
+        every, spread = self._every, self._spread
+        due = tf.equal((updates_before + 1) % every, 0)
+        momentum = tf.where(due, self._momentum * momentum + delta / every, momentum)
+        weight = tf.where(due, 1 - spread * every + spread, spread) * self._momentum
+        return tf.group(
+            self._weights.assign_sub(learning_rate * (weight * momentum + gradient / every), read_value=False),
+            self.slots["momentum"].assign(momentum, read_value=False),
+            self.slots["delta"].assign(tf.where(due, tf.zeros_like(delta), delta), read_value=False),
+        )
+
+
+def delayed_nesterov(settings: OuterSettings, parts: UpdateParts, *, every: int, spread: float) -> Slots:
+    """Return what `DelayedNesterov` computes, in numpy, with N `every` and c `spread`."""
+    beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
+    gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
+    delta = parts.slots["delta"] + gradient
+    if is_due:
+        momentum = beta * momentum + delta / every
+    weight = beta * ((1 - spread * every + spread) if is_due else spread)
+    step = settings.outer_rate * (weight * momentum + gradient / every)
+    return {"weights": parts.weights - step, "momentum": momentum, "delta": 0 * delta if is_due else delta}

@@ -1,0 +1,16 @@
+"""Mode single: one process trains by itself, as a baseline for the other modes."""
+
+from __future__ import annotations
+
+from ps_cluster.config.modes import ClusterShape, Promise
+from ps_cluster.config.tasks import CHIEF
+from ps_cluster.training.modes.base import DefaultMode
+
+
+class Single(DefaultMode):
+    """One process that trains by itself, as a baseline for the other modes."""
+
+    name = "single"
+    says = "one process trains by itself"
+    cluster = ClusterShape(tasks=(CHIEF,), fixed_workers="it has none")
+    promise = Promise(is_stale=False)

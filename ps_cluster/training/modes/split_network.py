@@ -1,0 +1,83 @@
+"""The base of modes layers and width: all workers take part in each step, each of them with a part of one network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, UsedSettings
+from ps_cluster.config.tasks import CHIEF, ON_DEATH, WORKER, OnDeath
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.modes.base import DefaultMode
+from ps_cluster.training.worker import Compute, Dispatch
+
+if TYPE_CHECKING:
+    from ps_cluster.data.packed import PackedDataset
+    from ps_cluster.models.flat import FlatNetwork
+    from ps_cluster.training.job import TrainingJob
+    from ps_cluster.training.split_step import SplitStep
+
+
+class SplitSettings(ModeSettings):
+    log_placement: bool = Field(default=False, description="Print the device of each operation of a step.")
+
+
+def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
+    """Return the cluster of a mode whose workers divide a network by its `splits`, "layers" or "width".
+
+    Args:
+      flow: what the workers send to each other.
+      fixed_workers: as in `ClusterShape`.
+    """
+    return ClusterShape(
+        tasks=(CHIEF, WORKER),
+        flows=(Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, flow)),
+        fixed_workers=fixed_workers,
+        # A step needs every worker, and the weights of a dead one are gone.
+        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)},
+        splits=splits,
+    )
+
+
+# A gradient is computed in parts, so no worker knows the norm of the whole.
+IGNORED = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
+UNLABELLED = frozenset({"log_placement"})
+
+
+class SplitNetwork(DefaultMode):
+    """A mode in which each worker has a part of one network, with its own version and ledger."""
+
+    Settings = SplitSettings
+    promise = Promise(is_stale=False)
+    uses = UsedSettings(ignores=IGNORED, unlabelled=UNLABELLED)
+
+    @abstractmethod
+    def cut(
+        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+    ) -> SplitStep:
+        """Cut a network for `workers`, and return the step through all of its parts.
+
+        Args:
+          device: the chief's own device.
+
+        Raises:
+          ValueError: the network can't be cut. The message has the setting and its value.
+        """
+
+    def train(self, job: TrainingJob) -> None:
+        from ps_cluster.training.split_trainer import train
+
+        train(job, self)
+
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+        from ps_cluster.training.split_step import SplitStep
+        from ps_cluster.training.split_trainer import SplitDispatch
+
+        assert isinstance(compute, SplitStep)  # which `cut` has returned
+        return SplitDispatch(store, compute)
+
+    def shards(self, config: RunConfig) -> int:
+        return config.cluster.workers

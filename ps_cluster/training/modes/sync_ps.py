@@ -1,0 +1,218 @@
+"""Mode sync-ps: rounds of synchronous training on the parameter server, with backup workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
+from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.shard import APPLIED, Push
+from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.training.modes.base import DefaultMode
+from ps_cluster.training.modes.waiting import WaitingShard
+from ps_cluster.training.step import WorkerIdentity
+from ps_cluster.training.worker import Compute, Dispatch, StepSource, TimedComputation
+
+_NOT_YET = -1  # in place of the version at which a worker is admitted
+
+
+class SyncPsSettings(ModeSettings):
+    backup_workers: int = Field(
+        default=0,
+        ge=0,
+        le=999,
+        description="An update takes the first workers - this many gradients; the late ones are dropped.",
+    )
+    grace_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Those that come so soon after the first ones count too. Needs mode.backup_workers.",
+    )
+
+
+class RoundShard(WaitingShard):
+    """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
+
+    Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
+    the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
+    workers). With a grace period the round is open for so long after the first W - b, or until all have come. The chief's
+    ticks tell the time, so it takes up to two of them more.
+    """
+
+    def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
+        self._workers = config.steps_per_update
+        self._needed, self._most = config.gradients_per_update, config.most_gradients_per_update
+        self._grace_s = config.mode_kind.grace_seconds(config)
+        with tf.device(device):
+            self._sum = tf.Variable(tf.zeros_like(self.weights))
+            self._fresh_sum = tf.Variable(tf.zeros_like(self.statistics))
+            self._summed = tf.Variable([0], dtype=tf.int64)  # gradients of the round that is open
+            self._rate = tf.Variable([0.0])  # its learning rate
+            self._waited_s = tf.Variable(0.0, dtype=tf.float64)  # for late gradients, on the clock of the ticks
+
+    @property
+    def state(self) -> dict[str, tf.Variable]:
+        sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
+        return super().state | sums | ({"round_rate": self._rate} if self._most > self._needed else {})
+
+    def on_tick(
+        self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
+    ) -> list[tf.Operation]:
+        """Close the round whose grace period is over."""
+        if self._most == self._needed:
+            return []
+
+        def wait() -> tf.Tensor:
+            # The (W - b)th gradient may have come just before the first tick, so that one counts for nothing.
+            waited_s = self._waited_s.assign_add(seconds) - seconds
+            return tf.cond(waited_s >= self._grace_s, self._close, self.version.read_value)
+
+        return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
+
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
+        """Return when `worker` asked and when it was admitted, float64 [2], in unix seconds of the parameter server.
+
+        It asks once everything `needed` is done. It is admitted once a round is open to which it has not yet given a
+        gradient.
+
+        Args:
+          end: the version at which the caller stops; the worker is then admitted with nothing to do.
+        """
+        worker, end = self.sent_to_server(worker, end)
+
+        def attempt() -> tf.Tensor:
+            now = self.version.read_value()
+            has_pushed = tf.logical_and(now < end, self.has(tf.minimum(now, end - 1) * self._workers + worker))
+            return tf.where(has_pushed, tf.constant(_NOT_YET, tf.int64), now)
+
+        with tf.device(self.device):
+            asked = now_after(*needed, worker, end)
+            admitted = now_after(self.changed.wait_while(_NOT_YET, attempt, [asked], "int64"))
+            return tf.stack([asked, admitted])
+
+    def refuse_or_apply(self, push: Push) -> tf.Tensor:
+        late = push.version < self.version.read_value()
+        return tf.cond(
+            self.has(push.step), self.refuse, lambda: tf.cond(late, self.drop, lambda: self._contribute(push))
+        )
+
+    def _contribute(self, push: Push) -> tf.Tensor:
+        now = self.version.read_value()
+        added = [
+            self._sum.assign_add(push.gradient, read_value=False),
+            self._fresh_sum.assign_add(push.fresh, read_value=False),
+        ]
+        rate = tf.cast(push.value("learning_rate"), tf.float32)
+        with tf.control_dependencies([*added, self._rate.assign(rate[None], read_value=False)]):
+            complete = self._summed.assign_add([1])[0] >= self._most
+        version = tf.cond(complete, self._close, lambda: now + 1)
+        return after([self.record(push, version, tf.constant(0, tf.int64))], APPLIED)
+
+    def _close(self) -> tf.Tensor:
+        """Apply the round's update; return the version it made."""
+        count = tf.cast(self._summed[0], tf.float32)
+        version = self.apply_mean(self._sum.read_value() / count, self._rate[0], self._fresh_sum.read_value() / count)
+        with tf.control_dependencies([version]):
+            of_round = (self._sum, self._fresh_sum, self._summed, self._waited_s)
+            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in of_round]
+            return after([*cleared, self.changed.notify_all()], version)
+
+
+class Rounds(StepSource):
+    """Rounds of synchronous training: one dispatch for every worker. A worker that gets a second one finds it done."""
+
+    def dispatches(self) -> Iterator[bool]:
+        begin, total = self._progress.applied, self._progress.total
+        while begin < total:
+            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
+            while end * self._config.steps_per_update > self._progress.end_of_window:
+                yield False
+            self._progress.scheduled(np.arange(begin, end))  # before any can be done: see `AsynchronousSteps`
+            for _ in range(self._config.training_workers):
+                self._schedule(self._graphs.first, end)
+            begin = end
+            self.ends = begin == total
+            yield True
+
+
+def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> Dispatch:
+    """Return the graph of a dispatch that takes part in every round below a version, int64 []."""
+    computation = TimedComputation(compute, config, store)
+    (shard,) = store.slices
+    assert isinstance(shard, RoundShard)
+
+    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:
+        """Wait for the next round and pull, all on the ps: the answer to a push is the next parameters."""
+        times = shard.admit_to_round(identity.worker, end, needed)
+        pulled = store.pull(identity.worker, [times])
+        # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
+        return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)])
+    def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        identity = WorkerIdentity.read()
+
+        def body(times: tf.Tensor, *parameters: tf.Tensor) -> list[tf.Tensor]:
+            pulled = Pulled(*parameters)
+            step_id = pulled.versions[0] * config.steps_per_update + identity.worker
+            result, row, settle = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
+            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+            return pull(identity, end, [outcomes, *settle(outcomes)])
+
+        start = pull(identity, end)
+        return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
+
+    dispatch: Dispatch = run_rounds
+    return dispatch
+
+
+class SyncPs(DefaultMode):
+    """Synchronous training on the parameter server, in rounds, with backup workers."""
+
+    name = "sync-ps"
+    says = "an update is the mean of a round's gradients, on the parameter server"
+    Settings = SyncPsSettings
+    cluster = ClusterShape(
+        most_parameter_servers=1,  # a single place must decide which gradient came too late
+        fixed_workers="a round has a place for each of them",
+        # A round has a place for every worker and would wait for ever for one that was given up.
+        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
+    )
+    promise = Promise(waits=Waits.IN_ROUNDS, is_stale=False)
+    shard = RoundShard
+    step_source = Rounds
+
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+        return rounds_graph(store, compute, config)
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        backups = self.late_workers(config)
+        if backups and backups >= config.cluster.workers:
+            raise ValueError(f"mode.backup_workers: got {backups}: it needs more workers than that")
+        if (grace_s := self.grace_seconds(config)) and not backups:
+            raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
+
+    def late_workers(self, config: RunConfig) -> int:
+        settings: SyncPsSettings = self.settings(config)
+        return settings.backup_workers
+
+    def grace_seconds(self, config: RunConfig) -> float:
+        settings: SyncPsSettings = self.settings(config)
+        return settings.grace_seconds
+
+    def label(self, config: RunConfig) -> str:
+        backups, grace_s = self.late_workers(config), self.grace_seconds(config)
+        return " ".join(
+            [self.name, *([f"b={backups}"] if backups else []), *([f"grace={grace_s:g}s"] if grace_s else [])]
+        )

@@ -1,0 +1,43 @@
+"""Mode width: each wide layer of one network is spread over all workers by its units or filters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import UsedSettings
+from ps_cluster.training.modes.split_network import IGNORED, UNLABELLED, SplitNetwork, SplitSettings, split_cluster
+
+if TYPE_CHECKING:
+    from ps_cluster.data.packed import PackedDataset
+    from ps_cluster.models.flat import FlatNetwork
+    from ps_cluster.training.split_step import SplitStep
+
+
+class WidthSettings(SplitSettings):
+    least_units: int = Field(
+        default=16,
+        ge=2,
+        le=1_000_000,
+        description="Layers with fewer units or filters stay whole, on worker 0.",
+    )
+
+
+class Width(SplitNetwork):
+    """Each wide layer of one network is spread over all workers by its units; each step needs all of them."""
+
+    name = "width"
+    says = "a part of each wide layer's units or filters on each worker"
+    Settings = WidthSettings
+    cluster = split_cluster("width", "inputs and outputs of layers; gradients back", "each has units of its own")
+    # No worker knows the norm of a variable's gradient either.
+    uses = UsedSettings(ignores=IGNORED | {"optimizer.clip_norm"}, unlabelled=UNLABELLED | {"least_units"})
+
+    def cut(
+        self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+    ) -> SplitStep:
+        from ps_cluster.training.split_step import cut_by_width
+
+        return cut_by_width(config, self.settings(config), dataset, network, device, workers)

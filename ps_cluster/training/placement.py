@@ -1,0 +1,99 @@
+"""Decide which worker holds which part of a network (modes layers and width)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from ps_cluster.errors import UserError
+from ps_cluster.models.cuts import Block, balanced
+from ps_cluster.training.modes.layers import DEVICE, LayerPlace, LayersSettings
+
+
+def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers: int) -> list[int]:
+    """Return the number of each worker's first block.
+
+    Args:
+      places: from these layers on; none: by the blocks' numbers of weights.
+    Raises:
+      ValueError: with the setting and its value, if some worker would have no weights, or no such layer is there.
+    """
+    most = sum(block.weights > 0 for block in blocks)
+    if workers > most:
+        raise ValueError(
+            f"cluster.workers: got {workers}: the network has {most} parts with weights between which it can be cut: "
+            f"take at most {most}"
+        )
+    if not places:
+        return balanced(blocks, workers)
+    firsts = _asked_for(blocks, places)
+    for worker in range(workers):
+        until = firsts.get(worker + 1, len(blocks)) if worker + 1 < workers else len(blocks)
+        if worker not in firsts or not sum(block.weights for block in blocks[firsts[worker] : until]):
+            raise ValueError(
+                f"mode.placement: worker {worker} would have no weights: place some of {_with_weights(blocks)} there"
+            )
+    return [firsts[worker] for worker in range(workers)]
+
+
+def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[int, int]:
+    """Return worker → its first block, as the user asks for it; worker 0 has the first layers."""
+    number = {layer: index for index, block in enumerate(blocks) for layer in block.layers}
+    workers: dict[int, int] = {}
+    for place in places:
+        if place.layer not in number:
+            raise ValueError(
+                f"mode.placement: got '{place.layer}': the network has no such layer; it has {_with_weights(blocks)}"
+            )
+        block = number[place.layer]
+        if workers.setdefault(block, place.worker) != place.worker:
+            together = ", ".join(blocks[block].layers)
+            raise ValueError(f"mode.placement: got '{place.layer}={place.worker}': {together} can't be cut apart")
+    firsts = {0: 0}
+    for block, worker in sorted(workers.items()):
+        if worker < max(firsts):
+            raise ValueError(
+                f"mode.placement: got '{blocks[block].layers[0]}={worker}': the layers before are on worker "
+                f"{max(firsts)}, and a step goes through the workers once, in order"
+            )
+        firsts.setdefault(worker, block)
+    return firsts
+
+
+def _with_weights(blocks: Sequence[Block]) -> str:
+    return ", ".join(layer for block in blocks if block.weights for layer in block.layers)
+
+
+def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> list[str]:
+    """Return the device that each worker is asked to compute on.
+
+    Args:
+      there: the names of all devices of the cluster.
+    Raises:
+      UserError: a device is not there, and `soft_placement` is off.
+    """
+    wanted = [device_of(worker, settings.devices.get(worker, DEVICE)) for worker in range(workers)]
+    for worker, device in enumerate(wanted):
+        if device not in there and not settings.soft_placement:
+            own = ", ".join(name.rpartition("/device:")[2] for name in there if name.startswith(f"{task_of(worker)}/"))
+            raise UserError(
+                f"mode.placement: got '{settings.devices[worker]}' of worker {worker}, which has {own}: ask for what it "
+                "has, or give --soft-placement"
+            )
+    return wanted
+
+
+def device_of(worker: int, name: str = DEVICE) -> str:
+    """Return the whole name of a worker's device."""
+    return f"{task_of(worker)}/device:{name}"
+
+
+def task_of(worker: int) -> str:
+    """Return a worker's name in TensorFlow."""
+    return f"/job:worker/replica:0/task:{worker}"
+
+
+def names_of_all_devices() -> list[str]:
+    """Return the names of the devices of all tasks that this process is connected to."""
+    return [device.name for device in tf.config.list_logical_devices()]

@@ -1,0 +1,164 @@
+"""One training step of a network in parts, and how a mode cuts the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.data.batches import checksum_of
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.models.cuts import StagedNetwork, WideNetwork, blocks_of
+from ps_cluster.models.failures import COMPUTATION
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.judges import MicroBatch
+from ps_cluster.training.modes.layers import LayersSettings
+from ps_cluster.training.modes.width import WidthSettings
+from ps_cluster.training.placement import device_of, devices_of, first_blocks, names_of_all_devices
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping_of, rows_in
+
+
+class SplitStep(TrainStep):
+    """Computes a step with a vector of weights for each part of a network; a batch may go in micro-batches, as in GPipe.
+
+    The gradient is the mean over the micro-batches (Huang et al. 2019, arXiv:1811.06965, section 2.2). Normalisation
+    takes the statistics of each micro-batch, and the moving ones take in their mean (section 2.3 there).
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        whole: FlatNetwork,
+        spec: ExampleSpec,
+        *,
+        train_examples: int,
+        network: StagedNetwork | WideNetwork,
+        micro_batches: int = 1,
+    ):
+        """Create the step. `network` is made from the `whole` one."""
+        super().__init__(config, whole, spec, train_examples=train_examples)
+        self.parts = network.parts
+        self._parted = network
+        self._micro_batches = micro_batches
+        self._clips = [clipping_of(config.optimizer, part.layout) for part in self.parts]
+        self.log: Path | None = None  # the file to which the device of each operation is written
+
+    def by_parts(
+        self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
+    ) -> list[StepResult]:
+        """Compute a step; return each part's own gradient and statistics, with loss and metric of the whole.
+
+        Args:
+          step: int64 []. weights, statistics: of each part.
+        """
+        with tf.device(self.parts[0].device):
+            batch = self.batch(step)
+            batches, checksum = self._cut(batch), checksum_of(batch.ids)
+            rate = self.learning_rate(step)
+        parts = _parts_of(batches)
+        losses, metrics, examples, gradients, fresh = zip(
+            *(
+                self._of_micro_batch(step, number, batch, part, weights, statistics)
+                for number, (batch, part) in enumerate(zip(batches, parts, strict=True))
+            )
+        )
+        with tf.device(self._parted.last):
+            loss, metric, count = _mean(losses), tf.add_n(metrics), tf.add_n(examples)
+        results = []
+        for part, clip, of_part, its in zip(self.parts, self._clips, zip(*gradients), zip(*fresh), strict=True):
+            with tf.device(part.device):
+                results.append(StepResult(clip(_mean(of_part)), _mean(its), loss, metric, rate, count, checksum))
+        return results
+
+    def _cut(self, batch: TrainBatch) -> list[TrainBatch]:
+        """Return the micro-batches of a batch, of equal size."""
+        count = self._micro_batches
+        inputs = {name: tf.split(rows, count) for name, rows in batch.inputs.items()}
+        targets = tf.split(batch.targets, count)
+        weights = [None] * count if batch.weights is None else tf.split(batch.weights, count)
+        ids = tf.split(batch.ids, count)
+        return [
+            TrainBatch({name: rows[part] for name, rows in inputs.items()}, targets[part], weights[part], ids[part])
+            for part in range(count)
+        ]
+
+    def _of_micro_batch(
+        self,
+        step: tf.Tensor,
+        number: int,
+        batch: TrainBatch,
+        part: MicroBatch | None,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+        """Return loss, metric and number of examples of a micro-batch, and each part's gradient and fresh statistics."""
+        # With a single one the random state is that of a `TrainStep`, else each has its own.
+        draws = tf.cast(step, tf.int32) * self._micro_batches + number
+        with tf.device(self._parted.last), tf.name_scope(COMPUTATION):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                random_state = tf.stack([self._config.training.seed, draws])
+                passed = self._parted.forward(weights, statistics, batch.inputs, random_state)
+                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights, part))
+            gradients = tape.gradient(loss, weights)
+            metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
+            return loss, metric, rows_in(passed.outputs), gradients, passed.fresh
+
+
+def _parts_of(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
+    """Return what makes the loss of each micro-batch its part of the batch's; None for a whole batch."""
+    count = len(batches)
+    if count == 1:
+        return [None]
+    sums = [tf.constant(0.0) if batch.weights is None else tf.reduce_sum(batch.weights) for batch in batches]
+    whole = tf.add_n(sums)
+    return [MicroBatch(tf.constant(float(count)), count * tf.math.divide_no_nan(one, whole)) for one in sums]
+
+
+def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return vectors[0] if len(vectors) == 1 else tf.add_n(vectors) / len(vectors)
+
+
+def cut_by_layers(
+    config: RunConfig,
+    settings: LayersSettings,
+    dataset: PackedDataset,
+    network: FlatNetwork,
+    device: str,
+    workers: int,
+) -> SplitStep:
+    """Cut a network between its layers. See `SplitNetwork.cut`."""
+    tf.config.set_soft_device_placement(settings.soft_placement)
+    try:
+        blocks = blocks_of(network.model)
+    except ValueError as error:
+        raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
+    firsts = first_blocks(blocks, settings.places, workers)
+    devices = devices_of(settings, workers, names_of_all_devices())
+    with tf.device(device):
+        staged = StagedNetwork(network, blocks, firsts, devices)
+    return SplitStep(
+        config, network, dataset.spec,
+        train_examples=dataset.train_examples, network=staged, micro_batches=settings.micro_batches,
+    )  # fmt: skip
+
+
+def cut_by_width(
+    config: RunConfig,
+    settings: WidthSettings,
+    dataset: PackedDataset,
+    network: FlatNetwork,
+    device: str,
+    workers: int,
+) -> SplitStep:
+    """Cut the wide layers of a network by their units. See `SplitNetwork.cut`."""
+    devices = [device_of(worker) for worker in range(workers)]
+    try:
+        with tf.device(device):
+            wide = WideNetwork(network, devices, settings.least_units)
+    except ValueError as error:
+        raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
+    return SplitStep(config, network, dataset.spec, train_examples=dataset.train_examples, network=wide)

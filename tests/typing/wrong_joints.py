@@ -1,0 +1,49 @@
+"""Wrong parts at the joints of the package. `make lint` shows that mypy finds each of them.
+
+mypy reports a `type: ignore` that silences nothing. So this file passes only while each line below is an error.
+"""
+
+from typing import Any
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.objectives import Objective
+from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.models.judges import LossAndMetric
+from ps_cluster.server.shard import ParameterShard
+from ps_cluster.server.staleness import Correction
+from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.training.modes.base import DefaultMode
+
+
+class WrongTrainer(DefaultMode):
+    def train(self, job: RunConfig) -> None:  # type: ignore[override]
+        """Take a configuration, where a `TrainingJob` is given."""
+
+
+class WrongDispatch(DefaultMode):
+    def dispatch(self, store: ParameterShard, compute: Any, config: RunConfig, *, repeats: bool) -> Any:  # type: ignore[override]
+        """Take a shard, where a `ParameterStore` is given."""
+
+
+class WrongShard(DefaultMode):
+    shard = UpdateRule  # type: ignore[assignment]
+    step_source = ParameterShard  # type: ignore[assignment]
+
+
+class WrongRule(OptimizerRule):
+    update = Correction  # type: ignore[assignment]
+
+
+class WrongMethod(StalenessMethod):
+    correction = UpdateRule  # type: ignore[assignment]
+
+
+class WrongJudge(Objective):
+    def judge(self) -> type[Correction]:  # type: ignore[override]
+        """Return a correction, where a judge is expected."""
+        return Correction
+
+    def results(self) -> type[LossAndMetric]:  # type: ignore[override]
+        """Return a judge, where an analysis is expected."""
+        return LossAndMetric
