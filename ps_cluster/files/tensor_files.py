@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from ps_cluster.files.json_files import parse_json
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, first_error, one_line
 
 MOST_TABLE_BYTES = 2**24  # of the table that begins the file, with the header in it

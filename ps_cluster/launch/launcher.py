@@ -22,7 +22,8 @@ from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.files.json_files import RowTail, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append, write_json, write_whole
 from ps_cluster.launch import rules, topology

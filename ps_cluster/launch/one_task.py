@@ -25,7 +25,8 @@ from ps_cluster.config.tasks import PS, WORKER, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks, writing
-from ps_cluster.files.json_files import RowTail, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package

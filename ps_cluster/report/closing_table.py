@@ -6,7 +6,6 @@ import contextlib
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -17,7 +16,8 @@ from ps_cluster.config.sections import CHOSEN, flat
 from ps_cluster.config.tasks import CHIEF
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
@@ -36,8 +36,6 @@ MOST_EPOCHS = 6  # that have no score
 MOST_CHANGES = 3  # of the number of workers
 _TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
-
-Json = Mapping[str, Any]
 
 
 def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> None:

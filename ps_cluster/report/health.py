@@ -12,7 +12,8 @@ from typing import Any
 
 from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import LAUNCHER
 from ps_cluster.runs.result_rows import SAVING, ProgressRow

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from ps_cluster.files.json_files import some_rows
+from ps_cluster.files.json_rows import some_rows
 from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 

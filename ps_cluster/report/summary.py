@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs.proof import MOST_PROBLEMS
 from ps_cluster.runs.result_rows import (
@@ -47,7 +48,6 @@ MOST_EPOCHS_LISTED = 10_000  # of those without a score; `checkpoints.every_epoc
 
 UPDATES = tuple(Updates.model_fields)  # names
 
-Json = dict[str, Any]
 Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]

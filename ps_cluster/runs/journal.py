@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ps_cluster.errors import RunFailed
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.ledger import ROW, check_values

@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.json_files import Json
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.runs import journal
@@ -47,7 +48,6 @@ _NEVER = 2**40  # updates since one that a worker has not had
 FACTOR_TOLERANCE = 1e-3  # hundreds of roundings of float32, one after the other
 NORM_TOLERANCE = 1e-4  # of a norm in float32
 MOST_IDS = 20_000_000  # to compute the ids of this many examples again takes about 7 s
-Json = dict[str, Any]
 OnRows = Callable[[int], None]
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import append_row, read_json, read_rows
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import append_row, read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed

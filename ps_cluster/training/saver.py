@@ -16,7 +16,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_rows
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, is_consistent_cut, newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of

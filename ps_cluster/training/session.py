@@ -18,7 +18,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat

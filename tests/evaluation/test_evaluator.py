@@ -24,7 +24,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
 from ps_cluster.evaluation.scorer import Scorer
-from ps_cluster.files.json_files import read_rows
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.models.build import build

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders, locks
 from ps_cluster.files.locks import InUse, Lock, sole_use
 from tests.helpers.users import SOMEBODY, as_user, common  # noqa: F401
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders, locks
 with locks.sole_use(Path(sys.argv[1]), "run directory", print):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
     print(child.pid, flush=True)
@@ -149,7 +149,7 @@ def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path):
 SHARER = """
 import sys, time
 from pathlib import Path
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders, locks
 locks.share(Path(sys.argv[1]))
 print(flush=True)
 time.sleep(60)
@@ -240,4 +240,4 @@ def test_another_user_can_not_lock_what_is_ours_not_even_by_reading(common):  # 
 def test_a_plan_that_is_no_text_is_another_plan(tmp_path):
     (tmp_path / "plan.yaml").write_bytes(b"\xff")
     with pytest.raises(UserError, match="holds another comparison"):
-        locks.claim(tmp_path, "plan.yaml", "a: 1\n", "comparison")
+        claimed_folders.claim(tmp_path, "plan.yaml", "a: 1\n", "comparison")

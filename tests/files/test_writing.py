@@ -1,7 +1,6 @@
 """What is written where somebody else could have put something in the way."""
 
 import ast
-import fcntl
 import os
 import subprocess
 import sys
@@ -9,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.files import writing
 from ps_cluster.files.writing import create_beside, open_append, remove_leftovers, write_json, write_whole
-from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 PACKAGE = Path(__file__).parents[2] / "ps_cluster"
 
@@ -55,12 +52,6 @@ def test_nothing_is_appended_through_a_link(tmp_path, target):
     assert (tmp_path / "there").read_text() == "mine" and not (tmp_path / "not there").exists()
 
 
-def test_nothing_is_appended_to_a_file_that_has_another_name(tmp_path):
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "rows").hardlink_to(tmp_path / "mine")
-    with pytest.raises(PermissionError, match="another name"):
-        open_append(tmp_path / "rows")
-
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows")
@@ -79,17 +70,6 @@ def test_rows_come_at_the_end_of_a_file_that_programs_do_not_inherit(tmp_path):
             assert not os.get_inheritable(file.fileno())
     assert (tmp_path / "rows").read_text() == "12"
 
-
-def test_files_of_another_user_are_not_written_except_by_root(common):  # noqa: F811
-    common.chmod(0o777)  # as in /tmp the system would refuse by itself
-    with as_user(SOMEBODY):
-        (common / "rows").write_text("")
-        (common / "rows").chmod(0o666)
-    with as_user(SOMEBODY_ELSE), pytest.raises(PermissionError, match=f"belongs to another user .uid {SOMEBODY}"):
-        open_append(common / "rows")
-    with as_user(SOMEBODY):
-        open_append(common / "rows").close()
-    open_append(common / "rows").close()
 
 
 WRITER = """
@@ -118,25 +98,6 @@ def test_left_overs_of_a_killed_writer_are_known_by_its_lock_alone(tmp_path):
     remove_leftovers(tmp_path, "a*")
     assert list(tmp_path.iterdir()) == []
 
-
-@pytest.mark.parametrize("still_locked", [False, True])
-def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another(tmp_path, monkeypatch, still_locked):
-    flock, clearing = fcntl.flock, []
-
-    def cleared_before(descriptor, how):
-        if not clearing:
-            (beside,) = tmp_path.iterdir()
-            clearing.append(beside.open("ab"))
-            flock(clearing[0], how)
-            beside.unlink()
-            if not still_locked:
-                clearing[0].close()
-        flock(descriptor, how)
-
-    monkeypatch.setattr(writing.fcntl, "flock", cleared_before)
-    write_whole(tmp_path / "a", "written")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["written"]
-    clearing[0].close()
 
 
 OWN_WAYS = {

@@ -11,7 +11,8 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.network_recipes import NETWORKS
 from ps_cluster.evaluation.recomputation import Recomputation
-from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.report.summary import with_recomputed
 from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.result_rows import TrainingResult

@@ -7,7 +7,7 @@ import pytest
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import FAILED_FOR_GOOD, UserError
 from ps_cluster.files import writing
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import one_task as module
 from ps_cluster.launch.one_task import RendezvousLimits, TaskSupervisor, failed_for_good

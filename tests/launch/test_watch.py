@@ -14,7 +14,7 @@ import pytest
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
 from ps_cluster.launch.rules import LauncherLimits

@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.report.health import HealthBounds, Surroundings, ask
 from ps_cluster.runs import checkpoints

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results

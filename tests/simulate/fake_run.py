@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs import proof
 from ps_cluster.runs.proof import RoundShape

@@ -9,7 +9,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece

@@ -21,7 +21,8 @@ import psutil
 from ps_cluster.config.layers import without_variables
 from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, SUPERSEDED
-from ps_cluster.files.json_files import RowTail, last_row, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail, last_row
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.rules import RestartPolicy

@@ -35,7 +35,7 @@ from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import CHOSEN, check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders
 from ps_cluster.files.values import first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
@@ -354,14 +354,14 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 
 def check_unclaimed(output: Path) -> None:
     """Raise UserError where a folder holds something, but no comparison."""
-    locks.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
+    claimed_folders.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
 
 
 def check_free_for_report(output: Path) -> None:
     """Raise UserError where a folder holds something other than a report on finished runs, which a new one replaces."""
     if (output / PLAN).exists():
         raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
-    locks.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
+    claimed_folders.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
 
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
@@ -369,7 +369,7 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
     content = comparison.model_dump(mode="json", exclude={"target_score"})
     content["trained_in_this_order"] = [run.name for run in runs]
     content[SCALED] = [run.name for run in runs if run.scaled]
-    locks.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)
+    claimed_folders.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)
 
 
 # Write the JSON schemas of files for `run --config` and `compare --config`, from the classes that validate them.

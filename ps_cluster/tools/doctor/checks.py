@@ -32,7 +32,7 @@ from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import Malformed
-from ps_cluster.files.writing import check_folder
+from ps_cluster.files.writable import check_folder
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, finding_this_package, how_to_install
 from ps_cluster.launch import topology
 from ps_cluster.runs.result_rows import Summary

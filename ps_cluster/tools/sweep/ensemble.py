@@ -18,7 +18,7 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.sections import flat, joined
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
@@ -149,13 +149,13 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
       RunFailed: a member could not be trained.
     """
     # Errors are found before any file is written.
-    locks.check_unclaimed(output, PLAN, NOUN)
+    claimed_folders.check_unclaimed(output, PLAN, NOUN)
     members_of(ensemble)
     config = build_config(None, dict(ensemble.settings))
     dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
     members = members_of(ensemble, dataset)
-    locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
+    claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
     network.announce_isolation(config.cluster.isolation, output, print_line)
     print_line(mode_of(ensemble.settings, (), "member"))
     with StopRequests() as requests:

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.errors import FAILED, UserError
-from ps_cluster.files import locks
-from ps_cluster.files.json_files import RowTail
+from ps_cluster.files import claimed_folders
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch import topology
 from ps_cluster.launch.local_run import resolve_data
@@ -166,7 +166,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
       UserError: Optuna is missing, a setting does not fit, `output` holds something else, or there is no data.
     """
     check_installed()
-    locks.check_unclaimed(output, PLAN, NOUN)
+    claimed_folders.check_unclaimed(output, PLAN, NOUN)
     # Errors are found before any file is written.
     space = checked_space(sweep)
     config = build_config(None, dict(sweep.settings))
@@ -175,7 +175,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     plan = SweepPlan.on(dataset, sweep, space)
     # More trials, or more at once, are no other sweep.
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
-    locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
+    claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
     network.announce_isolation(config.cluster.isolation, output, print_line)
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
     print_line(mode_of(sweep.settings, sweep.vary, "trial"))
