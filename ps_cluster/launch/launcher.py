@@ -30,6 +30,7 @@ from ps_cluster.launch import rules, topology
 from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import Action, Actions, Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
+from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report import closing_table, summary
 from ps_cluster.report.closing_table import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
@@ -42,11 +43,13 @@ from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.fork_server import ForkServer, StopHeard, fork_server
-from ps_cluster.system.machine import Usage, allowance, room
-from ps_cluster.system.network import RunNetwork, network_for
+from ps_cluster.system.limits import allowance, room
+from ps_cluster.system.private_network import RunNetwork, network_for
+from ps_cluster.system.run_processes import life_of
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
+from ps_cluster.system.usage import Usage
 from ps_cluster.training.agreement import newest_for
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
@@ -86,7 +89,7 @@ def run_local(
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         StopRequests() as stop_requests,
-        environment.temporary_files_in(run_dir.temporary),
+        temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock, lambda: watch.stops_at_once) as server,
         tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
@@ -124,7 +127,7 @@ def run_local(
             outcome=ending.outcome,
             wall_seconds=time.monotonic() - began,
             began=began,
-            life=environment.life_of(os.getpid()),
+            life=life_of(os.getpid()),
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
             silences=watch.silences,
             scaled=watch.scalings,
@@ -381,7 +384,7 @@ class LocalCluster:
             }
             for process in self._supervisor.processes
         ]
-        launcher = {"pid": os.getpid(), "life": environment.life_of(os.getpid())}
+        launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
         content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
         write_json(self._run_dir.cluster, content.model_dump())
 

@@ -36,6 +36,7 @@ from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, broken_line
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.process_variables import LAUNCHER_PID, temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
@@ -45,8 +46,11 @@ from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressR
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
-from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
-from ps_cluster.system.network import check_is_free, guard_port, unknown_hosts, working
+from ps_cluster.system.addresses import check_is_free, unknown_hosts
+from ps_cluster.system.port_guard import guard_port
+from ps_cluster.system.probes import working
+from ps_cluster.system.run_processes import life_of
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import is_stopped, signal_name
 from ps_cluster.training.agreement import newest_checkpoint
 
@@ -155,7 +159,7 @@ def _lead_or_follow(
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
         began, term = time.monotonic(), claimed.term if claimed else 0
-        with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
+        with temporary_files_in(run_dir.temporary_of(task.type, task.index)):
             code = TaskSupervisor(
                 task, topology, run_dir, view, requests, child, LauncherLimits(), patience, total=total,
                 conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, term, began, view.notice),
@@ -234,7 +238,7 @@ def check_named(config: RunConfig) -> None:
 
 def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task) -> None:
     """Write what the task's process and `health` read. The run's own config.yaml and cluster.json are the leader's."""
-    leads, life = task == topology.leader, environment.life_of(os.getpid())
+    leads, life = task == topology.leader, life_of(os.getpid())
     who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": topology.address(task)}
     own = TaskFile.model_validate(who | {"host": socket.gethostname(), "leads": leads, "life": life})
     run_dir.make_folders()

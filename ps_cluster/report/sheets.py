@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,7 +19,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.system import environment
+from ps_cluster.system.environment import prepare_for_tensorflow
 
 CELL = 84  # pixels of the longer side of an image at most; small images are enlarged by a whole number
 _MARGIN, _GAP, _BLOCK_GAP, _COLUMN_GAP = 28, 4, 22, 40  # pixels: around the sheet, between images, blocks, columns
@@ -172,7 +171,7 @@ def write_sheet(dataset: PackedDataset, settings: DataSettings, output: Path | N
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    os.environ.update(environment.for_tensorflow(os.environ))  # it may be imported now, without its lines
+    prepare_for_tensorflow()  # it may be imported now, without its lines
     with without_first_lines():
         vary = variation(kind, settings, dataset, seed)
     found = groups_of(dataset)

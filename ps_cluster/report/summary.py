@@ -84,9 +84,9 @@ def write_summary(
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers, in this start of the launcher.
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/machine.py).
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/usage.py).
       machine: the machine of this start of the launcher (system/machine.py).
-      network: "private", and "notice": the message if it is not private (system/network.py).
+      network: "private", and "notice": the message if it is not private (system/private_network.py).
       leaders: how many led the training, one after the other, where tasks are started each by itself.
       notify: gets one line for each damaged file; the summary is written without it.
     """

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from ps_cluster.files.values import one_line, printable
+from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 
 # The events that log lines tell. What each warning and error asks for is in docs/operations.md.
 
@@ -76,7 +77,6 @@ ERROR = LogEvent("error", "error")
 #
 # A command with --log-format chooses once, for itself and for the processes that it starts: by environment variables.
 
-LOG_FORMAT, LOG_TASK = "PS_CLUSTER_LOG_FORMAT", "PS_CLUSTER_LOG_TASK"
 LAUNCHER = "launcher-0"
 
 

@@ -411,7 +411,7 @@ class EvaluationSummary(MeasuredMetric):
 
 
 class NetworkSummary(Row):
-    """Isolation of the ports from others, and the notice if there is none (system/network.py)."""
+    """Isolation of the ports from others, and the notice if there is none (system/private_network.py)."""
 
     private: bool | None = None
     notice: str | None = None

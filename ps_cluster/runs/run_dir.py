@@ -276,8 +276,6 @@ def check_unused(root: Path) -> None:
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
 
 
-LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand
-
 _unsaid: deque[str] = deque(maxlen=100)
 _saying = threading.RLock()  # the threads of workers that are lost together speak at the same time
 

@@ -32,8 +32,8 @@ from setproctitle import getproctitle, setproctitle
 
 from ps_cluster.files.writing import open_append
 from ps_cluster.quiet_import import import_tensorflow
-from ps_cluster.system.environment import die_with_launcher
 from ps_cluster.system.last_words import last_words
+from ps_cluster.system.lifetime import die_with_launcher
 
 ARGV = (sys.executable, "-m", "ps_cluster.system.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow

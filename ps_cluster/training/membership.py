@@ -33,7 +33,9 @@ from ps_cluster.runs.messages import TOLD, LeaderMessage, LeaderStart
 from ps_cluster.runs.result_rows import Ending
 from ps_cluster.runs.run_dir import AGREEMENT, say
 from ps_cluster.server.leftovers import end_earlier
-from ps_cluster.system.network import check_is_free, cut, working
+from ps_cluster.system.addresses import check_is_free
+from ps_cluster.system.connections import cut
+from ps_cluster.system.probes import working
 from ps_cluster.training.agreement import CompatibilityFingerprint
 
 LOOK_EVERY_S = 1.0

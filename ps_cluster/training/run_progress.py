@@ -16,6 +16,7 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
+from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
@@ -31,7 +32,7 @@ from ps_cluster.runs.result_rows import (
     Updates,
     WorkerRow,
 )
-from ps_cluster.runs.run_dir import LIFE, say
+from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.store import Ledgers, ParameterStore
 

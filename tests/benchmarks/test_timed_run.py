@@ -8,7 +8,7 @@ from benchmarks.timed_run import TimedView, UsageAt, figures
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.data import only_named
 
 CONFIG = build_config(None, {"cluster.workers": 2, "model.precision": "bfloat16"})

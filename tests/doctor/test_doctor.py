@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.system.machine import Allowance, FreeMemory
+from ps_cluster.system.limits import Allowance, FreeMemory
 from ps_cluster.tools.doctor import checks as doctor_checks
 from ps_cluster.tools.doctor.checks import (
     GB,

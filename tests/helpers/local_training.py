@@ -18,7 +18,7 @@ from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
-from ps_cluster.system.environment import Drain
+from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training import placement, split_step, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.chief import Chief, LocalDispatcher

@@ -9,7 +9,7 @@ import socket
 import sys
 
 from ps_cluster.system import fork_server
-from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.lifetime import die_with_launcher
 
 fork = fork_server._fork_for_the_launcher
 

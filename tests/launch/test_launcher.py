@@ -27,11 +27,12 @@ from ps_cluster.launch import launcher
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
 from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.report import summary
-from ps_cluster.runs.run_dir import LIFE, RunDir
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import fork_server
-from ps_cluster.system.environment import LAUNCHER_PID, life_of
-from ps_cluster.system.network import network_for
+from ps_cluster.system.private_network import network_for
+from ps_cluster.system.run_processes import life_of
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 
@@ -385,7 +386,8 @@ from ps_cluster.launch.launcher import run_local
 from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
 from ps_cluster.report.progress import make_view
-from ps_cluster.runs.run_dir import LIFE, RunDir
+from ps_cluster.process_variables import LIFE
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 root = Path(sys.argv[1])
 with sole_use(root, "run directory", print):

@@ -18,7 +18,7 @@ from ps_cluster.runs.messages import Superseded, claim
 from ps_cluster.runs.result_rows import ProgressRow, Proof, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.fake_time import FakeTime
 
 ALONE = ClusterTopology({"chief": ["a:1"]})

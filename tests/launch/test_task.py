@@ -20,7 +20,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.launch.task import as_loss
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import die_with_parent
+from ps_cluster.system.lifetime import die_with_parent
 from tests.helpers import processes
 from tests.helpers.data import pack_images
 

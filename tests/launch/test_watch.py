@@ -22,7 +22,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import TaskExit
 
 CHIEF, STUCK = Task("chief", 0), Task("worker", 1)

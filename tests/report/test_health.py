@@ -15,7 +15,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.system.environment import life_of, listens, state_of
+from ps_cluster.system.run_processes import life_of, listens, state_of
 
 NOW = 10_000.0
 UP = Surroundings(

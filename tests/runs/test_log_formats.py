@@ -5,8 +5,9 @@ from datetime import datetime
 
 import pytest
 
+from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import DISK_REFUSES, LOG_FORMAT, LOG_TASK, PROGRESS, TEXT, JsonLines
+from ps_cluster.runs.logs import DISK_REFUSES, PROGRESS, TEXT, JsonLines
 from ps_cluster.runs.run_dir import say
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.system import environment
-from ps_cluster.system import machine as control_group
-from ps_cluster.system.machine import Allowance, allowance, describe
+from ps_cluster.system import limits as control_group
+from ps_cluster.system.limits import Allowance, allowance
+from ps_cluster.system.machine import describe
 
 PROJECT = Path(__file__).parents[2]
 GIB = 2**30
@@ -154,7 +155,7 @@ def group_of_half_a_processor():
 def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor):
     code = (
         "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "from ps_cluster.system import machine as control_group; from ps_cluster.system import machine\n"
+        "from ps_cluster.system import limits as control_group, machine\n"
         "allowed = control_group.allowance(); machine = machine.describe()\n"
         "print(allowed.cpus, allowed.threads, machine['cores'], machine['cpu_limit'])"
     )

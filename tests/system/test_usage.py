@@ -7,8 +7,8 @@ import time
 import pytest
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.system.environment import age_seconds
-from ps_cluster.system.machine import MEMORY_EVERY_S, Usage, cpu_seconds, pss_bytes
+from ps_cluster.system.run_processes import age_seconds
+from ps_cluster.system.usage import MEMORY_EVERY_S, Usage, cpu_seconds, pss_bytes
 from tests.helpers.processes import wait_until
 
 MB = 2**20

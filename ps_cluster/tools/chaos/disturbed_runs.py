@@ -27,11 +27,13 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.rules import RestartPolicy
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import CALLER_PID, belongs, die_with_parent, state_of
+from ps_cluster.system.lifetime import die_with_parent
+from ps_cluster.system.run_processes import belongs, state_of
 from ps_cluster.system.supervisor import is_stopped
 from ps_cluster.tools.chaos.hosts import Host, take_mounts_of_its_own
 

@@ -41,12 +41,13 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.launch.local_run import complete_config, resolve_data, start_run
+from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import make_view
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
-from ps_cluster.system import environment, tensorboard_server
+from ps_cluster.system import tensorboard_server
 from ps_cluster.tools.compare.estimates import METRICS
 from ps_cluster.tools.compare.labels import baseline_of, labels
 
@@ -308,7 +309,7 @@ def train_all(
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}
     beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
-    with environment.temporary_files_in(output / TEMPORARY), beside:
+    with temporary_files_in(output / TEMPORARY), beside:
         return list(roots.values()), _train_in_order(training_order(runs), roots)
 
 

@@ -35,12 +35,12 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.files.writable import check_folder
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, finding_this_package, how_to_install
 from ps_cluster.launch import topology
+from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
-from ps_cluster.system.environment import CALLER_PID
-from ps_cluster.system.machine import Allowance, FreeMemory, allowance, room
-from ps_cluster.system.network import NAMESPACE_ARGV, network_for
+from ps_cluster.system.limits import Allowance, FreeMemory, allowance, room
+from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
 
 
 class Status(StrEnum):

@@ -28,8 +28,9 @@ from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.progress import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
-from ps_cluster.system import environment, network
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.environment import prepare_for_tensorflow
+from ps_cluster.system.private_network import announce_isolation
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, config_at_once, has_completed, train_at_once
 from ps_cluster.tools.sweep.sweep_plan import mode_of
 
@@ -156,7 +157,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     warn_of_generated(dataset, print_line)
     members = members_of(ensemble, dataset)
     claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
-    network.announce_isolation(config.cluster.isolation, output, print_line)
+    announce_isolation(config.cluster.isolation, output, print_line)
     print_line(mode_of(ensemble.settings, (), "member"))
     with StopRequests() as requests:
         code = train_members(members, output, Fleet(at_once, print_line), requests)
@@ -189,7 +190,7 @@ def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet,
 
 def _join(ensemble: Ensemble, members: Sequence[EnsembleMember], dataset: PackedDataset, output: Path) -> None:
     """Write and print how good the members are, and save the model that averages them."""
-    os.environ.update(environment.for_tensorflow(os.environ))
+    prepare_for_tensorflow()
     with without_first_lines():
         from ps_cluster.tools.sweep import joining
 

@@ -18,7 +18,7 @@ import psutil
 
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.system import fork_server
-from ps_cluster.system.machine import ROOT, folders
+from ps_cluster.system.limits import ROOT, folders
 from ps_cluster.tools.chaos.disturbed_runs import Run
 from ps_cluster.tools.chaos.hosts import NotAllowed
 from ps_cluster.tools.chaos.kind import ChaosFailed, Condition, FaultKind, Injection, Lasting, Scene, TrainingBack
