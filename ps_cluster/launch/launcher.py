@@ -37,13 +37,13 @@ from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT
-from ps_cluster.runs.messages import ScaleDesk
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scale_requests import ScaleDesk
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.fork_server import ForkServer, StopHeard, fork_server
+from ps_cluster.system.forked_tasks import ForkServer, StopHeard, fork_server
 from ps_cluster.system.limits import allowance, room
 from ps_cluster.system.private_network import RunNetwork, network_for
 from ps_cluster.system.run_processes import life_of

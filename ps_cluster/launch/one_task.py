@@ -40,8 +40,8 @@ from ps_cluster.process_variables import LAUNCHER_PID, temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.leaders import Claim, Superseded, claim
 from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
-from ps_cluster.runs.messages import Claim, Superseded, claim
 from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
@@ -110,7 +110,7 @@ def run_one_task(
     patience = RendezvousLimits(
         wait_s, min_workers, needs_all=not config.mode_kind.cluster.on_death[WORKER].dispensable
     )
-    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/messages.py).
+    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):

@@ -46,15 +46,15 @@ from ps_cluster.models.failures import failure_of_computation, reason_of
 from ps_cluster.process_variables import set_log_task
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
+from ps_cluster.runs.leader_messages import LeaderMessage, forget_leader_message, read_leader_message
+from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
 from ps_cluster.runs.logs import ERROR
-from ps_cluster.runs.messages import Claim, LeaderMessage, LeaderStart, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
 from ps_cluster.system.connections import give_up_lost_connections
 from ps_cluster.system.lifetime import die_with_launcher
 from ps_cluster.system.limits import allowance
-from ps_cluster.system.machine import allowance
 from ps_cluster.system.port_guard import guard_port
 from ps_cluster.system.stop_signals import Drain, stop_signals
 from ps_cluster.system.usage import return_large_blocks
@@ -75,7 +75,7 @@ def serve(
       tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
     """
     if told is not None:
-        forget_told(told)
+        forget_leader_message(told)
     server = start_server(cluster, task_type, index, config.cluster.intra_op_threads)
     if told is None:
         server.join()
@@ -105,7 +105,7 @@ def _serve_until_told(folder: Path) -> None:
     newest: LeaderMessage | None = None
     while newest is None or newest.ended is None:
         time.sleep(LOOK_EVERY_S)
-        message = read_told(folder)
+        message = read_leader_message(folder)
         if message is None or newest is not None and message.term < newest.term:
             continue
         if message.refused is not None:

@@ -1,7 +1,7 @@
 """Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow.
 
 Each leader writes files of its own names, and removes none of a newer leader: one that was frozen, and wakes up between
-its look at its claim and the change that it makes, does no harm (runs/messages.py).
+its look at its claim and the change that it makes, does no harm (runs/leaders.py).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class EndedMark(Row):
 
     Attributes:
       goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
-      term: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
+      term: of the leader (runs/leaders.py). Where there are states of a later one, the mark does not count.
     """
 
     last_step: Count
@@ -155,7 +155,7 @@ class Checkpoint:
 
     @property
     def term(self) -> int:
-        """The number of the leader that wrote it (runs/messages.py); 0 for one without a claim."""
+        """The number of the leader that wrote it (runs/leaders.py); 0 for one without a claim."""
         return self.meta.leaders[-1].term if self.meta.leaders else 0
 
 

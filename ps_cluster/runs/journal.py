@@ -53,7 +53,7 @@ class LeaderStretch(Row):
     """Hold what one leader did up to a state: its newest, or the one from which the next leader went on.
 
     Attributes:
-      term: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
+      term: of the leader (runs/leaders.py); 0 for one that has no claim. step: of the state.
       rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them. A journal
         without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.

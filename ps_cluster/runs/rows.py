@@ -192,22 +192,6 @@ class TableEncoding(Row):
     categories: list[CategoryColumn]
 
 
-# The request of `ps-cluster scale`, the launcher's answer, and what the summary says about changes.
-
-
-class ScaleRequest(Row):
-    """The number of workers that somebody asks for."""
-
-    workers: Index
-
-
-class ScaleAnswer(Row):
-    """The launcher's answer on one line: its action, or the reason for none."""
-
-    line: Text
-    refused: bool
-
-
 class ScalingRow(Row):
     """A change of the number of workers while a run trained: by `ps-cluster scale`, or because one was given up.
 

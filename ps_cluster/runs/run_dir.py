@@ -25,7 +25,7 @@ _OF_TRAINING = "local-"
 OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
 
 
-def of_left_out(part: int) -> tuple[str, ...]:
+def residual_files(part: int) -> tuple[str, ...]:
     """Name the two files of what a worker's pushes left out. `part`: the slice, where each gets pushes of its own; else 0."""
     return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
 
@@ -50,7 +50,7 @@ class RunDir:
     root: Path
 
     alive = _Place(".alive")  # The lock file that all tasks of the run share for as long as they live.
-    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/messages.py).
+    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/leaders.py).
     config = _Place("config.yaml")
     code = _Place(CODE)  # The folder of what the Python API was given: functions, and arguments.
     cluster = _Place("cluster.json")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import psutil
 
-from ps_cluster.config.tasks import Task
 from ps_cluster.config.schema import interface_of
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.system.addresses import host_and_port
 from ps_cluster.system.firewall import Refused, keep_rules, only_through

@@ -19,7 +19,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.system.fork_server import ForkedProcess
+from ps_cluster.system.forked_tasks import ForkedProcess
 from ps_cluster.system.last_words import last_words
 
 KILL_TIMEOUT_S = 5.0

@@ -146,7 +146,7 @@ class SessionStart:
         metric = OBJECTIVES[self.dataset.spec.objective].field
         self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
         self.leads = leads
-        self.term = job.leading.term  # of the leader's claim (runs/messages.py). It is part of the names of its files.
+        self.term = job.leading.term  # of the leader's claim (runs/leaders.py). It is part of the names of its files.
         self.reporter = Reporter(self.config, self.run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
         self._build = build

@@ -14,7 +14,7 @@ from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.report.summary import with_recomputed
-from ps_cluster.runs.messages import LeaderStart
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow

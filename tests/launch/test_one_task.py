@@ -14,7 +14,7 @@ from ps_cluster.launch.one_task import RendezvousLimits, TaskSupervisor, failed_
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.messages import Superseded, claim
+from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.result_rows import ProgressRow, Proof, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from ps_cluster.runs.predictions import Predictions
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
@@ -20,7 +21,6 @@ from ps_cluster.report.pages import Plot, plain_ticks, small_plot
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scores import Predictions
 from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
 

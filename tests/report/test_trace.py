@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from ps_cluster.runs.phases import GAPS, PHASE_COLUMNS
 from rich.console import Console
 
 from ps_cluster.errors import UserError
@@ -12,7 +13,6 @@ from ps_cluster.runs import proof
 from ps_cluster.runs.ledger import NOBODY
 from ps_cluster.runs.proof import RoundShape
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import GAPS, PHASE_COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from ps_cluster.files import writing
 from ps_cluster.files.writing import remove, write_whole
-from ps_cluster.runs import checkpoints, journal, messages
+from ps_cluster.runs import checkpoints, journal, leaders
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage, forget_leader_message, read_leader_message
+from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.ledger import ROW
-from ps_cluster.runs.messages import TOLD, LeaderMessage, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -150,7 +151,7 @@ def _rows(count):
 def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir):
     claims = [claim(run_dir) for _ in range(3)]
     assert {one.name for one in run_dir.leaders.iterdir()} == {f"term-{one.term:06d}.json" for one in claims}
-    assert messages._newest(run_dir.leaders) == 3
+    assert leaders._newest(run_dir.leaders) == 3
 
 
 # The leader's word to a task; half a word is none.
@@ -161,20 +162,20 @@ def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir
     [LeaderMessage(term=1), LeaderMessage(term=7, ended="completed"), LeaderMessage(term=2, refused="not the same")],
 )
 def test_what_the_leader_writes_is_what_the_task_reads(tmp_path, told):
-    (tmp_path / TOLD).write_text(told.model_dump_json())
-    assert read_told(tmp_path) == told
+    (tmp_path / MESSAGE_FILE).write_text(told.model_dump_json())
+    assert read_leader_message(tmp_path) == told
 
 
 @pytest.mark.parametrize(
     "text", ["", '{"term": 1', '{"term": "1"}', '{"term": -1}', '{"term": 1, "ended": "maybe"}', "[]"]
 )
 def test_anything_else_is_no_word(tmp_path, text):
-    (tmp_path / TOLD).write_text(text)
-    assert read_told(tmp_path) is None
+    (tmp_path / MESSAGE_FILE).write_text(text)
+    assert read_leader_message(tmp_path) is None
 
 
 def test_nothing_is_told_before_the_first_word_and_after_it_was_forgotten(tmp_path):
-    assert read_told(tmp_path) is None
-    (tmp_path / TOLD).write_text(LeaderMessage(term=1, ended="stopped").model_dump_json())
-    forget_told(tmp_path)
-    assert read_told(tmp_path) is None
+    assert read_leader_message(tmp_path) is None
+    (tmp_path / MESSAGE_FILE).write_text(LeaderMessage(term=1, ended="stopped").model_dump_json())
+    forget_leader_message(tmp_path)
+    assert read_leader_message(tmp_path) is None

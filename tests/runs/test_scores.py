@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import pytest
+from ps_cluster.runs.predictions import Predictions
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs import scores
 from ps_cluster.runs.result_rows import EvaluationRow, PredictionsHeader, ProgressRow
-from ps_cluster.runs.scores import Predictions
 
 ARRAYS = {"target": np.array([0, 1, 1], np.int32), "confidence": np.array([0.5, 0.75, 1], np.float32)}
 SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from ps_cluster.runs.phases import PHASE_COLUMNS
 
 from ps_cluster.config import build_config
 from ps_cluster.files.json_rows import append_row
@@ -11,7 +12,6 @@ from ps_cluster.runs import proof
 from ps_cluster.runs.proof import RoundShape
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import PHASE_COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004

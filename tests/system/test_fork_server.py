@@ -12,11 +12,11 @@ import threading
 import time
 
 import pytest
+from ps_cluster.system.forked_tasks import fork_server
 
 import ps_cluster.system.fork_server as fork_server_module
 from ps_cluster.clock import AwakeClock
 from ps_cluster.system import environment
-from ps_cluster.system.fork_server import fork_server
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]

@@ -11,8 +11,8 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
-from ps_cluster.runs.messages import LeaderStart
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import Drain
