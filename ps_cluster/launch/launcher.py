@@ -26,7 +26,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append, write_json, write_whole
-from ps_cluster.launch import rules, topology
+from ps_cluster.launch import rules, task_server, topology
 from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import Action, Actions, Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
@@ -150,7 +150,7 @@ def _fork_server_for(
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
     env = environment.for_child(os.environ, os.getpid())
-    with fork_server(network.popen, run_dir.root, log, env, clock, stops) as server:
+    with fork_server(task_server.ARGV, network.popen, run_dir.root, log, env, clock, stops) as server:
         yield server
 
 

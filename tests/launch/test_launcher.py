@@ -23,14 +23,13 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.launch import launcher
+from ps_cluster.launch import launcher, task_server
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system import fork_server
 from ps_cluster.system.private_network import network_for
 from ps_cluster.system.run_processes import life_of
 from tests.helpers import processes, scripted_task
@@ -232,7 +231,7 @@ def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
 
 
 def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(launch, monkeypatch):
-    monkeypatch.setattr(fork_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(task_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
     stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     began = time.monotonic()
     stop.start()
