@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.files import claimed_folders, locks
+from ps_cluster.files import locks
 from ps_cluster.files.locks import InUse, Lock, sole_use
 from tests.helpers.users import SOMEBODY, as_user, common  # noqa: F401
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from ps_cluster.files import claimed_folders, locks
+from ps_cluster.files import locks
 with locks.sole_use(Path(sys.argv[1]), "run directory", print):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
     print(child.pid, flush=True)
@@ -128,13 +128,13 @@ def test_what_the_file_says_of_the_holder_is_not_trusted(tmp_path, content, says
     assert says in str(refusal.value) and str(refusal.value).isprintable() and len(str(refusal.value)) < 2200
 
 
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [("file", "can't be made: a file is in the way"), ("file/below", "can't be made: a file is in the way")],
-)
-def test_a_file_in_the_way_is_told_in_one_line(tmp_path, place, says):
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_in_the_way_is_told_in_one_line(tmp_path, place):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"run directory '.*' {says}"), hold(tmp_path / place):
+    with (
+        pytest.raises(UserError, match="run directory '.*' can't be made: a file is in the way"),
+        hold(tmp_path / place),
+    ):
         pass
 
 
@@ -149,7 +149,7 @@ def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path):
 SHARER = """
 import sys, time
 from pathlib import Path
-from ps_cluster.files import claimed_folders, locks
+from ps_cluster.files import locks
 locks.share(Path(sys.argv[1]))
 print(flush=True)
 time.sleep(60)
@@ -235,9 +235,3 @@ def test_another_user_can_not_lock_what_is_ours_not_even_by_reading(common):  # 
                 with pytest.raises(PermissionError):
                     os.close(os.open(next(file.iterdir()) if file.is_dir() else file, os.O_RDONLY))
             assert not locks.is_held(folder)
-
-
-def test_a_plan_that_is_no_text_is_another_plan(tmp_path):
-    (tmp_path / "plan.yaml").write_bytes(b"\xff")
-    with pytest.raises(UserError, match="holds another comparison"):
-        claimed_folders.claim(tmp_path, "plan.yaml", "a: 1\n", "comparison")

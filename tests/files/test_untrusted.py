@@ -70,7 +70,6 @@ def test_a_folder_above_it_counts_where_others_could_put_another_in_its_place(tm
     assert len(check(tmp_path / "above" / "run")) == len(check(tmp_path / "above" / "new" / "run")) == lines
 
 
-
 @pytest.mark.parametrize("where", ["link", "link/run", "mine", "mine/new"])
 def test_a_way_through_somebody_elses_link_is_refused_also_behind_a_link_of_ones_own(tmp_path, where):
     if ME:
@@ -114,7 +113,6 @@ def test_files_are_made_so_that_nobody_else_writes_to_them(tmp_path):
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}
-
 
 
 @pytest.mark.parametrize(("mapping", "unknown"), [("0 0 4294967295", set()), ("1000 1000 1", {65534}), ("", {65534})])

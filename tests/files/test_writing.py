@@ -52,7 +52,6 @@ def test_nothing_is_appended_through_a_link(tmp_path, target):
     assert (tmp_path / "there").read_text() == "mine" and not (tmp_path / "not there").exists()
 
 
-
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows")
     reader = os.open(tmp_path / "rows", os.O_RDONLY | os.O_NONBLOCK)
@@ -69,7 +68,6 @@ def test_rows_come_at_the_end_of_a_file_that_programs_do_not_inherit(tmp_path):
             file.write(row)
             assert not os.get_inheritable(file.fileno())
     assert (tmp_path / "rows").read_text() == "12"
-
 
 
 WRITER = """
@@ -97,7 +95,6 @@ def test_left_overs_of_a_killed_writer_are_known_by_its_lock_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [beside]
     remove_leftovers(tmp_path, "a*")
     assert list(tmp_path.iterdir()) == []
-
 
 
 OWN_WAYS = {
