@@ -24,7 +24,6 @@ from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append, write_json, write_whole
 from ps_cluster.launch import rules, task_server, topology
 from ps_cluster.launch.network_check import task_of
@@ -36,7 +35,7 @@ from ps_cluster.report.closing_table import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
-from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT
+from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT, Line, Notify
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
@@ -604,7 +603,7 @@ class EventLoop:
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())
 
-    def _notice(self, line: str) -> None:
+    def _notice(self, line: Line) -> None:
         self._view.notice(line)
         with contextlib.suppress(OSError), open_append(self._run_dir.launcher_log) as log:  # the disk may be full
             text = logs.chosen().line(line, time.strftime("%Y-%m-%d %H:%M:%S "))

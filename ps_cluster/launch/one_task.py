@@ -41,7 +41,7 @@ from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
-from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
+from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
 from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
@@ -604,7 +604,7 @@ class TaskSupervisor:
 
     # Saying.
 
-    def _say(self, line: str, about: object, *, once: bool = False) -> None:
+    def _say(self, line: Line, about: object, *, once: bool = False) -> None:
         """Say a line. `about`: what it is about; equal things are said again only after 10 s, or never (`once`)."""
         now_s = self._clock()
         if about != self._said_of or now_s >= self._say_again_s and not once:

@@ -22,7 +22,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.report.progress import ProgressView, Row
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.logs import LogLine
+from ps_cluster.runs.logs import Line, LogLine
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -221,7 +221,7 @@ class RunMetrics(ProgressView, Collector):
         write_whole(self._link, f"{self.url}\n")
         self._view.notice(f"metrics: {self.url}")
 
-    def notice(self, line: str) -> None:
+    def notice(self, line: Line) -> None:
         self._view.notice(line)
         event = LogLine.of(line).event
         told = Counter({(event.name, event.level): 1})

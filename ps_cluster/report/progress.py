@@ -26,7 +26,7 @@ from ps_cluster.files.values import counted, printable
 from ps_cluster.installation import to_install
 from ps_cluster.report.terminal import LEFT, RIGHT, Output, SafeConsole, plain_table
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import GENERATED_DATA, PROGRESS, SCORE, TEXT, LogFormat
+from ps_cluster.runs.logs import GENERATED_DATA, PROGRESS, SCORE, TEXT, Line, LogFormat, Notify
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -305,7 +305,7 @@ class ProgressView:
     def _begin(self, state: RunState) -> None:
         """Show what is known before anything runs."""
 
-    def notice(self, line: str) -> None:
+    def notice(self, line: Line) -> None:
         """Show one line that stays."""
 
     def tasks(self, tasks: list[dict[str, Any]]) -> None:
@@ -352,7 +352,7 @@ class PlainView(ProgressView):
             self.notice(few)
         self.notice(f"run directory {state.run_dir.root}")
 
-    def notice(self, line: str) -> None:
+    def notice(self, line: Line) -> None:
         self._output.write(self._lines.line(line, f"[{clock(self._seconds()):>5}] ") + "\n")
         self._output.flush()
 
@@ -402,8 +402,8 @@ class LiveView(ProgressView):
         )
         self._live.start()
 
-    def notice(self, line: str) -> None:
-        self._console.print(Text(printable(line)))
+    def notice(self, line: Line) -> None:
+        self._console.print(Text(printable(str(line))))
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
@@ -415,7 +415,7 @@ class LiveView(ProgressView):
             self._live = None
 
 
-def warn_of_generated(dataset: PackedDataset, notify: Callable[[str], None]) -> None:
+def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
     """Say, so that nobody misses it, that a data set is generated, if it is."""
     if dataset.kind == "synthetic":
         for line in _banner(dataset) if logs.chosen().is_text else [synthetic_notice(dataset)]:

@@ -280,7 +280,7 @@ _unsaid: deque[str] = deque(maxlen=100)
 _saying = threading.RLock()  # the threads of workers that are lost together speak at the same time
 
 
-def say(line: str) -> None:
+def say(line: log_formats.Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
     _unsaid.append(log_formats.chosen().line(line))
     say_the_rest()

@@ -13,7 +13,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from ps_cluster.config.schema import WORDS, interface_of
 from ps_cluster.errors import UserError
-from ps_cluster.runs.logs import PORTS_OPEN
+from ps_cluster.runs.logs import PORTS_OPEN, Notify
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
@@ -70,7 +70,7 @@ def network_for(
     setting: str,
     run_dir: Path,
     data_dir: Path,
-    notify: Callable[[str], None],
+    notify: Notify,
     namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
 ) -> Iterator[RunNetwork]:
     """Yield the network of a run: a private one or, with a notice, the machine's. Closes it after the block.
@@ -92,7 +92,7 @@ def network_for(
             os.close(descriptor)
 
 
-def announce_isolation(setting: str, folder: Path, notify: Callable[[str], None]) -> None:
+def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
     """Tell on which network the runs in a folder will be: their own notices are in their logs. Errors as `check_isolation`."""
     with network_for(setting, folder, folder, notify):
         pass

@@ -21,7 +21,7 @@ from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
-from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.logs import DISK_REFUSES, Notify
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -537,7 +537,7 @@ class LedgerReader:
         progress: RunProgress,
         journals: Sequence[Journal],
         *,
-        notify: Callable[[str], None] = say,
+        notify: Notify = say,
         on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
     ):
         """Keep the parts.

@@ -61,8 +61,8 @@ class FakeView:
         pass
 
     def notice(self, line):
-        if not line.startswith("not isolated"):  # which depends on the machine
-            self.notices.append(line)
+        if not str(line).startswith("not isolated"):  # which depends on the machine
+            self.notices.append(str(line))
 
     def tasks(self, tasks):
         self.states = tasks
@@ -225,7 +225,7 @@ def test_one_interrupt_drains_and_the_last_checkpoint_is_scored(launch):
 
 def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
     view = FakeView(interrupt)
-    view.notice = lambda line: interrupt(signal.SIGTERM) if "Ctrl-C again" in line else None
+    view.notice = lambda line: interrupt(signal.SIGTERM) if "Ctrl-C again" in str(line) else None
     assert launch(view, limits=replace(LIMITS, grace_s=60), chief="ignores_sigterm") == 128 + signal.SIGTERM
     assert launch.summary["outcome"] == "stopped" and launch.summary["wall_seconds"] < 30
 
@@ -362,7 +362,7 @@ REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare
 def test_an_open_network_is_told_first_last_and_in_the_summary_in_the_same_words(launch, monkeypatch, isolation, why):
     class EveryNotice(FakeView):
         def notice(self, line):
-            self.notices.append(line)
+            self.notices.append(str(line))
 
     monkeypatch.setattr(launcher, "network_for", partial(network_for, namespace_argv=REFUSES))
     assert launch(EveryNotice(), isolation=isolation) == 0

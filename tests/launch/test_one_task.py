@@ -51,7 +51,8 @@ def keep(tmp_path, monkeypatch):
     monkeypatch.setattr(module.os, "killpg", lambda pid, number: child.signals.append(number))
 
     class View:
-        notice = progress = evaluation = lambda self, told: call.said.append(told)
+        notice = lambda self, line: call.said.append(str(line))
+        progress = evaluation = lambda self, row: call.said.append(row)
 
     def call(kind, topology=CLUSTER, wait_s=600.0):
         def start(least):
@@ -341,7 +342,7 @@ def gather(tmp_path):
     time, requests = FakeTime(), StopRequests()
 
     class View:
-        notice = staticmethod(lambda line: call.said.append(line))
+        notice = staticmethod(lambda line: call.said.append(str(line)))
 
     def call(patience, comes):
         def reach(addresses):

@@ -142,7 +142,7 @@ class Machine:
 class View:
     def __init__(self):
         self.notices = []
-        self.notice = self.notices.append
+        self.notice = lambda line: self.notices.append(str(line))
         self.tasks = self.progress = self.evaluation = lambda _: None
 
 

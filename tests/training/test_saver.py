@@ -69,7 +69,7 @@ def make_saving(tmp_path, settings, books=FakeBooks, **more):
     let_pass.progress = RunProgress(config, 100)
     let_pass.saver = Saver(
         config, let_pass.run_dir, "synthetic", let_pass.books, Trained(let_pass.progress, applied=1),
-        notify=said.append, clock=clock,
+        notify=lambda line: said.append(str(line)), clock=clock,
     )  # fmt: skip
     return let_pass
 
