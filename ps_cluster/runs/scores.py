@@ -27,7 +27,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 class Records:
-    """The scores of a run. Only one evaluator records: the one that holds the lock, as long as it lives."""
+    """The scores of a run. Only the evaluator that holds the lock records scores."""
 
     def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
         self._run_dir = run_dir
@@ -42,7 +42,7 @@ class Records:
         return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
-        """Return whether this process may record; report once why not. A later call may succeed."""
+        """Return whether this process may record scores. The first refusal is reported; a later call may succeed."""
         if self._lock is None:
             try:
                 if untrusted.is_foreign(self._run_dir.root):
@@ -91,7 +91,7 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Put a model and its checkpoint into best/. `best.json` is written last: until then the old score counts."""
+        """Put a model and its checkpoint into best/. `best.json` is written last, and until then the old score counts."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
@@ -108,14 +108,14 @@ class Records:
         append_row(self._run_dir.evaluation, row)
 
     def keep_predictions(self, predictions: Predictions) -> None:
-        """Put the predictions in the place of those of an earlier step. Without them the run only lacks pictures."""
+        """Replace the predictions of an earlier step. A failure is reported, because only pictures are missing then."""
         try:
             write(self._run_dir.predictions, predictions)
         except OSError as error:
             self._notify(f"the predictions of step {predictions.step:,} are not kept: {error.strerror or error}")
 
 
-# Keep what the network of the last scored checkpoint said of each test example. No TensorFlow.
+# The predictions of the last scored checkpoint for each test example.
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ def load(path: Path) -> Predictions:
         raise UserError(f"'{path}' is damaged or cut short ({error})") from error
 
 
-# Tell whether a run has done all that it can.
+# The outcome of a run, once all its work is done.
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return "completed" or one of `BROKEN` for a run that has ended so, its last checkpoint scored; None for any other.
+    """Return "completed" or one of `BROKEN` if a run has ended that way and its last checkpoint is scored; otherwise None.
 
     Raises UserError for damaged files.
     """

@@ -1,4 +1,4 @@
-"""Measure the time of a training: how much of it was lost, and where that of each step went. No TensorFlow."""
+"""Measure the time of a training: how much of it was lost, and where the time of each step went. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLACK_S = 0.05  # a time may be taken a little before or after the look that be
 
 
 class TrainingTimes(Row):
-    """Times in seconds of training. A restarted leader goes on from the times of the one before it.
+    """Times in seconds of training. A restarted leader continues from the times of the leader before it.
 
     Attributes:
       seconds: the training time so far.
@@ -137,7 +137,7 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
-        """Go on from the times of another leader.
+        """Continue from the times of another leader.
 
         Args:
           before: its times, as of its last row.

@@ -22,7 +22,7 @@ _PROBES = 3
 
 
 def give_up_lost_connections(after_s: float) -> None:
-    """End TCP connections of this process, now and later, whose other side answers nothing for `after_s` seconds."""
+    """End all TCP connections of this process, now and later, whose other side sends nothing for `after_s` seconds."""
     threading.Thread(target=_watch, args=(after_s,), name="connections", daemon=True).start()
 
 
@@ -55,7 +55,7 @@ def _watch(after_s: float) -> None:
 
 
 def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
-    """Call `act` with each TCP connection of this process. One that is closed meanwhile is passed over."""
+    """Call `act` with each TCP connection of this process. A connection that is closed meanwhile is skipped."""
     with contextlib.suppress(OSError):  # e.g. no descriptor is left just now
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):

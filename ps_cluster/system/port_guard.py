@@ -25,12 +25,12 @@ def guard_port(
     notify: Callable[[str], None],
     keep: Callable[[str], None] = keep_rules,
 ) -> None:
-    """Say who reaches the port of a task; close it to other interfaces until this process ends, if that is asked for.
+    """Report who reaches the port of a task. If an interface is named, close the port to others until this process ends.
 
     Args:
       setting: `cluster.isolation`.
-      port: at which the task listens; None: at none.
-      members: of the cluster, with their addresses.
+      port: the port at which the task listens; None if it listens at none.
+      members: the tasks of the cluster, with their addresses.
       keep: sets rules of the firewall until this process ends.
     Raises:
       UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
@@ -47,7 +47,7 @@ def guard_port(
 
 
 def check_can_guard(setting: str) -> None:
-    """Raise UserError for an isolation that no task on several machines can make."""
+    """Raise UserError for an isolation that is impossible for a task on several machines."""
     if setting == REQUIRE:
         raise UserError(
             "cluster.isolation: got 'require': a task can't make a network that other machines share: give "

@@ -73,14 +73,14 @@ def network_for(
     notify: Notify,
     namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
 ) -> Iterator[RunNetwork]:
-    """Yield the network of a run: a private one or, with a notice, the machine's. Closes it after the block.
+    """Yield the network of a run: a private one or, with a notice, the machine's. It is closed after the block.
 
     Args:
       setting: `cluster.isolation`, one of its words.
       run_dir: the tasks must be able to write there.
       data_dir: the tasks must be able to read there.
     Raises:
-      UserError: it is required and can't be had, or the setting names an interface.
+      UserError: a private network is required and impossible here, or the setting names an interface.
     """
     network = _choose(setting, run_dir, data_dir, namespace_argv)
     if network.notice:
@@ -93,13 +93,13 @@ def network_for(
 
 
 def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
-    """Tell on which network the runs in a folder will be: their own notices are in their logs. Errors as `check_isolation`."""
+    """Report which network the runs in a folder will have. Each run's notice is only in its log. Errors: `check_isolation`."""
     with network_for(setting, folder, folder, notify):
         pass
 
 
 def check_isolation(setting: str, run_dir: Path) -> None:
-    """Raise UserError where a run can't have the network that is asked for, before the run changes anything."""
+    """Raise UserError if a run can't have the network that is asked for. Call it before the run changes anything."""
     if setting == REQUIRE or interface_of(setting):
         announce_isolation(setting, run_dir, notify=lambda _: None)
 

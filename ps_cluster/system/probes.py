@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 def works(address: str, within_s: float = ANSWER_WITHIN_S) -> bool:
     """Return whether a TensorFlow server at `host:port` answers a request.
 
-    That a connection can be made proves less: the system makes it also for a process that is frozen.
+    That a connection can be made proves less, because the system also accepts it for a process that is frozen.
     """
     # Without options a channel would share the connection, and its pauses between attempts, with earlier channels.
     import grpc  # takes a tenth of a second, which `--help` should not wait for
@@ -42,7 +42,7 @@ def working(addresses: Mapping[Key, str]) -> set[Key]:
 
 
 def until_none_works(addresses: Iterable[str], within_s: float) -> None:
-    """Wait, at most `within_s`, until no server at these addresses works any more."""
+    """Wait until no server at these addresses works any more, at most `within_s` seconds."""
     left, deadline = set(addresses), time.monotonic() + within_s
     while left and time.monotonic() < deadline:
         left = working({address: address for address in left})

@@ -48,9 +48,9 @@ def _lives(process: psutil.Process, life: str) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether anybody listens at a TCP port in the network of a process, which may be a private one.
+    """Return whether a process listens at a TCP port in the network of process `pid`, which may be a private one.
 
-    Nothing is sent to the port. True where the system does not say.
+    Nothing is sent to the port. Return True if the system does not tell.
     """
     try:
         tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
