@@ -51,7 +51,9 @@ def keep(tmp_path, monkeypatch):
     monkeypatch.setattr(module.os, "killpg", lambda pid, number: child.signals.append(number))
 
     class View:
-        notice = lambda self, line: call.said.append(str(line))
+        def notice(self, line):
+            call.said.append(str(line))
+
         progress = evaluation = lambda self, row: call.said.append(row)
 
     def call(kind, topology=CLUSTER, wait_s=600.0):
