@@ -251,7 +251,7 @@ def _locked(
             pass
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                warn(error.strerror)
+                warn(error.strerror or str(error))
                 return descriptor
             os.close(descriptor)
             raise

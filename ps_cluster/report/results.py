@@ -16,9 +16,10 @@ from ps_cluster.data.describing import example_rows
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
+from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
-from ps_cluster.report.analysis import Analysis, Json, Mistake, percent
+from ps_cluster.report.analysis import Analysis, Mistake, percent
 from ps_cluster.report.closing_table import facts_of
 from ps_cluster.report.pages import ALONG, Curves, Plot, rendered, small_plot
 from ps_cluster.report.sheets import scaled
