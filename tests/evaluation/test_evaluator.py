@@ -421,7 +421,9 @@ def test_second_evaluator_prints_and_does_not_record(run_dir, network):
     lines = []
     with run_dir.evaluation.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [10]
+        assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [
+            10
+        ]
     assert "test accuracy" in lines[0] and "only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
 
