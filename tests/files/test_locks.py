@@ -62,14 +62,11 @@ def test_who_is_killed_leaves_the_folder_free_at_once_also_where_its_children_li
         assert (tmp_path / "held" / locks.LOCK).is_file()
 
 
-def test_nothing_is_left_of_a_lock_nor_of_a_folder_that_stayed_empty(tmp_path):
+def test_nothing_is_left_of_a_lock_nor_of_a_folder_that_stayed_empty_and_one_with_a_file_stays(tmp_path):
     (tmp_path / "there").mkdir()
     with hold(tmp_path / "there"), hold(tmp_path / "new" / "newer"):
         pass
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
-
-
-def test_a_folder_in_which_something_was_made_stays(tmp_path):
     with hold(tmp_path / "new" / "newer"):
         (tmp_path / "new" / "newer" / "file").touch()
     assert list((tmp_path / "new" / "newer").iterdir()) == [tmp_path / "new" / "newer" / "file"]

@@ -30,27 +30,19 @@ def home(tmp_path):
     return folder
 
 
-def test_of_a_folder_of_ones_own_nothing_is_said_also_before_it_is_made(tmp_path):
+def test_of_a_folder_of_ones_own_or_of_root_nothing_is_said_also_before_it_is_made(tmp_path):
     assert check(tmp_path) == [] and check(tmp_path / "new" / "newer") == []
+    assert ME or check(tmp_path, user=SOMEBODY) == []
 
 
-def test_a_folder_of_another_user_is_refused(home):
+def test_a_folder_of_another_user_is_refused_and_root_is_told_and_goes_on(home):
+    """A container often runs as root and has a user's folder mounted."""
     with pytest.raises(Foreign) as refusal:
         check(home, user=SOMEBODY_ELSE)
     assert str(refusal.value) == (
         f"run directory '{home}' belongs to another user (uid {SOMEBODY}), who could change what lies in it: choose another"
     )
     assert check(home, user=SOMEBODY) == []
-
-
-def test_what_belongs_to_root_is_nobody_elses(tmp_path):
-    if ME:
-        pytest.skip("makes a folder of root")
-    assert check(tmp_path, user=SOMEBODY) == []
-
-
-def test_root_in_the_folder_of_a_user_is_told_so_and_goes_on(home):
-    """A container often runs as root and has a user's folder mounted."""
     (line,) = check(home, user=0)
     assert line.startswith(f"run directory '{home}' belongs to another user (uid {SOMEBODY}) and is used as root: ")
 

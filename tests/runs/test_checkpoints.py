@@ -41,21 +41,12 @@ def assert_equal(read: Checkpoint, written: Checkpoint) -> None:
         np.testing.assert_array_equal(read.arrays[name], array)
 
 
-def test_what_is_saved_is_read_back(tmp_path):
-    path = checkpoints.save(tmp_path, checkpoint(390), keep=3)
-    assert path.name == "step-000000390-term-000000.safetensors"
+def test_what_is_saved_is_read_back_also_by_the_formats_own_library_and_equal_checkpoints_are_equal_files(tmp_path):
+    path, other = (checkpoints.save(tmp_path / name, checkpoint(390), keep=3) for name in "ab")
+    assert path.name == "step-000000390-term-000000.safetensors" and path.read_bytes() == other.read_bytes()
     assert_equal(checkpoints.load(path), checkpoint(390))
-
-
-def test_the_formats_own_library_opens_a_checkpoint(tmp_path):
-    path = checkpoints.save(tmp_path, checkpoint(7), keep=3)
     for name, array in safetensors.numpy.load_file(path).items():
-        np.testing.assert_array_equal(array, checkpoint(7).arrays[name])
-
-
-def test_equal_checkpoints_are_equal_files(tmp_path):
-    first, second = (checkpoints.save(tmp_path / name, checkpoint(7), keep=3) for name in "ab")
-    assert first.read_bytes() == second.read_bytes()
+        np.testing.assert_array_equal(array, checkpoint(390).arrays[name])
 
 
 def test_checkpoint_cut_short_at_any_length_is_refused(tmp_path):
