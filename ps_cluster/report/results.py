@@ -23,7 +23,7 @@ from ps_cluster.report.analysis import Analysis, Mistake, percent
 from ps_cluster.report.closing_table import facts_of
 from ps_cluster.report.pages import ALONG, Curves, Plot, rendered, small_plot
 from ps_cluster.report.sheets import scaled
-from ps_cluster.runs import scores
+from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import Summary, told
 from ps_cluster.runs.run_dir import RunDir
 
@@ -241,7 +241,7 @@ class _ScoredRun:
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:
     """Return what the kept predictions show; None, with a notice if they are damaged, without any."""
     try:
-        predictions = scores.load(run_dir.predictions)
+        predictions = load_predictions(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
         kind = OBJECTIVES[predictions.objective].results()
         return kind(predictions, encoding.target if encoding else "target") if kind else None

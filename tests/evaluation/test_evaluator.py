@@ -31,6 +31,7 @@ from ps_cluster.models.build import build
 from ps_cluster.models.flat import flatten
 from ps_cluster.runs import checkpoints, scores
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric
 from ps_cluster.runs.run_dir import RunDir
 from tests.bad_files.conftest import NoWriter
@@ -171,7 +172,7 @@ def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     losses = np.log(np.exp(found).sum(1)) - found[np.arange(len(labels)), labels]
     assert row.test_loss == pytest.approx(losses.mean(), rel=1e-3)
 
-    kept = scores.load(run_dir.predictions)
+    kept = load_predictions(run_dir.predictions)
     assert (kept.step, kept.objective, kept.unit, kept.classes) == (1, "classification", "images", CLASSES)
     powers = np.exp(found - found.max(1, keepdims=True))
     probabilities = powers / powers.sum(1, keepdims=True)
@@ -185,7 +186,7 @@ def test_weights_that_are_not_numbers_know_nothing(run_dir, network):
     save(run_dir, 5, np.full_like(network[1], np.nan))
     (row,) = evaluate(run_dir.root, once=True, notify=print)
     assert (row.test_accuracy, row.test_loss) == (0.0, None)
-    kept = scores.load(run_dir.predictions).arrays
+    kept = load_predictions(run_dir.predictions).arrays
     assert set(kept["predicted"].tolist()) == {-1} and not kept["confidence"].any() and not kept["of_target"].any()
     assert "NaN" not in run_dir.evaluation.read_text()
 
