@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -41,9 +41,15 @@ def working(addresses: Mapping[Key, str]) -> set[Key]:
         return {key for key, works_ in zip(addresses, answers, strict=True) if works_}
 
 
-def until_none_works(addresses: Iterable[str], within_s: float) -> None:
+def until_none_works(
+    addresses: Iterable[str],
+    within_s: float,
+    *,
+    ask: Callable[[Mapping[str, str]], set[str]] = working,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Wait until no server at these addresses works any more, at most `within_s` seconds."""
     left, deadline = set(addresses), time.monotonic() + within_s
     while left and time.monotonic() < deadline:
-        left = working({address: address for address in left})
-        time.sleep(_ASK_EVERY_S if left else 0)
+        left = ask({address: address for address in left})
+        sleep(_ASK_EVERY_S if left else 0)
