@@ -27,15 +27,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_names_of_temporary_files_differ_and_name_no_process(tmp_path):
-    names = set()
-    for _ in range(20):
-        with create_beside(tmp_path / "a"):
-            names |= {path.name for path in tmp_path.iterdir()} - {"a"}
-    assert len(names) == 20
-    assert all(len(name.split(".")[2]) == 16 and str(os.getpid()) not in name.split(".") for name in names)
-
-
 def test_a_link_in_the_place_of_a_whole_file_is_replaced_and_not_followed(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "a").symlink_to(tmp_path / "mine")
