@@ -271,7 +271,7 @@ def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir
 
     def notify(line):
         lines.append(str(line))
-        if line.startswith("waiting for a checkpoint"):
+        if lines[-1].startswith("waiting for a checkpoint"):
             run_dir.root.rename(place)
 
     assert evaluate(place / name, notify=notify) == []
