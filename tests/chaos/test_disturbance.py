@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps_cluster.config.modes import ON_DEATH
 from ps_cluster.config.tasks import ON_DEATH, Task
 from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.tools.chaos.chaos_run import ChaosBounds, Interrupted, Runner

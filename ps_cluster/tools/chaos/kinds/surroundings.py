@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from ps_cluster.config.modes import OnDeaths
 from ps_cluster.config.tasks import OnDeaths
 from ps_cluster.system.private_network import NAMESPACE_ARGV
 from ps_cluster.tools.chaos.disturbed_runs import Run
