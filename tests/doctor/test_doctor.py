@@ -64,11 +64,6 @@ def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path, v
     answer(surroundings({"KERAS_HOME": str(tmp_path)} | variable), status, says)
 
 
-def test_a_keras_file_that_keeps_keras_from_being_imported_fails(tmp_path):
-    (tmp_path / "keras.json").write_text('{"floatx": "float8"}')
-    answer(surroundings({"KERAS_HOME": str(tmp_path)}), FAIL, "floatx: got 'float8'")
-
-
 LOCK = """# a comment
 absl-py==2.5.1 \\
     --hash=sha256:28
