@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed, number_text
 from ps_cluster.report.calibration import Calibration, percent, reliability, share_of
 from ps_cluster.report.plots import PALETTE, Plot, plain_ticks, small_plot
-from ps_cluster.runs.scores import Predictions
+from ps_cluster.runs.predictions import Predictions
 
 MOST_SHOWN = 20  # classes, labels or outputs in a table of the page; results.json has all
 MISTAKES = 24
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
