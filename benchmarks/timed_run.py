@@ -24,10 +24,10 @@ import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.report.progress import PlainView
+from ps_cluster.runs.phases import phase_shares
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.result_rows import ProgressRow
-from ps_cluster.runs.times import phase_shares
-from ps_cluster.system.machine import cpu_seconds
+from ps_cluster.system.usage import cpu_seconds
 from ps_cluster.tools.bench.arms import run_cluster
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.files import locks
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import age
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line

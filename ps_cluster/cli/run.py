@@ -90,7 +90,7 @@ def run(
     from ps_cluster.report.progress import make_view
     from ps_cluster.runs.logs import LAUNCHER
     from ps_cluster.runs.run_dir import RunDir
-    from ps_cluster.system.environment import age_seconds
+    from ps_cluster.system.run_processes import age_seconds
 
     watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
@@ -133,7 +133,7 @@ def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
 
 def _print_plan(resolved: Resolved) -> int:
     from ps_cluster.launch import local_run
-    from ps_cluster.system.machine import room
+    from ps_cluster.system.limits import room
 
     for line in local_run.lines(resolved, room()):
         print_line(line)

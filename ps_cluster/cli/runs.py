@@ -178,7 +178,7 @@ def scale(run_dir: Path, workers: int) -> None:
     """
     from ps_cluster.config import load_config
     from ps_cluster.launch.rules import refusal
-    from ps_cluster.runs.messages import ask
+    from ps_cluster.runs.scale_requests import ask
 
     run = RunDir.open(run_dir)
     untrusted.refuse_foreign(run.config)

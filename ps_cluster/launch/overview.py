@@ -23,7 +23,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import state_of
+from ps_cluster.system.run_processes import state_of
 
 NONE = "–"
 _COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "default", "elsewhere": "dim"}

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ps_cluster.files.json_files import Json
 from ps_cluster.report.calibration import Calibration
 from ps_cluster.report.plots import Plot
-from ps_cluster.runs.scores import Predictions
+from ps_cluster.runs.predictions import Predictions
 
 MOST_SHOWN = 20  # classes, labels or outputs in a table of the page; results.json has all
 MISTAKES = 24
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

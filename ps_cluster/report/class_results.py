@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed
-from ps_cluster.report.analysis import MISTAKES, Analysis, Json, Mistake
+from ps_cluster.report.analysis import MISTAKES, Analysis, Mistake
 from ps_cluster.report.calibration import Calibration, percent, reliability, share_of
 from ps_cluster.report.plots import Plot
-from ps_cluster.runs.scores import Predictions
+from ps_cluster.runs.predictions import Predictions
 
 MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
 MOST_CONFUSIONS = 1000  # in results.json; the page has the first ten

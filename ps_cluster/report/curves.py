@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from ps_cluster.files.json_files import some_rows
+from ps_cluster.files.json_rows import some_rows
 from ps_cluster.report.plots import PALETTE, plain_ticks
 from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.pictures import as_source
-from ps_cluster.system import environment
+from ps_cluster.system.environment import prepare_for_tensorflow
 
 MOST_GROUPS = 100  # on one page
 FEW_GROUPS, VARIATIONS = 20, 5  # up to that many groups have two samples each; variations of a sample
@@ -52,7 +51,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
             settings.augmentation.check(image.shape)
     except ValueError as error:
         raise UserError(str(error)) from error
-    os.environ.update(environment.for_tensorflow(os.environ))  # it may be imported now, without its first lines
+    prepare_for_tensorflow()  # it may be imported now, without its first lines
     with without_first_lines():
         vary = variation(kind, settings, dataset, seed)
     found = groups_of(dataset)

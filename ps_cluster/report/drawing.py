@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import one_line
 from ps_cluster.installation import PROGRAM
 from ps_cluster.runs.result_rows import ProgressRow, Summary

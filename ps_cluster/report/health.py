@@ -12,15 +12,16 @@ from typing import Any
 
 from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import LAUNCHER
 from ps_cluster.runs.result_rows import SAVING, ProgressRow
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system import environment
-from ps_cluster.system.environment import age_seconds
-from ps_cluster.system.network import host_and_port
+from ps_cluster.system import run_processes
+from ps_cluster.system.addresses import host_and_port
+from ps_cluster.system.run_processes import age_seconds
 
 BEFORE, UNDER_WAY = ("connecting", "building"), ("training", SAVING, "draining")  # phases of rows
 _SLACK_S = 1.0  # between the clock of a process's start and that of rows
@@ -58,8 +59,8 @@ class HealthBounds:
 class Surroundings:
     """The questions to the machine, passed in so that tests can give answers."""
 
-    state: Callable[[int, Path, str | None], str] = environment.state_of
-    listens: Callable[[int, int], bool] = environment.listens
+    state: Callable[[int, Path, str | None], str] = run_processes.state_of
+    listens: Callable[[int, int], bool] = run_processes.listens
     age_s: Callable[[int], float] = age_seconds
     wall: Callable[[], float] = time.time
     host: str = socket.gethostname()

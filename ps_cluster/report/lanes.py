@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ps_cluster.runs.ledger import NOBODY
-from ps_cluster.runs.times import GAPS, PHASES, gap_times, phase_times
+from ps_cluster.runs.phases import GAPS, PHASES, gap_times, phase_times
 
 
 @dataclass(frozen=True)

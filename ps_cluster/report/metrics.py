@@ -19,7 +19,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.logs import LogLine
+from ps_cluster.runs.logs import Line, LogLine
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -236,7 +236,7 @@ class RunMetrics(ProgressView, Collector):
         write_whole(self._link, f"{self.url}\n")
         self._view.notice(f"metrics: {self.url}")
 
-    def notice(self, line: str) -> None:
+    def notice(self, line: Line) -> None:
         self._view.notice(line)
         event = LogLine.of(line).event
         self._seen = replace(self._seen, lines=self._seen.lines + Counter({(event.name, event.level): 1}))

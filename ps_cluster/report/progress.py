@@ -26,7 +26,7 @@ from ps_cluster.report.run_state import (
 )
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import PROGRESS, SCORE, TEXT, LogFormat
+from ps_cluster.runs.logs import PROGRESS, SCORE, TEXT, Line, LogFormat
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -68,7 +68,7 @@ class ProgressView:
     def _begin(self, state: RunState) -> None:
         """Show what is known before anything runs."""
 
-    def notice(self, line: str) -> None:
+    def notice(self, line: Line) -> None:
         """Show one line that stays."""
 
     def tasks(self, tasks: Sequence[TaskState]) -> None:
@@ -113,7 +113,7 @@ class PlainView(ProgressView):
                 self.notice(line)
         self.notice(f"run directory {state.run_dir.root}")
 
-    def notice(self, line: str) -> None:
+    def notice(self, line: Line) -> None:
         self._output.write(self._lines.line(line, f"[{clock(self._seconds()):>5}] ") + "\n")
         self._output.flush()
 
@@ -165,8 +165,8 @@ class LiveView(ProgressView):
         )
         self._live.start()
 
-    def notice(self, line: str) -> None:
-        self._console.print(Text(printable(line)))
+    def notice(self, line: Line) -> None:
+        self._console.print(Text(printable(str(line))))
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)

@@ -22,7 +22,7 @@ from ps_cluster.report.facts import facts_of
 from ps_cluster.report.mistakes import ShownExamples, shown_examples
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.plots import Plot, small_plot
-from ps_cluster.runs import scores
+from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import Summary, told
 from ps_cluster.runs.run_dir import RunDir
 
@@ -156,7 +156,7 @@ class _ScoredRun:
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:
     """Return the analysis of the kept predictions. None without any and, with a notice, if they are damaged."""
     try:
-        predictions = scores.load(run_dir.predictions)
+        predictions = load_predictions(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
         kind = OBJECTIVES[predictions.objective].results()
         return kind(predictions, encoding.target if encoding else "target") if kind else None

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +16,8 @@ from ps_cluster.config import user_code
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
@@ -36,7 +36,6 @@ COLOURS = {
     UNKNOWN: "dim",
 }
 
-Json = dict[str, Any]
 _OF_SCORE = ("test_accuracy", "test_error", "step")
 
 

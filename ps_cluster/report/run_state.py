@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import counted
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import GENERATED_DATA
+from ps_cluster.runs.logs import GENERATED_DATA, Notify
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -180,7 +180,7 @@ def synthetic_banner(dataset: PackedDataset) -> list[str]:
     return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in notice.split(". ")), edge]
 
 
-def warn_of_generated(dataset: PackedDataset, notify: Callable[[str], None]) -> None:
+def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
     """Warn that a data set is generated, if it is, in lines that cannot be missed."""
     if dataset.kind == "synthetic":
         for line in synthetic_banner(dataset) if logs.chosen().is_text else [synthetic_notice(dataset)]:

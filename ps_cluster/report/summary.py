@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.report.guess import guess_of_run
 from ps_cluster.runs.proof import MOST_PROBLEMS
@@ -47,7 +48,6 @@ MOST_EPOCHS_LISTED = 10_000  # of those without a score; `checkpoints.every_epoc
 
 UPDATES = tuple(Updates.model_fields)  # names
 
-Json = dict[str, Any]
 Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
@@ -68,9 +68,9 @@ class EndedRun:
       restarts: how often each task was started again. A task that never was may be left out.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers, in this start of the launcher.
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/machine.py).
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/usage.py).
       machine: the machine of this start of the launcher (system/machine.py).
-      network: "private", and "notice": the message if it is not private (system/network.py).
+      network: "private", and "notice": the message if it is not private (system/private_network.py).
       leaders: how many led the training, one after the other, if tasks are started one by one; else None.
     """
 

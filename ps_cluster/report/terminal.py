@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ps_cluster.files.values import one_line, printable
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.logs import ERROR, Line
 
 _WIDEST_IN_A_PIPE = 10_000  # characters
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
@@ -29,7 +29,7 @@ def make_console() -> SafeConsole:
     return SafeConsole(Output(sys.stdout), quiet=not logs.chosen().is_text)
 
 
-def print_line(line: str) -> None:
+def print_line(line: Line) -> None:
     """Write `line` to standard output in the format of the command's lines, if it is still there."""
     print(logs.chosen().line(line), file=Output(sys.stdout), flush=True)
 

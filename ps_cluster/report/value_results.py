@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 from matplotlib.axes import Axes
 
+from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed, number_text
-from ps_cluster.report.analysis import MISTAKES, Analysis, Json, Mistake
+from ps_cluster.report.analysis import MISTAKES, Analysis, Mistake
 from ps_cluster.report.plots import PALETTE, Plot, plain_ticks, small_plot
-from ps_cluster.runs.scores import Predictions
+from ps_cluster.runs.predictions import Predictions
 
 _MOST_DRAWN = 3  # outputs with plots of their own
 _MOST_POINTS = 2000

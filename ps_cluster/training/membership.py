@@ -29,11 +29,14 @@ from ps_cluster.private_names import (
     server_def,
     update_server_def,
 )
-from ps_cluster.runs.messages import TOLD, LeaderMessage, LeaderStart
+from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import Ending
 from ps_cluster.runs.run_dir import AGREEMENT, say
 from ps_cluster.server.leftovers import end_earlier
-from ps_cluster.system.network import check_is_free, cut, working
+from ps_cluster.system.addresses import check_is_free
+from ps_cluster.system.connections import cut
+from ps_cluster.system.probes import working
 from ps_cluster.training.agreement import CompatibilityFingerprint
 
 LOOK_EVERY_S = 1.0
@@ -317,7 +320,7 @@ def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> di
 def tell(task: Task, told: LeaderMessage) -> None:
     """Write a word to a task into its workspace. Raises tf.errors.OpError where it can't be reached."""
     with tf.device(device_of(task)):
-        tf.io.write_file(TOLD, told.model_dump_json())
+        tf.io.write_file(MESSAGE_FILE, told.model_dump_json())
 
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:

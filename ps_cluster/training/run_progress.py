@@ -16,11 +16,12 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
+from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
-from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.logs import DISK_REFUSES, Notify
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -31,7 +32,7 @@ from ps_cluster.runs.result_rows import (
     Updates,
     WorkerRow,
 )
-from ps_cluster.runs.run_dir import LIFE, say
+from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.store import Ledgers, ParameterStore
 
@@ -536,7 +537,7 @@ class LedgerReader:
         progress: RunProgress,
         journals: Sequence[Journal],
         *,
-        notify: Callable[[str], None] = say,
+        notify: Notify = say,
         on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
     ):
         """Keep the parts.

@@ -18,11 +18,12 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
@@ -30,7 +31,7 @@ from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
-from ps_cluster.runs.run_dir import LIFE, say
+from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.capabilities import Capabilities
@@ -38,7 +39,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules import Matrix
-from ps_cluster.system.machine import FreeMemory, room
+from ps_cluster.system.limits import FreeMemory, room
 from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.reporter import Reporter
@@ -145,7 +146,7 @@ class SessionStart:
         metric = OBJECTIVES[self.dataset.spec.objective].field
         self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
         self.leads = leads
-        self.term = job.leading.term  # of the leader's claim (runs/messages.py). It is part of the names of its files.
+        self.term = job.leading.term  # of the leader's claim (runs/leaders.py). It is part of the names of its files.
         self.reporter = Reporter(self.config, self.run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
         self._build = build

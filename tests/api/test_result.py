@@ -7,7 +7,7 @@ import pytest
 
 import ps_cluster
 from ps_cluster.data.packed import write_form
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images, random_images
 from tests.helpers.fake_runs import Fake, write_run

@@ -11,7 +11,7 @@ from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.result_rows import WorkerRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.data import only_named
 from tests.helpers.rows import progress_row
 

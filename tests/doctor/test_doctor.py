@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.system.machine import Allowance, FreeMemory
+from ps_cluster.system.limits import Allowance, FreeMemory
 from ps_cluster.tools.doctor import checks as doctor_checks
 from ps_cluster.tools.doctor.checks import all_checks
 from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine, ok, warn
@@ -51,11 +51,6 @@ def test_python_is_held_against_the_versions_that_are_supported(version, status)
 )
 def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path, variable, status, says):
     answer(surroundings({"KERAS_HOME": str(tmp_path)} | variable), status, says)
-
-
-def test_a_keras_file_that_keeps_keras_from_being_imported_fails(tmp_path):
-    (tmp_path / "keras.json").write_text('{"floatx": "float8"}')
-    answer(surroundings({"KERAS_HOME": str(tmp_path)}), FAIL, "floatx: got 'float8'")
 
 
 LOCK = """# a comment

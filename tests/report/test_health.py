@@ -8,13 +8,13 @@ import pytest
 
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.report.health import HealthBounds, Surroundings, ask
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.system.environment import life_of, listens, state_of
+from ps_cluster.system.run_processes import life_of, listens, state_of
 from tests.helpers.rows import progress_row
 
 NOW = 10_000.0

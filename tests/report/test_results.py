@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
 from ps_cluster.report.class_results import Cell, ClassResults, Confusion
@@ -19,9 +19,8 @@ from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_resu
 from ps_cluster.report.label_results import LabelResults
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.report.value_results import ValueResults
-from ps_cluster.runs import scores as kept_predictions
+from ps_cluster.runs.predictions import Predictions, load_predictions, write_predictions
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scores import Predictions
 from tests.helpers.data import pack_images, random_images
 from tests.helpers.fake_runs import Fake, write_run
 from tests.helpers.html_pages import loaded_by
@@ -174,7 +173,7 @@ def of_images(tmp_path):
     dataset = pack_images(tmp_path / "packed", "cifar10", names, (images, labels, images, labels))
     write_pointer(run_dir.dataset, dataset)
     said = np.where(np.arange(20) % 2, labels, (labels + 1) % 10)
-    kept_predictions.write(run_dir.predictions, of_classes(labels, said, np.full(20, 0.9), np.full(20, 0.05), names))
+    write_predictions(run_dir.predictions, of_classes(labels, said, np.full(20, 0.9), np.full(20, 0.05), names))
     return run_dir
 
 
@@ -204,9 +203,9 @@ def test_numbers_at_the_ticks_do_not_run_into_each_other(last):
 
 
 def test_a_network_without_a_mistake_has_a_page(of_images, unrendered):
-    said = kept_predictions.load(of_images.predictions)
+    said = load_predictions(of_images.predictions)
     right = {"predicted": said.arrays["target"]}
-    kept_predictions.write(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
+    write_predictions(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
     page, numbers, told = drawn(of_images)
     assert numbers["mistakes"] == [] and numbers["found"]["accuracy"] == 1.0 and told == []
 
@@ -261,8 +260,8 @@ def test_damaged_predictions_are_left_out_with_a_notice(of_images, unrendered):
 
 
 def test_predictions_of_another_step_than_the_last_score_are_pointed_out(of_images, unrendered):
-    said = kept_predictions.load(of_images.predictions)
-    kept_predictions.write(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
+    said = load_predictions(of_images.predictions)
+    write_predictions(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
     assert "those of step 1, not of the last score" in drawn(of_images)[0]
 
 
@@ -275,7 +274,7 @@ def test_mistakes_in_a_table_are_shown_as_rows_and_errors_in_its_column(tmp_path
     )
     write_pointer(run_dir.dataset, dataset)
     true = np.arange(8.0)[:, None]
-    kept_predictions.write(run_dir.predictions, of_numbers(true, true + np.arange(8)[::-1, None]))
+    write_predictions(run_dir.predictions, of_numbers(true, true + np.arange(8)[::-1, None]))
     page, numbers, _ = drawn(run_dir)
     assert "The largest errors" in page and ">area</th>" in page and "R²" in page
     assert numbers["mistakes"][0] == {"example": 0, "predicted": "7", "truth": "0", "measure": "7"}

@@ -11,7 +11,7 @@ from rich.console import Console
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import FAILED_FOR_GOOD
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.launch import one_task

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs import proof
+from ps_cluster.runs.phases import PHASE_COLUMNS
 from ps_cluster.runs.proof import RoundShape
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import PHASE_COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.rows import progress_row
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.fleet import EndedJob

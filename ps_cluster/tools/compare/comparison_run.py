@@ -12,15 +12,16 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.sections import flat
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch.local_run import complete_config, resolve_data, start_run
+from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import make_view
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
-from ps_cluster.system import environment, tensorboard_server
+from ps_cluster.system import tensorboard_server
 from ps_cluster.tools.compare.comparison_plan import (
     PLAN,
     REPORT,
@@ -66,7 +67,7 @@ def train_all(
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}
     beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
-    with environment.temporary_files_in(output / TEMPORARY), beside:
+    with temporary_files_in(output / TEMPORARY), beside:
         return list(roots.values()), _train_in_order(training_order(runs), roots)
 
 
@@ -112,14 +113,14 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 
 def check_unclaimed(output: Path) -> None:
     """Raise UserError where a folder holds something, but no comparison."""
-    locks.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
+    claimed_folders.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
 
 
 def check_free_for_report(output: Path) -> None:
     """Raise UserError where a folder holds something other than a report on finished runs, which a new one replaces."""
     if (output / PLAN).exists():
         raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
-    locks.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
+    claimed_folders.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
 
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
@@ -127,4 +128,4 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
     content = comparison.model_dump(mode="json", exclude={"target_score"})
     content["trained_in_this_order"] = [run.name for run in runs]
     content[SCALED] = [run.name for run in runs if run.scaled]
-    locks.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)
+    claimed_folders.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)

@@ -79,7 +79,7 @@ def render(
 
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
-    from ps_cluster.system.network import check_can_guard, who_reaches
+    from ps_cluster.system.port_guard import check_can_guard, who_reaches
 
     config = layered_config(file, assignments, options)
     check_for_tasks(config, min_workers)

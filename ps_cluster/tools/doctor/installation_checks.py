@@ -14,7 +14,6 @@ from pathlib import Path
 from packaging.markers import Marker
 
 from ps_cluster.data import sources
-from ps_cluster.errors import UserError
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
 from ps_cluster.system import environment
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
@@ -37,11 +36,7 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
     """Look for settings of other programs that tasks can't take: Keras on another library, keras.json, and the like."""
-    try:
-        lines = list(environment.not_used(os.environ if given is None else given))
-    except UserError as error:
-        return fail(str(error), "correct or remove that file")
-    if lines:
+    if lines := list(environment.not_used(os.environ if given is None else given)):
         return warn("; ".join(lines), "nothing, unless you rely on it: tasks take what they need")
     return ok("nothing in it asks for what tasks can't do")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.files.values import Malformed
-from ps_cluster.files.writing import check_folder
+from ps_cluster.files.writable import check_folder
 from ps_cluster.launch import topology
 from ps_cluster.system import machine
-from ps_cluster.system.machine import Allowance, FreeMemory, allowance, room
-from ps_cluster.system.network import NAMESPACE_ARGV, network_for
+from ps_cluster.system.limits import Allowance, FreeMemory, allowance, room
+from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
 
 GB = 10**9

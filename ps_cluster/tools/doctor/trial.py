@@ -17,9 +17,9 @@ import numpy as np
 from ps_cluster.config.layers import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import finding_this_package
+from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import CALLER_PID
 from ps_cluster.tools.doctor.finding import Finding, fail, ok
 
 TRIAL_S = 120.0  # on two cores it takes 10 to 20

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed
-from ps_cluster.files import locks
+from ps_cluster.files import claimed_folders
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.report.run_state import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
-from ps_cluster.system import environment, network
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.environment import prepare_for_tensorflow
+from ps_cluster.system.private_network import announce_isolation
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, has_completed, train_at_once
 from ps_cluster.tools.sweep.ensemble_plan import FOLDER, Ensemble, EnsembleMember, members_of
 from ps_cluster.tools.sweep.sweep_plan import mode_of
@@ -35,14 +35,14 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
       RunFailed: a member could not be trained.
     """
     # Errors are found before any file is written.
-    locks.check_unclaimed(output, PLAN, NOUN)
+    claimed_folders.check_unclaimed(output, PLAN, NOUN)
     members_of(ensemble)
     config = build_config(None, dict(ensemble.settings))
     dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
     members = members_of(ensemble, dataset)
-    locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
-    network.announce_isolation(config.cluster.isolation, output, print_line)
+    claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
+    announce_isolation(config.cluster.isolation, output, print_line)
     print_line(mode_of(ensemble.settings, (), "member"))
     with StopRequests() as requests:
         code = train_members(members, output, Fleet(at_once, print_line), requests)
@@ -75,7 +75,7 @@ def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet,
 
 def _join(ensemble: Ensemble, members: Sequence[EnsembleMember], dataset: PackedDataset, output: Path) -> None:
     """Score the members and their mean prediction, write and print the scores, and save the model that averages."""
-    os.environ.update(environment.for_tensorflow(os.environ))
+    prepare_for_tensorflow()
     with without_first_lines():
         from ps_cluster.tools.sweep import joining
 
