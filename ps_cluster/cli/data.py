@@ -97,7 +97,7 @@ def verify(names: tuple[str, ...]) -> None:
     found = sources.copies(cache_dir)
     damaged = []
     for copy in sources.named(names, found, cache_dir) if names else found:
-        with byte_progress(make_console(), told=False) as (notify, progress):
+        with byte_progress(make_console(), lines=False) as (notify, progress):
             checked = sources.verify(copy, progress)
             what = f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}"
             if checked.dataset is None:

@@ -27,11 +27,11 @@ _IMPORT = "import tensorflow; print(tensorflow.__version__)"
 
 def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     """Check the version of Python."""
-    told = ".".join(map(str, version))
+    answer = ".".join(map(str, version))
     first, last = (".".join(map(str, one)) for one in (FIRST_PYTHON, LAST_PYTHON))
     if FIRST_PYTHON <= version[:2] <= LAST_PYTHON:
-        return ok(f"{told}, {sys.executable}")
-    return fail(f"{told}: {first} to {last} is supported", how_to_install(f"python{last}"))
+        return ok(f"{answer}, {sys.executable}")
+    return fail(f"{answer}: {first} to {last} is supported", how_to_install(f"python{last}"))
 
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
@@ -51,8 +51,8 @@ def tensorflow_import(
     except subprocess.TimeoutExpired:
         return fail(f"not imported within {timeout_s:g} s", "see whether the machine is overloaded")
     last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()[-1:]
-    told = " ".join(last) or f"exit code {ended.returncode}"
-    return ok(told) if ended.returncode == 0 else fail(told, how_to_install())
+    answer = " ".join(last) or f"exit code {ended.returncode}"
+    return ok(answer) if ended.returncode == 0 else fail(answer, how_to_install())
 
 
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
