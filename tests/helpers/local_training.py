@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.report.summary import with_recomputed

@@ -26,13 +26,13 @@ from ps_cluster.cli.reference import (
     sections_schema,
 )
 from ps_cluster.config import RunConfig, build_config, rates_found, user_code
-from ps_cluster.config.layers import trusted
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import COMPILED
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import CHOSEN, check_used, flat, joined, nested, uses, without_unused
+from ps_cluster.config.user_layers import trusted
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.files import locks

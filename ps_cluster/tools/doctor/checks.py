@@ -27,7 +27,7 @@ import numpy as np
 from packaging.markers import Marker
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.layers import without_variables
+from ps_cluster.config.user_layers import without_variables
 from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
