@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ps_cluster.training.job import TrainingJob
     from ps_cluster.training.recomputed_steps import RecomputedSteps
     from ps_cluster.training.step import TrainStep
-    from ps_cluster.training.worker import Compute, Dispatch, StepSource
+    from ps_cluster.training.step_source import StepSource
+    from ps_cluster.training.worker import Compute, Dispatch
 
 
 class Waits(Enum):

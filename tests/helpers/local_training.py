@@ -20,11 +20,12 @@ from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.environment import Drain
 from ps_cluster.training import placement, split_step, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
+from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.layers import DEVICE
 from ps_cluster.training.sampling import UpdateSampler
-from ps_cluster.training.session import LOCAL_DEVICE, SessionStart, build
+from ps_cluster.training.session import LOCAL_DEVICE, SessionStart
 from tests.helpers.data import LETTERS, pack_images, random_images
 
 NETWORK = """
