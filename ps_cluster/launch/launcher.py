@@ -46,7 +46,7 @@ from ps_cluster.system.fork_server import ForkServer, StopHeard, fork_server
 from ps_cluster.system.machine import Usage, allowance, room
 from ps_cluster.system.network import RunNetwork, network_for
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
-from ps_cluster.training.agreement import newest_for
+from ps_cluster.training.resuming import newest_for
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.launch.task")

@@ -40,7 +40,8 @@ from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unu
 from ps_cluster.system import network
 from ps_cluster.system.environment import not_used, stop_signals
 from ps_cluster.system.machine import FreeMemory, fastest_precision
-from ps_cluster.training.agreement import CompatibilityFingerprint, check_journals, newest_checkpoint
+from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.resuming import check_journals, newest_checkpoint
 
 Notify = Callable[[str], None]
 

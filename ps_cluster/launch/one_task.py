@@ -47,7 +47,7 @@ from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
 from ps_cluster.system.network import check_is_free, guard_port, unknown_hosts, working
 from ps_cluster.system.supervisor import is_stopped, signal_name
-from ps_cluster.training.agreement import newest_checkpoint
+from ps_cluster.training.resuming import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
 PORT_FREE_WITHIN_S = 10.0  # seconds in which an earlier process of the task may still end

@@ -18,7 +18,7 @@ from ps_cluster.models import flat
 from ps_cluster.runs.run_dir import LIFE, say
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules import Matrix
+from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.machine import room
 from ps_cluster.training.memory import check_memory
 from ps_cluster.training.step import TrainStep

@@ -21,8 +21,8 @@ from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.background_poller import BackgroundPoller
 from ps_cluster.training.building import Build, build
+from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.membership import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import Dispatch
 

@@ -21,14 +21,16 @@ from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
+from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.learning_rate import expected_rates, text_of_rules
+from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
-from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint
+from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
-from ps_cluster.training.step import expected_rates, text_of_rules
 from ps_cluster.training.step_source import Dispatches
 from ps_cluster.training.worker import Compute
 

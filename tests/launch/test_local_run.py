@@ -31,7 +31,8 @@ from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyStat
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.training.agreement import CompatibilityFingerprint, newest_checkpoint
+from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.resuming import newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal
 

@@ -8,7 +8,8 @@ from ps_cluster.runs import journal
 from ps_cluster.runs.journal import Journal, JournalNotWritten
 from ps_cluster.runs.ledger import COUNTS, NO_ROWS
 from ps_cluster.server.store import Ledgers
-from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.ledger_reader import LedgerReader
+from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of
 
 

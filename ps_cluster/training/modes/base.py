@@ -13,7 +13,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules import UpdateRule, make_rule
+from ps_cluster.server.update_rules.rule import UpdateRule, make_rule
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.step_source import AsynchronousSteps, StepSource
 from ps_cluster.training.worker import Compute, Dispatch, steps_graph
