@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from benchmarks.records import Record, read
 from ps_cluster.cli.command_line import OUTPUT_FILE, OneLineCommand
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.pages import Plot, grid, legend_outside, logarithmic, looks, plot_style
+from ps_cluster.report.plots import Plot, grid, legend_outside, logarithmic, looks, plot_style
 
 HEIGHT_IN = 3.4
 

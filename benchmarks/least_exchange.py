@@ -27,7 +27,8 @@ from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import MOST
 from ps_cluster.launch.task import start_server
-from ps_cluster.system.environment import die_with_parent, for_tensorflow
+from ps_cluster.system.environment import for_tensorflow
+from ps_cluster.system.lifetime import die_with_parent
 from ps_cluster.tools.bench import empty
 from ps_cluster.tools.bench.throughput import case
 

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import ProgressRow

@@ -23,10 +23,11 @@ import click
 import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.report.progress import PlainView, Row
+from ps_cluster.report.progress import PlainView
+from ps_cluster.runs.phases import phase_shares
 from ps_cluster.runs.proof import read_csv
-from ps_cluster.runs.times import phase_shares
-from ps_cluster.system.machine import cpu_seconds
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.system.usage import cpu_seconds
 from ps_cluster.tools.bench.arms import run_cluster
 
 
@@ -59,9 +60,9 @@ class TimedView(PlainView):
     def seconds(self) -> float:
         return self.looks[-1].time - self.looks[0].time if self.looks else 0.0
 
-    def progress(self, row: Row) -> None:
+    def progress(self, row: ProgressRow) -> None:
         super().progress(row)
-        if row["phase"] == "training" and self._all_have_an_update(row):
+        if row.phase == "training" and self._all_have_an_update(row):
             now = time.time()
             self._trains_since = now if self._trains_since is None else self._trains_since
             if now < self._trains_since + self._warm_up_s:
@@ -71,14 +72,15 @@ class TimedView(PlainView):
                 self._stopped = True
                 os.kill(os.getpid(), signal.SIGINT)
 
-    def _all_have_an_update(self, row: Row) -> bool:
+    def _all_have_an_update(self, row: ProgressRow) -> bool:
         state = self._state
-        return state is not None and len({worker["index"] for worker in row["workers"]}) == state.config.cluster.workers
+        return state is not None and len({worker.index for worker in row.workers}) == state.config.cluster.workers
 
     def _cpu_seconds(self) -> dict[str, float]:
         taken: dict[str, float] = defaultdict(float)
         for task in self._state.tasks if self._state else ():
-            taken[task["type"]] += cpu_seconds(task["pid"]) or 0.0
+            if task.pid is not None:
+                taken[task.task.type] += cpu_seconds(task.pid) or 0.0
         return taken
 
 

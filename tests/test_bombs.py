@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ps_cluster.files.untrusted import most_memory
+from ps_cluster.files.reading import most_memory
 from ps_cluster.files.yaml_files import MOST_BYTES
 from tests.helpers.bad_input import MOST_MEMORY, PROJECT, Row, assert_one_line, assert_told, make_folder
 from tests.helpers.own_data import save_hugging_face
@@ -146,7 +146,7 @@ def test_small_data_that_would_fill_the_memory_is_refused(tmp_path, make, name, 
 WITH_ARROW = """
 import sys
 import psutil, pyarrow, pyarrow.csv
-from ps_cluster.files.untrusted import bounded_memory
+from ps_cluster.files.reading import bounded_memory
 pool = pyarrow.default_memory_pool().backend_name
 with bounded_memory(10_000_000):
     before = psutil.Process().memory_info().data

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.datasets import Contents
@@ -128,12 +127,11 @@ def test_rm_asks_and_removes_nothing_without_a_yes(cache):
     assert {path.name for path in cache.iterdir()} == {"synthetic.2"}
 
 
-def test_show_writes_a_picture_and_says_where(tmp_path):
+def test_show_writes_a_page_and_says_where(tmp_path):
     told = run("show", "cifar10", "--set", "data.augmentation.crop_padding_pixels=0",
-               "--set", "data.augmentation.flip=none", "--output", "sheet.png")  # fmt: skip
-    assert told.exit_code == 0 and told.stdout.endswith("written: sheet.png\n")
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.format == "PNG"
+               "--set", "data.augmentation.flip=none", "--output", "page.html")  # fmt: skip
+    assert told.exit_code == 0 and told.stdout.endswith("written: page.html\n")
+    assert "data:image/png;base64," in (tmp_path / "page.html").read_text()
 
 
 def test_show_prints_columns_counts_and_rows_of_what_is_no_image(cache):
@@ -148,8 +146,8 @@ def test_show_prints_columns_counts_and_rows_of_what_is_no_image(cache):
     counts = {line[0]: int(line[1]) for line in lines if line and line[0] in ("no", "yes")}
     assert sum(counts.values()) == 50
     assert len(lines) - lines.index(["age", "target"]) - 1 == 5, "the first examples are at the end"
-    refused = run("show", "synthetic", "--output", "sheet.png")
-    assert_one_line(refused.exit_code, refused.stderr, ["--output", "'sheet.png'", "no images"])
+    refused = run("show", "synthetic", "--output", "page.html")
+    assert_one_line(refused.exit_code, refused.stderr, ["--output", "'page.html'", "no images"])
 
 
 def test_list_fetch_and_verify_need_no_tensorflow():

@@ -11,9 +11,9 @@ PROJECT = Path(__file__).parents[1]
 
 LAUNCHER_SIDE = (
     "ps_cluster.tools.bench.throughput", "ps_cluster.tools.chaos.chaos_run", "ps_cluster.launch.launcher",
-    "ps_cluster.launch.local_run", "ps_cluster.launch.one_task", "ps_cluster.tools.compare.comparison_plan",
+    "ps_cluster.launch.local_run", "ps_cluster.launch.one_task", "ps_cluster.tools.compare.comparison_run",
     "ps_cluster.report.trace", "ps_cluster.tools.simulate.prediction",
-    "ps_cluster.tools.sweep.ensemble", "ps_cluster.tools.sweep.sweep_run",
+    "ps_cluster.tools.sweep.ensemble_run", "ps_cluster.tools.sweep.sweep_run",
 )  # fmt: skip
 
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.files import locks
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.report.run_list import age
-from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
+from tests.helpers.fake_runs import Fake, write_run
+from tests.helpers.rows import progress_row
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_the_newest_run_comes_first_with_its_state_and_score():
 
 
 def test_a_run_in_which_a_command_works_is_running_with_its_progress(folder):
-    append_row(RunDir(folder / "good").progress, ProgressRow(phase="training", applied=20, total=80))
+    append_row(RunDir(folder / "good").progress, progress_row(20, total=80))
     with locks.sole_use(folder / "good", "run directory", print):
         assert "running 25%" in run().stdout
         assert listed()["runs"][0]["state"] == "running"

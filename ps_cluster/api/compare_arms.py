@@ -22,7 +22,8 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import CODE
-from ps_cluster.tools.compare.comparison_plan import PLAN, Comparison, check_unclaimed, read_comparison
+from ps_cluster.tools.compare.comparison_plan import PLAN, Comparison, read_comparison
+from ps_cluster.tools.compare.comparison_run import check_unclaimed
 
 _OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
 _OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))

@@ -17,8 +17,8 @@ from ps_cluster.config import user_code
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.process_variables import CALLER_PID, LAUNCHER_PID
 from ps_cluster.report.terminal import print_line
-from ps_cluster.system.environment import CALLER_PID, LAUNCHER_PID
 from ps_cluster.system.supervisor import how_ended
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")

@@ -117,7 +117,8 @@ class Result:
         """
         from matplotlib.figure import Figure  # it takes half a second to import
 
-        from ps_cluster.report.pages import ALONG, Curves, grid, legend_outside, plot_style
+        from ps_cluster.report.curves import ALONG, Curves
+        from ps_cluster.report.plots import grid, legend_outside, plot_style
 
         class RunFigure(Figure):
             """A figure that a notebook shows, also where matplotlib has not been told of notebooks."""

@@ -33,7 +33,8 @@ from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
-from ps_cluster.files.writing import check_folder, write_whole
+from ps_cluster.files.writable import check_folder
+from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 
 # Turn keyword arguments into settings, with the names, types and ranges that the commands' options have.

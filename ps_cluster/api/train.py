@@ -22,7 +22,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import new_root
 from ps_cluster.report.terminal import print_line

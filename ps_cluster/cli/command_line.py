@@ -19,7 +19,8 @@ from click.shell_completion import CompletionItem
 
 from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
-from ps_cluster.files.writing import check_file, check_folder, write_json, write_whole
+from ps_cluster.files.writable import check_file, check_folder
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import PROGRAM
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
     from ps_cluster.data import sources
-    from ps_cluster.report.terminal import byte_progress
+    from ps_cluster.report.byte_progress import byte_progress
 
     settings = layered_config(file, assignments, options | {"data__dataset": name}).data
     with byte_progress(make_console()) as (notify, progress):
@@ -90,8 +90,8 @@ def verify(names: tuple[str, ...]) -> None:
     Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
     from ps_cluster.data import sources
-    from ps_cluster.report.data_tables import megabytes
-    from ps_cluster.report.terminal import byte_progress
+    from ps_cluster.report.byte_progress import byte_progress
+    from ps_cluster.report.terminal import megabytes
 
     cache_dir = sources.default_cache_dir()
     found = sources.copies(cache_dir)
@@ -124,7 +124,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     """
     from ps_cluster.data import sources
     from ps_cluster.files import untrusted
-    from ps_cluster.report.data_tables import megabytes
+    from ps_cluster.report.terminal import megabytes
 
     cache_dir = sources.default_cache_dir()
     untrusted.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
@@ -142,7 +142,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 @data.command(
     epilog=examples(
         "data show cifar10",
-        "data show mnist --output digits.png --seed 3",
+        "data show mnist --output digits.html --seed 3",
         "data show cifar10 --set data.augmentation.cutout_pixels=8",
     ),
 )
@@ -152,28 +152,28 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 @option(
     "--output",
     type=OUTPUT_FILE,
-    metavar="FILE.png",
-    help="The picture to write; default: NAME.png here.",
+    metavar="FILE.html",
+    help="The page to write; default: NAME.html here.",
 )
 @option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Which examples are drawn, and how they are varied.")
 def show(
     name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any
 ) -> None:
-    """Draw examples of each class, or print columns.
+    """Show examples of each class on a page, or print columns.
 
-    Images are drawn as they are and as training varies them. Of all other examples columns and rows are printed.
+    Images are shown as they are and as training varies them. Of all other examples columns and rows are printed.
     """
     from ps_cluster.data import sources
+    from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.data_tables import print_table_of
-    from ps_cluster.report.terminal import byte_progress
 
     config = layered_config(file, assignments, options | {"data__dataset": name})
     with byte_progress(make_console()) as (notify, progress):
         dataset = sources.resolve(config.data, sources.default_cache_dir(), notify=notify, progress=progress)
     if dataset.spec.unit == "images":
-        from ps_cluster.report.sheets import write_sheet
+        from ps_cluster.report.data_page import write_data_page
 
-        print_line(f"written: {write_sheet(dataset, config.data, output, seed)}")
+        print_line(f"written: {write_data_page(dataset, config.data, output, seed)}")
         return
     if output:
         raise UserError(f"--output: got '{output}': examples that are no images are shown here: leave it out")

@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("tools.simulate.command", "Predict throughput of a cluster before you have it."),
     },
     "Elsewhere": {
-        "k8s": ("tools.deploy.kubernetes", "Write manifests for Kubernetes."),
+        "k8s": ("tools.deploy.kubernetes_command", "Write manifests for Kubernetes."),
         "slurm": ("tools.deploy.slurm_command", "Write a script for Slurm."),
         "completion": ("cli.main", "Print what lets a shell complete commands and options."),
     },
@@ -81,7 +81,7 @@ class LazyCommands(OneLineErrors):
 @click.version_option(__version__, prog_name="ps-cluster")
 def main() -> None:
     """Asynchronous parameter-server training that you can run, break and measure on one machine."""
-    from ps_cluster.system.environment import die_with_caller
+    from ps_cluster.system.lifetime import die_with_caller
 
     die_with_caller()
     os.umask(os.umask(0o022) | 0o022)  # only the user may write to the files of a command

@@ -23,7 +23,8 @@ from ps_cluster.config.sections import CHOSEN, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
 from ps_cluster.errors import UserError
-from ps_cluster.runs.logs import FORMATS, LOG_FORMAT, TEXT
+from ps_cluster.process_variables import set_log_format
+from ps_cluster.runs.logs import FORMATS, TEXT
 
 Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
 
@@ -257,7 +258,7 @@ METRICS_OPTIONS = ("metrics_port", "metrics_host")
 
 log_format_option = option(
     "--log-format", type=OneOf(tuple(FORMATS)), default=TEXT.name, is_eager=True, expose_value=False, group=OUTPUT,
-    callback=lambda context, parameter, name: os.environ.update({LOG_FORMAT: name}),
+    callback=lambda context, parameter, name: set_log_format(name),
     help="How lines are written: json is one object a line, for programs; also in logs/.",
 )  # fmt: skip
 """It counts from here on, also for the processes that the command starts."""

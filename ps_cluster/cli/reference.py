@@ -1,7 +1,7 @@
 """Derive from the classes of settings what describes them: JSON schemas for editors, and the table of all settings.
 
 `python -m ps_cluster.cli.reference docs/configuration.md` writes the table into the page; a test compares the two.
-`ps_cluster.tools.compare.comparison_plan` writes the schemas. No TensorFlow.
+`ps_cluster.tools.compare.schemas` writes the schemas. No TensorFlow.
 """
 
 from __future__ import annotations

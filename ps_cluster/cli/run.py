@@ -87,10 +87,11 @@ def run(
 ) -> int:
     """Train on a cluster of processes on this machine."""
     from ps_cluster.launch import local_run
-    from ps_cluster.report.progress import make_view, with_metrics
+    from ps_cluster.report.metrics_server import with_metrics
+    from ps_cluster.report.progress import make_view
     from ps_cluster.runs.logs import LAUNCHER
     from ps_cluster.runs.run_dir import RunDir
-    from ps_cluster.system.environment import age_seconds
+    from ps_cluster.system.run_processes import age_seconds
 
     watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
@@ -133,7 +134,7 @@ def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
 
 def _print_plan(resolved: Resolved) -> int:
     from ps_cluster.launch import local_run
-    from ps_cluster.system.machine import room
+    from ps_cluster.system.limits import room
 
     for line in local_run.lines(resolved, room()):
         print_line(line)
@@ -159,7 +160,7 @@ def _print_placement(root: Path) -> None:
 
     file = RunDir(Path(os.path.realpath(root))).placement
     if file.is_file():
-        from ps_cluster.report.run_list import placement_lines
+        from ps_cluster.report.placement import placement_lines
 
         for line in placement_lines(file):
             print_line(line)

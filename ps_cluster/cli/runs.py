@@ -129,7 +129,8 @@ def show(run: Path, page: bool) -> None:
     """Print the closing table of RUN again, and where its files are."""
     from ps_cluster.files.json_files import read_json
     from ps_cluster.report import run_list
-    from ps_cluster.report.closing_table import draw_results, print_closing_table
+    from ps_cluster.report.closing_table import print_closing_table
+    from ps_cluster.report.drawing import draw_results
     from ps_cluster.runs.result_rows import Summary
 
     run_dir = RunDir.open(run)
@@ -140,7 +141,7 @@ def show(run: Path, page: bool) -> None:
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
         run_list.print_unfinished(listed, run_dir, console)
     else:
-        print_closing_table(read_json(run_dir.summary, Summary).model_dump(mode="json"), run_dir, console)
+        print_closing_table(read_json(run_dir.summary, Summary), run_dir, console)
 
 
 @runs.command(epilog=examples("runs rm runs/mine", "runs rm runs/20260101-* --yes", "runs rm runs/first runs/second"))
@@ -151,7 +152,7 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
 
     A run that goes on is refused, and so is a folder that is no run: then nothing is removed.
     """
-    from ps_cluster.report.data_tables import megabytes
+    from ps_cluster.report.terminal import megabytes
 
     chosen = list({run.root: run for run in map(check_removable, names)}.values())
     for run_dir in chosen:
@@ -177,7 +178,7 @@ def scale(run_dir: Path, workers: int) -> None:
     """
     from ps_cluster.config import load_config
     from ps_cluster.launch.rules import refusal
-    from ps_cluster.runs.messages import ask
+    from ps_cluster.runs.scale_requests import ask
 
     run = RunDir.open(run_dir)
     untrusted.refuse_foreign(run.config)

@@ -19,8 +19,8 @@ from ps_cluster.cli.options import (
 )
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import UserError
+from ps_cluster.process_variables import set_log_task
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs.logs import LOG_TASK
 
 if TYPE_CHECKING:
     from ps_cluster.launch.topology import ClusterTopology
@@ -89,10 +89,11 @@ def task(
     Give every task the same options, but for --type and --index. The same command goes on where it ended.
     """
     from ps_cluster.launch import one_task
-    from ps_cluster.report.progress import make_lines, with_metrics
+    from ps_cluster.report.metrics_server import with_metrics
+    from ps_cluster.report.progress import make_lines
 
     topology, own = _given_cluster(cluster_file, kind, index)
-    os.environ[LOG_TASK] = str(own)
+    set_log_task(str(own))
     config = layered_config(file, assignments, options, topology.size)
     with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
         one_task.run_one_task(

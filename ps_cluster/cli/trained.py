@@ -27,9 +27,9 @@ from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.export_formats import EXPORT_FORMATS
+from ps_cluster.process_variables import set_log_task
 from ps_cluster.report.terminal import make_console, print_line, print_note
-from ps_cluster.runs.logs import LOG_TASK
-from ps_cluster.system.environment import for_tensorflow, not_used
+from ps_cluster.system.environment import not_used, prepare_for_tensorflow
 
 _run = option("--run", "run", type=FOLDER, help="The run directory; default: the one in runs/ with the newest model.")
 _data_dir = option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
@@ -39,7 +39,7 @@ def _prepare_for_tensorflow() -> None:
     """Set the variables with which this process can import TensorFlow. Raises UserError where Keras can't be imported."""
     for line in not_used(os.environ):
         print_note(line)
-    os.environ.update(for_tensorflow(os.environ))
+    prepare_for_tensorflow()
 
 
 @command(
@@ -64,10 +64,10 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     if once and wait_seconds is not None:
         raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
     _prepare_for_tensorflow()
-    os.environ[LOG_TASK] = str(Task(EVALUATOR, 0))
+    set_log_task(str(Task(EVALUATOR, 0)))
     from ps_cluster.evaluation import evaluator
     from ps_cluster.files import locks
-    from ps_cluster.report.closing_table import try_to_draw_results
+    from ps_cluster.report.drawing import try_to_draw_results
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)

@@ -25,7 +25,7 @@ import numpy as np
 
 from ps_cluster.config.datasets import Contents, NotThisDataSet
 from ps_cluster.data.sets import IDX_BEGINNING, MNIST_ROWS, BatchFile, Cifar, MnistForm, idx_file
-from ps_cluster.files.untrusted import open_regular, read_bytes
+from ps_cluster.files.reading import open_regular, read_bytes
 from ps_cluster.files.values import Malformed
 
 _MEMBER_BYTES_MAX = 2**28  # the largest, that of CIFAR-100's training images, has 156 MB

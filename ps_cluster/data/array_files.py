@@ -17,7 +17,7 @@ import numpy as np
 from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
 from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_sparse
 from ps_cluster.data.targets import contents_of, split_of, targets_of
-from ps_cluster.files.untrusted import most_memory, open_regular
+from ps_cluster.files.reading import most_memory, open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
 

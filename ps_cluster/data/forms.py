@@ -59,7 +59,7 @@ from ps_cluster.data.tables import TableSettings, contents_of_tables
 from ps_cluster.data.targets import TRAIN
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.installation import to_install
 from ps_cluster.system.environment import for_child

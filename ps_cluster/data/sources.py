@@ -29,7 +29,8 @@ from ps_cluster.data.packed import (
 )
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
-from ps_cluster.files.untrusted import Notify, bounded_memory
+from ps_cluster.files.reading import bounded_memory
+from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.system.environment import keras_home
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 
 Types = Mapping[str, Any]

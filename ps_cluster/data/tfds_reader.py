@@ -17,7 +17,7 @@ import numpy as np
 
 from ps_cluster.data import targets
 from ps_cluster.files.values import Malformed
-from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.lifetime import die_with_launcher
 
 
 def copy_pictures(folder: Path, output: Path) -> None:

@@ -14,7 +14,7 @@ from ps_cluster.config.objectives import BYTES
 from ps_cluster.data.texts import BETWEEN, INPUT
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.predict import Predictor, TrainedRun, Writer, opened_output, reading
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 
 PROMPT = "the prompt"
 

@@ -19,11 +19,10 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of, limit_threads
 from ps_cluster.files import locks
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
-from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING
+from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING, Notify
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
@@ -443,7 +442,7 @@ class Insight:
             for name, part in self._parts.items():
                 self._writer.write_values(f"gradients/{name}", gradient[part], checkpoint.step)
         if self._scorer.unit == "images":
-            from ps_cluster.report.sheets import draw_predictions  # its letters are matplotlib's: 0.2 s
+            from ps_cluster.report.prediction_sheet import draw_predictions  # its letters are matplotlib's: 0.2 s
 
             self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), checkpoint.step)
 

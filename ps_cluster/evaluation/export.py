@@ -29,8 +29,7 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.quiet_import import NO_NEWS, without_lines
-from ps_cluster.report.data_tables import megabytes
-from ps_cluster.report.terminal import FOLD, RIGHT, plain_table
+from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
 
 REPORT = "export.json"
 T = TypeVar("T")

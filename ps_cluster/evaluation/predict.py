@@ -26,7 +26,8 @@ from ps_cluster.data.table_files import TABLES, arrow_errors, ending_of, open_ta
 from ps_cluster.data.tables import Encoding
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
-from ps_cluster.files.untrusted import Notify, bounded_memory, open_regular
+from ps_cluster.files.reading import bounded_memory, open_regular
+from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import Malformed, cell, finite, one_line
 from ps_cluster.files.writing import create_beside
 from ps_cluster.models.failures import computing

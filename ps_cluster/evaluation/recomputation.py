@@ -26,7 +26,7 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (

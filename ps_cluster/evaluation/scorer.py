@@ -25,12 +25,12 @@ from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.predictions import Predictions
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scores import Predictions
 
 if TYPE_CHECKING:
     from ps_cluster.models.judges import CompiledMetrics, LossAndMetric
-    from ps_cluster.report.sheets import Answer
+    from ps_cluster.report.prediction_sheet import Answer
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 PROBED = 50  # examples of which the gradient is taken: as many as are scored together
@@ -174,7 +174,7 @@ class Scorer:
 
     def answers(self, count: int) -> list[Answer]:
         """Return test pictures, spread over the test set, with the predictions by the weights scored last."""
-        from ps_cluster.report.sheets import Answer
+        from ps_cluster.report.prediction_sheet import Answer
 
         spec, named = self._dataset.spec, self.objective
         chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))

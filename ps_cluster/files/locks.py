@@ -1,10 +1,9 @@
-"""Allow one command at a time in a folder, by a locked file that names the holder.
+"""Allow one command at a time in a folder, by a locked file that names its holder.
 
 The kernel holds the lock (flock). It ends with the process, however that ends, so no stale lock is left. Programs that
-the process starts do not inherit it. Only the owner may open a lock file: whoever may read a file may lock it, for ever.
-A command that only looks whether a lock is taken holds it for a moment, so whoever takes one tries for longer than that.
-Containers that share a folder share the lock; whether machines do depends on the file system. On
-a file system without locks a notice says so, and the work goes on.
+the process starts do not inherit it. A command that only checks whether a lock is taken holds it for a moment, so whoever
+takes a lock keeps trying for longer than that. Containers that share a folder share the lock; whether machines do depends
+on the file system. On a file system without locks a notice says so, and the work continues.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -28,19 +27,18 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import one_line
-from ps_cluster.files.writing import is_at, open_to_write, write_whole
+from ps_cluster.files.writing import open_to_write
 
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share
-_MODE = 0o600
-MOMENT_S = 5.0
+_MODE = 0o600  # whoever may read a file may lock it
+IN_TURN_S = 5.0
 SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
 _MOST_CHARACTERS = 300  # of the holder's command line
-_TRIES = 100
-_LOOK_EVERY_S = 0.05
-_LOOKING_TAKES_S = 0.5  # at most, also where a looking process is not scheduled at once
+_RETRY_S = 0.05
+_CHECK_TAKES_S = 0.5  # the longest that a process holds a lock only to check it
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -49,7 +47,7 @@ class InUse(UserError):
 
 
 class Holder(BaseModel):
-    """The holder of a lock, read from the file."""
+    """The holder of a lock, read from the lock's file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -64,21 +62,28 @@ class Holder(BaseModel):
 
 
 class Lock:
-    """A lock file that this process holds until `release`, or until it ends."""
+    """A lock file that this process holds until `release`, or until the process ends."""
 
     def __init__(self, path: Path, what: str, notify: Notify = lambda line: None, *, shared: bool = False):
         """Take the lock.
 
         Args:
-          what: the locked thing, for messages: "run directory 'runs/a'".
-          notify: gets a line if the file system has no locks.
-          shared: with others that share it.
+          what: the locked thing, for messages, e.g. "run directory 'runs/a'".
+          notify: called with a line if the file system has no locks.
+          shared: allow other processes that also share the lock.
         Raises:
-          InUse: another process holds it; the message names it.
-          OSError: the file can't be made.
+          InUse: another process holds the lock; the message names it.
+          OSError: the file can't be created.
         """
-        self._path = path.absolute()  # absolute, since a task works in a folder of its own
-        self._descriptor = _locked(path, what, notify, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+        def warn(reason: str) -> None:
+            notify(f"{what} can't be locked here ({reason}): see to it that no other command writes there")
+
+        self._path = path.absolute()  # because a task changes its working directory
+        descriptor = _locked(path, _CHECK_TAKES_S, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, warn)
+        if descriptor is None:
+            raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it")
+        self._descriptor = descriptor
         ourselves = Holder(
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -92,32 +97,30 @@ class Lock:
     def release(self) -> None:
         """Remove the file while it is still locked, so that no process reads the name of a former holder.
 
-        Others that share it keep it.
+        The file stays if other processes share the lock.
         """
-        if self._is_last() and is_at(self._descriptor, self._path):
-            self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-
-    def _is_last(self) -> bool:
+        is_last = True
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
+            is_last = False
         except OSError:  # no locks in this file system
             pass
-        return True
+        if is_last and _is_at(self._descriptor, self._path):
+            self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
 
 
 @contextlib.contextmanager
 def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -> Iterator[None]:
-    """Hold `folder` during the block. Make it if missing; remove it afterwards if it stayed empty.
+    """Hold `folder` during the block. Create it if it is missing; remove it afterwards if it stayed empty.
 
     Args:
-      what: the kind of folder, for the messages: "run directory".
-      notify: gets a line for each danger that does not stop the work.
-      shared: with other commands that share it; those that do not are kept out.
+      what: the kind of folder, for the messages, e.g. "run directory".
+      notify: called with each warning.
+      shared: allow other commands that also share the folder.
     Raises:
-      UserError: another command holds it, it belongs to another user (files/untrusted.py), or it can't be written.
+      UserError: another command holds the folder, it belongs to another user (files/untrusted.py), or it can't be written.
     """
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
@@ -125,7 +128,7 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
         untrusted.check_way(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
         untrusted.check_folder(folder, what, notify)
-        os.scandir(folder).close()  # raises if the folder is unreadable: then it can't be called empty
+        os.scandir(folder).close()  # raises if the folder is unreadable: then nobody can tell whether it is empty
         lock = Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
         raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
@@ -141,19 +144,17 @@ def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds or shares the lock `path`, or that of the folder `path`; False if it can't be asked.
+    """Return whether a process holds or shares the lock `path`, or the lock of the folder `path`. Writes nothing.
 
-    Nothing is written.
+    Return False if nobody can tell.
     """
+    file = path / LOCK if path.is_dir() else path
     try:
-        descriptor = os.open(
-            path / LOCK if path.is_dir() else path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        )
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        # For a moment only: whoever takes the lock just then tries again.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever takes the lock just now tries again
     except BlockingIOError:
         return True
     except OSError:  # no locks in this file system
@@ -164,35 +165,26 @@ def is_held(path: Path) -> bool:
 
 
 def share(path: Path) -> None:
-    """Share the lock `path`, or a folder, with other processes until this one ends. If the system refuses, none waits.
-
-    A folder is kept from being removed (`to_remove`).
-    """
+    """Share the lock `path`, or a folder, until this process ends. If the system refuses, nobody waits for this process."""
     with contextlib.suppress(OSError):
-        _wait_for(_opened(path / _USED if path.is_dir() else path), _LOOKING_TAKES_S, fcntl.LOCK_SH)
+        _locked(path / _USED if path.is_dir() else path, _CHECK_TAKES_S, fcntl.LOCK_SH)
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
-    """Return when no process shares `path` any more. Raises UserError if one still does after `within_s`."""
-    with os.fdopen(_opened(path)) as file:
-        if not _wait_for(file.fileno(), within_s):
-            raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
+    """Return when no process shares `path` any more. Raises UserError if one still does after `within_s` seconds."""
+    if (descriptor := _locked(path, within_s)) is None:
+        raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
+    os.close(descriptor)
 
 
 @contextlib.contextmanager
 def sharing_new(folder: Path) -> Iterator[None]:
-    """Make a folder and share it during the block, as `share` does, wherever it is moved to meanwhile."""
-    for _ in range(_TRIES):
-        folder.mkdir()
-        with contextlib.suppress(FileNotFoundError):  # taken for abandoned before it was locked
-            descriptor = _opened(folder / _USED)
-            with contextlib.suppress(OSError):  # no locks in this file system
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if is_at(descriptor, folder / _USED):
-                break
-            os.close(descriptor)
-    else:
-        raise InUse(f"'{folder}' is removed by others as soon as it is made: try again")
+    """Create a folder and share it during the block, as `share` does, even if it is moved meanwhile."""
+    descriptor = None
+    while descriptor is None:
+        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process took it for abandoned before it was locked
+            descriptor = _locked(folder / _USED, _CHECK_TAKES_S, fcntl.LOCK_SH)
     try:
         yield
     finally:
@@ -200,31 +192,35 @@ def sharing_new(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove a folder that no process shares. It stays where the file system has no locks: nobody can tell there."""
-    with contextlib.suppress(OSError):  # it is gone, or shared
-        descriptor = _opened(folder / _USED)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        finally:
+    """Remove a folder that no process shares. It stays if the file system has no locks, because nobody can tell there."""
+    without_locks: list[str] = []
+    with contextlib.suppress(OSError):  # it is gone
+        if (descriptor := _locked(folder / _USED, 0, warn=without_locks.append)) is not None:
+            if not without_locks:
+                shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)
 
 
 @contextlib.contextmanager
 def to_remove(folder: Path, what: str) -> Iterator[None]:
-    """Hold a folder that is to be removed. Raises InUse, which names `what`, while processes share it."""
-    with os.fdopen(_opened(folder / _USED)) as file:
-        if not _wait_for(file.fileno(), _LOOKING_TAKES_S):
-            raise InUse(f"{what} is in use by a run: wait until it has ended, or end it")
+    """Hold a folder that is going to be removed. Raises InUse, which names `what`, while processes share it."""
+    if (descriptor := _locked(folder / _USED, _CHECK_TAKES_S)) is None:
+        raise InUse(f"{what} is in use by a run: wait until it has ended, or end it")
+    try:
         yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
-def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
-    """Hold `path` during a short block. Waits at most `within_s` for the holder, then goes on without the lock."""
-    with os.fdopen(_opened(path)) as file:
-        _wait_for(file.fileno(), within_s)
+def in_turn(path: Path, within_s: float = IN_TURN_S) -> Iterator[None]:
+    """Hold `path` during a short block. After `within_s` seconds of waiting for the holder, continue without the lock."""
+    descriptor = _locked(path, within_s)
+    try:
         yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def is_empty(folder: Path, besides: str = LOCK) -> bool:
@@ -232,29 +228,48 @@ def is_empty(folder: Path, besides: str = LOCK) -> bool:
     return not folder.is_dir() or all(path.name in (LOCK, besides) for path in folder.iterdir())
 
 
-def _locked(path: Path, what: str, notify: Notify, kind: int) -> int:
-    """Return a descriptor of the locked file. Its last holder may remove the file between opening and locking."""
-    deadline = time.monotonic() + _LOOKING_TAKES_S
-    for _ in range(_TRIES):
-        descriptor = _opened(path)
+def _locked(
+    path: Path,
+    within_s: float,
+    kind: int = fcntl.LOCK_EX,
+    warn: Callable[[str], None] = lambda reason: None,
+) -> int | None:
+    """Return a descriptor of the locked file; None if other processes hold the lock for longer than `within_s`.
+
+    The file is created if it is missing. The last holder may remove it after it was opened here: then it is opened again.
+
+    Args:
+      kind: LOCK_EX or LOCK_SH.
+      warn: called with the reason if the file system has no locks; the file then counts as locked.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT, _MODE)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            if time.monotonic() < deadline:
-                time.sleep(_LOOK_EVERY_S)
-                continue
-            raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it") from error
+        except BlockingIOError:
+            pass
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(descriptor)
-                raise
-            notify(f"{what} can't be locked here ({error.strerror}): see to it that no other command writes there")
-            return descriptor
-        if is_at(descriptor, path):
-            return descriptor
+            if error.errno in _NO_LOCKS:
+                warn(error.strerror or str(error))
+                return descriptor
+            os.close(descriptor)
+            raise
+        else:
+            if _is_at(descriptor, path):
+                return descriptor
         os.close(descriptor)
-    raise InUse(f"{what} is taken and left by others all the time: try again")
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_RETRY_S)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still the one at `path`. It may have been removed and created again."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _holder(path: Path) -> str:
@@ -262,61 +277,3 @@ def _holder(path: Path) -> str:
         return str(read_json(path, Holder, _MOST_BYTES))
     except (OSError, UserError):  # the holder is just starting or ending
         return "another command"
-
-
-def _opened(path: Path) -> int:
-    """Return a descriptor of a lock file. It is made if it is missing, also where an earlier version made it readable."""
-    descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT)
-    with contextlib.suppress(OSError):  # root may lock what belongs to others; a file system without modes
-        os.fchmod(descriptor, _MODE)
-    return descriptor
-
-
-def _wait_for(descriptor: int, within_s: float, kind: int = fcntl.LOCK_EX) -> bool:
-    """Lock a file. Return False if others hold it for longer than `within_s`, True at once where there are no locks."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LOOK_EVERY_S)
-        except OSError:
-            return True
-        else:
-            return True
-
-
-# Claim a folder for one piece of work, whose plan is a file in it: the same command goes on, another one is refused.
-
-
-def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
-    """Raise UserError where a folder holds something, but no plan.
-
-    Args:
-      plan: the name of its file. noun: of the work, e.g. "comparison". besides: a name that may be there already.
-    """
-    if not (output / plan).is_file() and not is_empty(output, besides=besides):
-        raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")
-
-
-def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
-    """Write the plan of the work into its folder, if it has none or this one.
-
-    Args:
-      output: the caller holds its lock (files/locks.py).
-      plan, noun, besides: as for `check_unclaimed`.
-    Raises:
-      UserError: the folder holds another plan, or something else, or can't be written.
-    """
-    file = output / plan
-    try:
-        if file.is_file():
-            untrusted.refuse_foreign(file)
-        if file.is_file() and file.read_bytes() != content.encode():
-            raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
-        check_unclaimed(output, plan, noun, besides)
-        write_whole(file, content)
-    except OSError as error:
-        raise UserError(f"--output: '{output}' can't be written: {error.strerror}") from error

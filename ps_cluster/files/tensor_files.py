@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from ps_cluster.files.json_files import parse_json
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, first_error, one_line
 
 MOST_TABLE_BYTES = 2**24  # of the table that begins the file, with the header in it
@@ -70,11 +70,11 @@ def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.nd
 def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np.ndarray]]:
     """Return the header, as `model`, and read-only views of the arrays by name, in the order in which they lie.
 
-    They use no memory but the system's cache of the file. Each byte is read once, for its checksum.
+    They use no memory except the system's cache of the file. Each byte is read once, for its checksum.
 
     Raises:
       OSError: the system refused.
-      Malformed: not such a file, cut short or damaged; or the header does not fit `model`.
+      Malformed: the file has another format, is cut short or damaged, or its header does not fit `model`.
     """
     with open_regular(path) as file:
         size, table_bytes = _check_beginning(file)

@@ -16,7 +16,7 @@ import yaml
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import values
-from ps_cluster.files.untrusted import read_bytes
+from ps_cluster.files.reading import read_bytes
 from ps_cluster.files.values import Malformed
 
 MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest shipped file has some 6,000

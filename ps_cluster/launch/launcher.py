@@ -22,30 +22,35 @@ from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.files.json_files import RowTail, read_json
-from ps_cluster.files.untrusted import Notify
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append, write_json, write_whole
-from ps_cluster.launch import rules, topology
+from ps_cluster.launch import rules, task_server, topology
 from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import Action, Actions, Decisions, Ending, LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology, cores_of
+from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report import closing_table, summary
-from ps_cluster.report.closing_table import try_to_draw_results
+from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.run_state import TaskState
+from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
-from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT
-from ps_cluster.runs.messages import ScaleDesk
+from ps_cluster.runs.logs import DISK_REFUSES, MEMORY_SHORT, Line, Notify
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, ScalingRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scale_requests import ScaleDesk
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.environment import StopRequests
-from ps_cluster.system.fork_server import ForkServer, StopHeard, fork_server
-from ps_cluster.system.machine import Usage, allowance, room
-from ps_cluster.system.network import RunNetwork, network_for
+from ps_cluster.system.forked_tasks import ForkServer, StopHeard, fork_server
+from ps_cluster.system.limits import allowance, room
+from ps_cluster.system.private_network import RunNetwork, network_for
+from ps_cluster.system.run_processes import life_of
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
+from ps_cluster.system.usage import Usage
 from ps_cluster.training.resuming import newest_for
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
@@ -85,7 +90,7 @@ def run_local(
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         StopRequests() as stop_requests,
-        environment.temporary_files_in(run_dir.temporary),
+        temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock, lambda: watch.stops_at_once) as server,
         tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
@@ -119,17 +124,19 @@ def run_local(
         of_proof = write_ending(
             config,
             run_dir,
+            EndedRun(
+                outcome=ending.outcome,
+                wall_seconds=time.monotonic() - began,
+                began=began,
+                life=life_of(os.getpid()),
+                restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                silences=watch.silences,
+                scaled=watch.scalings,
+                usage=cluster.usage.report(),
+                machine=machine.describe(),
+                network=network.to_json(),
+            ),
             view.notice,
-            outcome=ending.outcome,
-            wall_seconds=time.monotonic() - began,
-            began=began,
-            life=environment.life_of(os.getpid()),
-            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-            silences=watch.silences,
-            scaled=watch.scalings,
-            usage=cluster.usage.report(),
-            machine=machine.describe(),
-            network=network.to_json(),
         )
     except RunFailed:
         _exit_code(ending, left)  # says what went wrong first
@@ -146,7 +153,7 @@ def _fork_server_for(
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
     env = environment.for_child(os.environ, os.getpid())
-    with fork_server(network.popen, run_dir.root, log, env, clock, stops) as server:
+    with fork_server(task_server.ARGV, network.popen, run_dir.root, log, env, clock, stops) as server:
         yield server
 
 
@@ -159,19 +166,18 @@ def training_outcome(run_dir: RunDir) -> str:
 
 
 def write_ending(
-    config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], *, draw: bool = True, **facts: Any
+    config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Callable[[str], None], *, draw: bool = True
 ) -> int:
     """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
 
     Args:
       draw: also the page of results.
-      facts: the other arguments of `write_summary`.
     Raises:
       RunFailed: the summary can't be written.
     """
     try:
         with locks.in_turn(run_dir.summary_lock):
-            written = summary.write_summary(run_dir, notify=notify, **facts)
+            written = summary.write_summary(run_dir, ended, notify)
     except OSError as error:
         raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
     console = make_console()
@@ -181,9 +187,9 @@ def write_ending(
     if draw and config.evaluation.draw_results:
         try_to_draw_results(run_dir, notify)
     closing_table.print_places(written, run_dir, console)
-    if (proof := written["proof"]) is None or proof["holds"]:
+    if (proof := written.proof) is None or proof.holds:
         return 0
-    print_error(f"the proof of this run fails: {proof['problems'][0]} (all: {run_dir.summary})")
+    print_error(f"the proof of this run fails: {proof.problem} (all: {run_dir.summary})")
     return 1
 
 
@@ -350,17 +356,10 @@ class LocalCluster:
         there |= {process.pid: process.task for process in left}
         return [f"{task} (pid {pid})" for pid, task in there.items()]
 
-    def states(self) -> list[dict[str, object]]:
-        """Return a row for each task: type, index, pid, state ("running" or how it ended)."""
-        return [
-            {
-                "type": process.task.type,
-                "index": process.task.index,
-                "pid": process.pid,
-                "state": self._supervisor.ended.get(process.task, "running"),
-            }
-            for process in self._supervisor.processes
-        ]
+    def states(self) -> list[TaskState]:
+        """Return the state of each task."""
+        ended = self._supervisor.ended
+        return [TaskState(one.task, one.pid, ended.get(one.task, "running")) for one in self._supervisor.processes]
 
     def _measure(self) -> None:
         processes = {process.pid: process.task for process in self._supervisor.processes if process.owns_pid}
@@ -380,7 +379,7 @@ class LocalCluster:
             }
             for process in self._supervisor.processes
         ]
-        launcher = {"pid": os.getpid(), "life": environment.life_of(os.getpid())}
+        launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
         content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
         write_json(self._run_dir.cluster, content.model_dump())
 
@@ -490,13 +489,13 @@ class EventLoop:
             self._tell(self._decisions.stop_requested, self._requests.exit_code)
         if (workers := self._scale_desk.asked()) is not None:
             self._tell(self._decisions.scale_requested, workers)
-        states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
+        states = ", ".join(f"{one.task} {one.state}" for one in self._cluster.states())
         self._tell(self._decisions.time_passed, rules.Look(self._cluster.pids, tuple(self._cluster.frozen()), states))
 
     def _read_rows(self) -> None:
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._newest = row
-            self._view.progress(row.model_dump())
+            self._view.progress(row)
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
             self._tell(self._decisions.progress_seen, row, workers)
         for score in self._evaluation.new_rows():
@@ -600,7 +599,7 @@ class EventLoop:
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())
 
-    def _notice(self, line: str) -> None:
+    def _notice(self, line: Line) -> None:
         self._view.notice(line)
         with contextlib.suppress(OSError), open_append(self._run_dir.launcher_log) as log:  # the disk may be full
             text = logs.chosen().line(line, time.strftime("%Y-%m-%d %H:%M:%S "))

@@ -32,14 +32,16 @@ from ps_cluster.launch import topology as memory
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.rules import broken_line
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
-from ps_cluster.report.terminal import every_tenth
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
-from ps_cluster.system import network
-from ps_cluster.system.environment import not_used, stop_signals
-from ps_cluster.system.machine import FreeMemory, fastest_precision
+from ps_cluster.system import private_network
+from ps_cluster.system.environment import not_used
+from ps_cluster.system.limits import FreeMemory
+from ps_cluster.system.machine import fastest_precision
+from ps_cluster.system.stop_signals import stop_signals
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
 
@@ -73,7 +75,7 @@ def start_run(
             locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
             before.clear()
         with _new_run_dir(root) as run_dir:
-            network.check_isolation(config.cluster.isolation, run_dir.root)
+            private_network.check_isolation(config.cluster.isolation, run_dir.root)
             for line in not_used(os.environ):
                 view.notice(line)
             whole = resolve_data(config.data, notify=view.notice)
@@ -99,7 +101,7 @@ def resume_run(
         run_dir.make_folders()
         before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
         config.check_fits_one_machine()
-        network.check_isolation(config.cluster.isolation, run_dir.root)
+        private_network.check_isolation(config.cluster.isolation, run_dir.root)
         for line in not_used(os.environ):
             view.notice(line)
         locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")

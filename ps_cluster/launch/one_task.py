@@ -25,7 +25,8 @@ from ps_cluster.config.tasks import PS, WORKER, Task
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks, writing
-from ps_cluster.files.json_files import RowTail, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
@@ -35,17 +36,23 @@ from ps_cluster.launch.network_check import task_of
 from ps_cluster.launch.rules import BEGUN, STAGES, LauncherLimits, RunStage, broken_line
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.process_variables import LAUNCHER_PID, temporary_files_in
 from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.run_state import TaskState
+from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
-from ps_cluster.runs.messages import Claim, Superseded, claim
+from ps_cluster.runs.leaders import Claim, Superseded, claim
+from ps_cluster.runs.logs import CONNECTED, DISK_REFUSES, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
 from ps_cluster.runs.result_rows import BROKEN, SAVING, EvaluationRow, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
-from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
-from ps_cluster.system.network import check_is_free, guard_port, unknown_hosts, working
+from ps_cluster.system.addresses import check_is_free, unknown_hosts
+from ps_cluster.system.port_guard import guard_port
+from ps_cluster.system.probes import working
+from ps_cluster.system.run_processes import life_of
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import is_stopped, signal_name
 from ps_cluster.training.resuming import newest_checkpoint
 
@@ -105,7 +112,7 @@ def run_one_task(
     patience = RendezvousLimits(
         wait_s, min_workers, needs_all=not config.mode_kind.cluster.on_death[WORKER].dispensable
     )
-    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/messages.py).
+    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):
@@ -151,10 +158,10 @@ def _lead_or_follow(
             resume=goes_on, claimed=claimed, wait_s=patience.wait_s, task_argv=task_argv,
         )  # fmt: skip
         view.start(config, run_dir, dataset, task_of(config, dataset))
-        view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
+        view.tasks([TaskState(task, os.getpid(), "running")])
         total = config.total_updates(dataset.train_examples)
         began, term = time.monotonic(), claimed.term if claimed else 0
-        with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
+        with temporary_files_in(run_dir.temporary_of(task.type, task.index)):
             code = TaskSupervisor(
                 task, topology, run_dir, view, requests, child, LauncherLimits(), patience, total=total,
                 conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, term, began, view.notice),
@@ -189,12 +196,16 @@ def _conclude(
     restarts = Counter((kind, worker.index) for worker in newest.workers)
     restarts.subtract(set(restarts))  # the first process of each is no restart
     restarts[topology.leader.type, topology.leader.index] = leaders - 1
-    code = write_ending(
-        config, run_dir, notify,
-        outcome=outcome, wall_seconds=time.monotonic() - began, began=began, life=None, restarts=restarts, silences=[],
-        scaled=[], usage={}, machine=machine.describe(), network={}, leaders=leaders,
-        draw=outcome != "failed",
-    )  # fmt: skip
+    ended = EndedRun(
+        outcome=outcome,
+        wall_seconds=time.monotonic() - began,
+        began=began,
+        life=None,
+        machine=machine.describe(),
+        restarts=restarts,
+        leaders=leaders,
+    )
+    code = write_ending(config, run_dir, ended, notify, draw=outcome != "failed")
     return FAILED_FOR_GOOD if code else 0
 
 
@@ -233,7 +244,7 @@ def check_named(config: RunConfig) -> None:
 
 def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task) -> None:
     """Write what the task's process and `health` read. The run's own config.yaml and cluster.json are the leader's."""
-    leads, life = task == topology.leader, environment.life_of(os.getpid())
+    leads, life = task == topology.leader, life_of(os.getpid())
     who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": topology.address(task)}
     own = TaskFile.model_validate(who | {"host": socket.gethostname(), "leads": leads, "life": life})
     run_dir.make_folders()
@@ -599,7 +610,7 @@ class TaskSupervisor:
 
     # Saying.
 
-    def _say(self, line: str, about: object, *, once: bool = False) -> None:
+    def _say(self, line: Line, about: object, *, once: bool = False) -> None:
         """Say a line. `about`: what it is about; equal things are said again only after 10 s, or never (`once`)."""
         now_s = self._clock()
         if about != self._said_of or now_s >= self._say_again_s and not once:
@@ -610,7 +621,7 @@ class TaskSupervisor:
         if not self._leads:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
-            self._view.progress(row.model_dump())
+            self._view.progress(row)
             self._begun |= row.phase in BEGUN
             self._longest_wait_s = row.longest_wait_seconds
             if (workers := {worker.index: worker.pid for worker in row.workers}) != self._workers:

@@ -23,7 +23,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import state_of
+from ps_cluster.system.run_processes import state_of
 
 NONE = "–"
 _COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "default", "elsewhere": "dim"}
@@ -201,7 +201,7 @@ def draw_cluster(view: ClusterView) -> str:
             (24, box["y"] + 20, "not in the cluster:", "quiet"),
             (24, box["y"] + 36, "reads checkpoints", "quiet"),
         ]
-    from ps_cluster.report.pages import rendered  # matplotlib takes half a second to import
+    from ps_cluster.report.pages import rendered
 
     return rendered(
         "ps_cluster.report",

@@ -25,6 +25,7 @@ from ps_cluster.runs.logs import (
     TASK_FROZEN,
     TASK_RESTARTED,
     WORKER_SILENT,
+    Line,
 )
 from ps_cluster.runs.result_rows import BROKEN, SAVING, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
@@ -145,7 +146,7 @@ class Look:
 class Notice:
     """Show a line, and write it to launcher.log."""
 
-    line: str
+    line: Line
 
 
 @dataclass(frozen=True)

@@ -43,16 +43,21 @@ from ps_cluster.files.writing import set_fence, write_json
 from ps_cluster.launch import local_run
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
 from ps_cluster.models.failures import failure_of_computation, reason_of
+from ps_cluster.process_variables import set_log_task
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
+from ps_cluster.runs.leader_messages import LeaderMessage, forget_leader_message, read_leader_message
+from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
 from ps_cluster.runs.logs import ERROR
-from ps_cluster.runs.messages import Claim, LeaderMessage, LeaderStart, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
-from ps_cluster.system.environment import Drain, die_with_launcher, return_large_blocks, stop_signals
-from ps_cluster.system.machine import allowance
-from ps_cluster.system.network import give_up_lost_connections, guard_port
+from ps_cluster.system.connections import give_up_lost_connections
+from ps_cluster.system.lifetime import die_with_launcher
+from ps_cluster.system.limits import allowance
+from ps_cluster.system.port_guard import guard_port
+from ps_cluster.system.stop_signals import Drain, stop_signals
+from ps_cluster.system.usage import return_large_blocks
 from ps_cluster.training.job import TrainingJob
 
 LOOK_EVERY_S = 0.5
@@ -70,7 +75,7 @@ def serve(
       tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
     """
     if told is not None:
-        forget_told(told)
+        forget_leader_message(told)
     server = start_server(cluster, task_type, index, config.cluster.intra_op_threads)
     if told is None:
         server.join()
@@ -100,7 +105,7 @@ def _serve_until_told(folder: Path) -> None:
     newest: LeaderMessage | None = None
     while newest is None or newest.ended is None:
         time.sleep(LOOK_EVERY_S)
-        message = read_told(folder)
+        message = read_leader_message(folder)
         if message is None or newest is not None and message.term < newest.term:
             continue
         if message.refused is not None:
@@ -145,7 +150,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
     if options.cores:
         os.sched_setaffinity(0, map(int, options.cores.split(",")))
     run_dir, task = RunDir(Path(os.path.realpath(options.run_dir))), Task(options.type, options.index)
-    os.environ[logs.LOG_TASK] = str(task)
+    set_log_task(str(task))
     if task.type in (CHIEF, EVALUATOR):
         return_large_blocks()
 

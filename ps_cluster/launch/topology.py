@@ -25,8 +25,8 @@ from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error, one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.runs.rows import Row, TaskRow, TaskType
-from ps_cluster.system.machine import FreeMemory
-from ps_cluster.system.network import host_and_port
+from ps_cluster.system.addresses import host_and_port
+from ps_cluster.system.limits import FreeMemory
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
 LAST_PORT = 65535

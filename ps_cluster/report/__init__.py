@@ -1,1 +1,1 @@
-"""Report a run: to a person while it goes on and at its end, to programs, and to TensorBoard."""
+"""Report a run: to a person while it trains and when it has ended, and to programs."""

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed, number_text
-from ps_cluster.report.pages import PALETTE, Plot, plain_ticks, small_plot
-from ps_cluster.runs.scores import Predictions
+from ps_cluster.report.calibration import Calibration, percent, reliability, share_of
+from ps_cluster.report.plots import PALETTE, Plot, plain_ticks, small_plot
+from ps_cluster.runs.predictions import Predictions
 
 MOST_SHOWN = 20  # classes, labels or outputs in a table of the page; results.json has all
 MISTAKES = 24
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Mistake:
     """A test example on which the network was wrong. `example`: its index; the others are words for the page."""
 
     example: int
-    said: str
+    predicted: str
     truth: str
     measure: str
 
@@ -47,7 +47,7 @@ class Analysis(ABC):
     calibration: Calibration | None = None
     mistakes_title = "The most confident mistakes"
     mistakes_note = "Examples are counted from 0, in the order of the test set."
-    columns = ("said", "is", "confidence")
+    columns = ("predicted", "true", "confidence")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         """Keep and check the predictions. Raises Malformed for arrays that no judge has written.
@@ -113,107 +113,6 @@ class Analysis(ABC):
         """Return at most MISTAKES mistakes, the worst first."""
 
 
-def percent(share: float | None) -> str:
-    """Return a share of 1 as text, e.g. "91.2 %"."""
-    return "–" if share is None else f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
-
-
-def share_of(part: float, whole: float) -> float | None:
-    """Return part / whole; None where there is nothing."""
-    return float(part / whole) if whole else None
-
-
-# Measure whether a network is right as often as it is sure.
-
-BINS = 15  # as many as in the paper's tables
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
-
-    Attributes:
-      counts: predictions in each bin, int64 [M]. rights: how many of them are right. sums: of their confidence.
-    """
-
-    counts: np.ndarray
-    rights: np.ndarray
-    sums: np.ndarray
-
-    @classmethod
-    def of(cls, confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
-        """Return predictions in bins.
-
-        Args:
-          confidence: float [N], the probability that each prediction gave to itself, 0..1.
-          right: bool [N], whether it is right.
-        """
-        sure = np.asarray(confidence, np.float64)
-        of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
-        return cls(*(np.bincount(of_bin, values, bins) for values in (None, right, sure)))
-
-    @property
-    def total(self) -> int:
-        return int(self.counts.sum())
-
-    @property
-    def expected_error(self) -> float | None:
-        """The expected calibration error: the mean over all predictions of |right − confidence| of their bin.
-
-        Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
-        """
-        return share_of(np.abs(self.rights - self.sums).sum(), self.total)
-
-    @property
-    def overconfidence(self) -> float | None:
-        """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
-        return share_of((self.sums - self.rights).sum(), self.total)
-
-    def shares(self, sums: np.ndarray) -> list[float | None]:
-        """Return the mean of each bin; None for an empty one."""
-        return [share_of(total, count) for total, count in zip(sums, self.counts)]
-
-    def to_json(self) -> Json:
-        """Return the bins and the errors that are computed from them, for results.json."""
-        return {
-            "expected_calibration_error": self.expected_error,
-            "overconfidence": self.overconfidence,
-            "bins": len(self.counts),
-            "counts": self.counts.tolist(),
-            "right": self.shares(self.rights),
-            "confidence": self.shares(self.sums),
-        }
-
-
-def reliability(found: Calibration, unit: str) -> list[Plot]:
-    """Return two plots: how often predictions were right, and how many there are, both by confidence."""
-    if not found.total:
-        return []
-    middles = 100 * (np.arange(BINS) + 0.5) / BINS
-    right = (
-        f"The share of predictions that are right, by how sure the network was, in {BINS} bins of equal width. "
-        "On the diagonal it is right as often as it says; below, it is too sure."
-    )
-
-    def draw_right(axes: Axes) -> None:
-        heights = [100 * (share or 0.0) for share in found.shares(found.rights)]
-        axes.bar(middles, heights, width=100 / BINS * 0.9, color=PALETTE[0], label="right")
-        axes.plot([0, 100], [0, 100], color=PALETTE[1], linestyle="--", linewidth=1.2, label="perfectly calibrated")
-        axes.set(xlabel="confidence [%]", ylabel="right [%]", xlim=(0, 100), ylim=(0, 100))
-
-    def draw_counts(axes: Axes) -> None:
-        share = 100 * found.counts / found.total
-        axes.bar(middles, share, width=100 / BINS * 0.9, color=PALETTE[5])
-        axes.set(xlabel="confidence [%]", ylabel="predictions [%]", xlim=(0, 100))
-
-    return [
-        small_plot("calibration", "Right, by confidence", right, draw_right),
-        small_plot("confidence", "How sure it was", f"How many test {unit} have which confidence.", draw_counts),
-    ]
-
-
-# The analysis of each kind of task.
-
 MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
 MOST_CONFUSIONS = 1000  # in results.json; the page has the first ten
 NOTHING = -1  # "predicted" where an output is not finite
@@ -221,7 +120,8 @@ NOTHING = -1  # "predicted" where an output is not finite
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The test examples of one class. `predicted`: how many examples were taken for it; None: there is no such share."""
+    """The test examples of one class. `predicted`: how many examples were predicted to be
+    of it. A share is None if it has no examples."""
 
     name: str
     examples: int
@@ -233,7 +133,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Examples of one class that were taken for another. `share`: of the examples of the class."""
+    """Examples of one class that were predicted to be of another. `share`: of the examples of the class."""
 
     target: str
     predicted: str
@@ -277,8 +177,8 @@ class ClassResults(Analysis):
         labels = (self.target, self.target[self._right], self._predicted[self.known])
         counts = zip(self.names, *(np.bincount(one, minlength=len(self.names)).tolist() for one in labels))
         return [
-            ClassRow(name, examples, right, said, share_of(right, examples), share_of(right, said))
-            for name, examples, right, said in counts
+            ClassRow(name, examples, right, predicted, share_of(right, examples), share_of(right, predicted))
+            for name, examples, right, predicted in counts
         ]
 
     def merit(self, row: ClassRow) -> tuple[float, ...] | None:
@@ -290,8 +190,9 @@ class ClassResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"Accuracy: the share of the class's {unit} that were taken for it. Precision: the share of those taken for it "
-            f"that are of it. The mean of the accuracies of all classes is {percent(self.balanced_accuracy)}."
+            f"Accuracy: the share of the class's {unit} that were predicted to be of it. Precision: the share of the {unit} "
+            "predicted to be of the class that are of it. The mean of the accuracies of all classes is "
+            f"{percent(self.balanced_accuracy)}."
         )
 
     @cached_property
@@ -302,22 +203,22 @@ class ClassResults(Analysis):
 
     @cached_property
     def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
-        """A row for each class shown, a cell for each that they were taken for, and a last one for all others."""
+        """A row for each class shown, with a cell for each predicted class, and a last cell for all other predictions."""
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
             examples = max(1, self.rows[label].examples)
-            cells = [Cell(int(n), n / examples, label == said) for n, said in zip(counts, self.shown)]
+            cells = [Cell(int(n), n / examples, label == predicted) for n, predicted in zip(counts, self.shown)]
             others = self.rows[label].examples - int(counts.sum())
             rows.append([*cells, Cell(others, others / examples)])
         return rows
 
     @property
     def has_others(self) -> bool:
-        """True if some example was taken for a class that is not shown, or for none."""
+        """True if some example was predicted to be of a class that is not shown, or of none."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:
-        """Return how many examples of each label were taken for each: int64 [labels, labels]."""
+        """Return the number of examples by true and predicted label: int64 [labels, labels]."""
         place = np.full(len(self.names) + 1, -1)  # the last one is that of NOTHING
         place[list(labels)] = np.arange(len(labels))
         rows, columns = place[self.target], place[self._predicted]
@@ -335,8 +236,8 @@ class ClassResults(Analysis):
         most = np.argsort(-counts, kind="stable")[:MOST_CONFUSIONS]
         found = ((*divmod(int(pairs[index]), len(self.names)), int(counts[index])) for index in most)
         return [
-            Confusion(self.names[target], self.names[said], count, count / self.rows[target].examples)
-            for target, said, count in found
+            Confusion(self.names[target], self.names[predicted], count, count / self.rows[target].examples)
+            for target, predicted, count in found
         ]
 
     @cached_property
@@ -414,7 +315,7 @@ class ValueRow:
 class ValueResults(Analysis):
     """Predictions of one or several numbers for each example, in the target's own units."""
 
-    heading, worst = "Errors", "outputs of which least is explained"
+    heading, worst = "Errors", "outputs that are explained least"
     table_columns = (
         "predicted", "mean absolute error", "root mean square", "bias", "R²", "5 % below", "median", "5 % above",
     )  # fmt: skip
@@ -525,9 +426,9 @@ def _text(values: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label. `examples`: test examples that have it. `predicted`: those that the network says have it.
+    """One label. `examples`: test examples that have it. `predicted`: test examples for which it is predicted.
 
-    `found` (recall) and `precision` are shares of these; `f1` is their harmonic mean. None: there is no such share.
+    `found` (recall) and `precision` are shares of these; `f1` is their harmonic mean. A share of no examples is None.
     """
 
     name: str
@@ -540,10 +441,10 @@ class LabelRow:
 
 
 class LabelResults(Analysis):
-    """Predictions of each label's probability. Said is what has more than 1/2."""
+    """Predictions of each label's probability. A label is predicted if its probability is above 1/2."""
 
     heading, worst = "Labels", "labels with the lowest F1"
-    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "said to have it")
+    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "predicted")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         super().__init__(predictions, target_name)
@@ -557,8 +458,8 @@ class LabelResults(Analysis):
         self.known = np.isfinite(self._probability)
         if not ((self._probability >= 0) & (self._probability <= 1) | ~self.known).all() or self.target.max() > 1:
             raise Malformed("a probability or a label is not from 0 to 1")
-        self._said = self.known & (self._probability > 0.5)
-        self._right = self.known & (self._said == self.target)
+        self._predicted = self.known & (self._probability > 0.5)
+        self._right = self.known & (self._predicted == self.target)
 
     @property
     def accuracy(self) -> float:
@@ -567,20 +468,22 @@ class LabelResults(Analysis):
 
     @property
     def all_right(self) -> float:
-        """The share of examples of which every label is right."""
+        """The share of examples whose labels are all right."""
         return float(self._right.all(axis=1).mean())
 
     @cached_property
     def rows(self) -> list[LabelRow]:
         """All labels, in their order."""
         has = self.target.astype(bool)
-        counts = zip(self.names, has.sum(0), self._said.sum(0), (has & self._said).sum(0), self._right.mean(0))
+        counts = zip(
+            self.names, has.sum(0), self._predicted.sum(0), (has & self._predicted).sum(0), self._right.mean(0)
+        )
         return [
             LabelRow(
-                name, int(examples), int(said), share_of(both, examples), share_of(both, said),
-                share_of(2 * both, examples + said), float(accuracy),
+                name, int(examples), int(predicted), share_of(both, examples), share_of(both, predicted),
+                share_of(2 * both, examples + predicted), float(accuracy),
             )
-            for name, examples, said, both, accuracy in counts
+            for name, examples, predicted, both, accuracy in counts
         ]  # fmt: skip
 
     def cells(self, row: LabelRow) -> list[str]:
@@ -590,9 +493,9 @@ class LabelResults(Analysis):
     def table_note(self) -> str:
         unit = self.predictions.unit
         return (
-            f"A label is said where its probability is above 1/2. Found (recall): the share of the {unit} with the label that "
-            "were said to have it. Precision: the share of those said to have it that do. F1: the harmonic mean of the two. "
-            f"Of {percent(self.all_right)} of the {unit} every label is right."
+            f"A label is predicted if its probability is above 1/2. Found (recall): the share of the {unit} with the label for "
+            f"which it is predicted. Precision: the share of the {unit} for which it is predicted that have it. F1: the "
+            f"harmonic mean of the two. All labels of {percent(self.all_right)} of the {unit} are right."
         )
 
     def merit(self, row: LabelRow) -> tuple[float, ...] | None:
@@ -600,12 +503,12 @@ class LabelResults(Analysis):
 
     @cached_property
     def calibration(self) -> Calibration:  # type: ignore[override]
-        """Of all decisions: the confidence is that in what was said, the label's presence or its absence."""
+        """The calibration of all decisions: the confidence is that in the predicted presence, or absence, of the label."""
         return Calibration.of(self._confidence[self.known], self._right[self.known])
 
     @cached_property
     def _confidence(self) -> np.ndarray:
-        return np.where(self._said, self._probability, 1 - self._probability)
+        return np.where(self._predicted, self._probability, 1 - self._probability)
 
     def numbers(self) -> Json:
         return {
@@ -633,5 +536,5 @@ class LabelResults(Analysis):
 
     def _mistake(self, example: int, label: int) -> Mistake:
         words = f"{self.names[label]}", f"no {self.names[label]}"
-        said, truth = words if self._said[example, label] else words[::-1]
-        return Mistake(example, said, truth, percent(float(self._confidence[example, label])))
+        predicted, truth = words if self._predicted[example, label] else words[::-1]
+        return Mistake(example, predicted, truth, percent(float(self._confidence[example, label])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,13 +12,12 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.describing import Described, describe, example_rows, groups_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sources import Copy, Entry
+from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text
-from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
+from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, megabytes, plain_table
 
 MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5
 _BAR, _LONGEST_NAME = 30, 20  # columns of a terminal
-
-Json = dict[str, Any]
 
 
 def print_entries(entries: list[Entry], console: Console) -> None:
@@ -62,11 +60,6 @@ def print_table_of(dataset: PackedDataset, console: Console) -> None:
     console.print(_groups_table(dataset))
     console.print()
     console.print(_rows_table(dataset))
-
-
-def megabytes(size: int) -> str:
-    """Return a size as text, e.g. "184 MB"."""
-    return f"{size / 1e6:,.0f} MB" if size >= 1e7 else f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size:,} B"
 
 
 def form(spec: ExampleSpec) -> str:

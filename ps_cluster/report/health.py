@@ -12,15 +12,16 @@ from typing import Any
 
 from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import LAUNCHER
 from ps_cluster.runs.result_rows import SAVING, ProgressRow
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system import environment
-from ps_cluster.system.environment import age_seconds
-from ps_cluster.system.network import host_and_port
+from ps_cluster.system import run_processes
+from ps_cluster.system.addresses import host_and_port
+from ps_cluster.system.run_processes import age_seconds
 
 BEFORE, UNDER_WAY = ("connecting", "building"), ("training", SAVING, "draining")  # phases of rows
 _SLACK_S = 1.0  # between the clock of a process's start and that of rows
@@ -28,7 +29,7 @@ _SLACK_S = 1.0  # between the clock of a process's start and that of rows
 
 @dataclass(frozen=True)
 class HealthSign:
-    """An answer of a probe. `says`: for the line that it prints."""
+    """An answer of a probe. `says`: the answer in words, for the line that is printed."""
 
     name: str
     good: bool
@@ -37,7 +38,7 @@ class HealthSign:
 
 @dataclass(frozen=True)
 class Member:
-    """A process to ask about. `watches_rows`: it writes the rows of progress, or started who does."""
+    """A process to ask about. `watches_rows`: it writes the rows of progress, or has started the process that does."""
 
     name: str
     pid: int
@@ -48,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True)
 class HealthBounds:
-    """HealthBounds of the age of a sign, in seconds. `save_s`: None: any age."""
+    """Bounds of the age of a sign, in seconds. `save_s`: None for any age."""
 
     age_s: float
     save_s: float | None = None
@@ -58,8 +59,8 @@ class HealthBounds:
 class Surroundings:
     """The questions to the machine, passed in so that tests can give answers."""
 
-    state: Callable[[int, Path, str | None], str] = environment.state_of
-    listens: Callable[[int, int], bool] = environment.listens
+    state: Callable[[int, Path, str | None], str] = run_processes.state_of
+    listens: Callable[[int, int], bool] = run_processes.listens
     age_s: Callable[[int], float] = age_seconds
     wall: Callable[[], float] = time.time
     host: str = socket.gethostname()
@@ -75,7 +76,7 @@ class HealthFacts:
     row: ProgressRow | None
 
     def signs(self, member: Member, probe: str) -> Iterator[HealthSign]:
-        """Yield the signs of a process, each by itself; what it left tells nothing where it is gone or stopped."""
+        """Yield the signs of a process. The files of a process that is gone or stopped are no sign."""
         state = self.machine.state(member.pid, self.run_dir.root, member.life)
         yield HealthSign("process", state == "running", f"{member.name} (pid {member.pid}) is {state}")
         if state != "running":
@@ -105,7 +106,7 @@ class HealthFacts:
         return max(0.0, self.machine.wall() - at)
 
     def _training(self, row: ProgressRow | None) -> HealthSign:
-        """Return whether training has begun and goes on, by a row of the process that is asked about."""
+        """Return whether training has begun and makes progress, by a row of the process that is asked about."""
         if row is None or row.phase in BEFORE:
             newest = self.row.phase if self.row else "no row yet"
             return HealthSign("training", False, f"training has not begun: {newest}")

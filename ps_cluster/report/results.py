@@ -2,94 +2,33 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 
-from ps_cluster.config.objectives import OBJECTIVES, TARGET
-from ps_cluster.data.describing import example_rows
+from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
-from ps_cluster.report.analysis import Analysis, Json, Mistake, percent
-from ps_cluster.report.closing_table import facts_of
-from ps_cluster.report.pages import ALONG, Curves, Plot, rendered, small_plot
-from ps_cluster.report.sheets import scaled
-from ps_cluster.runs import scores
+from ps_cluster.report.analysis import Analysis, Mistake
+from ps_cluster.report.calibration import percent
+from ps_cluster.report.curves import ALONG, Curves
+from ps_cluster.report.facts import facts_of
+from ps_cluster.report.mistakes import ShownExamples, shown_examples
+from ps_cluster.report.pages import rendered
+from ps_cluster.report.plots import Plot, small_plot
+from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import Summary, told
 from ps_cluster.runs.run_dir import RunDir
 
-SCHEMA = 1
+SCHEMA = 2  # in 1, the scores of the last and of the best model stood under "models"
 
 Notify = Callable[[str], None]
-
-
-# Show test examples on a page: pictures, or rows of columns.
-
-MOST_COLUMNS = 10
-_SIDE = 96  # pixels of a picture's longer side
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Some test examples, as sources of <img>, or else as rows of text below names of columns.
-
-    `lacking`: why there is neither.
-    """
-
-    pictures: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    more_columns: int = 0
-    lacking: str = ""
-
-
-def examples(dataset: PackedDataset | None, analysis: Analysis, ids: Sequence[int]) -> Examples:
-    """Return the test examples of these indices."""
-    if dataset is None:
-        return Examples(lacking="the packed copy of the data set is not on this machine any more")
-    chosen = np.asarray(ids, np.int64)
-    if not len(chosen):
-        return Examples()
-    if not _fits(dataset, analysis, chosen):
-        return Examples(lacking="the data set's packed copy has changed since")
-    image = next((name for name, field in dataset.spec.inputs.items() if field.is_image), None)
-    if image is not None:
-        return Examples(pictures=tuple(map(_source, dataset.inputs("test")[image][chosen])))
-    names, rows = example_rows(dataset, chosen, "test")
-    columns = [index for index, name in enumerate(names) if name != TARGET]
-    shown = columns[:MOST_COLUMNS]
-    return Examples(
-        names=tuple(names[index] for index in shown),
-        rows=tuple(tuple(row[index] for index in shown) for row in rows),
-        more_columns=len(columns) - len(shown),
-    )
-
-
-def _fits(dataset: PackedDataset, analysis: Analysis, ids: np.ndarray) -> bool:
-    """Return whether these are the examples that were predicted: as many, and of the same targets."""
-    if dataset.test_examples != analysis.predictions.examples:
-        return False
-    now, then = (
-        np.asarray(rows[ids], np.float64).reshape(len(ids), -1) for rows in (dataset.target("test"), analysis.target)
-    )
-    return now.shape == then.shape and np.allclose(now, then, rtol=1e-5)
-
-
-def _source(image: np.ndarray) -> str:
-    content = io.BytesIO()
-    scaled(image, _SIDE).save(content, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-
-
-# The page.
 
 
 @dataclass(frozen=True)
@@ -102,7 +41,7 @@ class _ScoredRun:
     dataset: PackedDataset | None
     analysis: Analysis | None
     mistakes: list[Mistake]
-    examples: Examples
+    examples: ShownExamples
 
     @classmethod
     def of(cls, run_dir: RunDir, summary: Summary, notify: Notify) -> _ScoredRun:
@@ -112,14 +51,15 @@ class _ScoredRun:
             dataset = None
         analysis = _analysis(run_dir, dataset, notify)
         mistakes = analysis.mistakes() if analysis else []
-        shown = examples(dataset, analysis, [one.example for one in mistakes]) if analysis else Examples()
+        ids = [one.example for one in mistakes]
+        shown = shown_examples(dataset, analysis.target, ids) if analysis else ShownExamples()
         return cls(run_dir.root.name, summary, Curves.of(run_dir, summary), dataset, analysis, mistakes, shown)
 
     def warnings(self) -> Iterator[str]:
         """Yield what a reader must know before the numbers."""
-        summary, unit = self.summary, self.summary.unit
+        summary = self.summary
         if summary.dataset_kind == "synthetic":
-            yield f"Generated {unit}: no number here says anything about real data."
+            yield f"Generated {summary.unit}: no number here says anything about real data."
         if summary.outcome != "completed":
             yield f"The run {'was stopped' if summary.outcome == 'stopped' else summary.outcome}: this is what it left."
         if self.analysis is None:
@@ -131,29 +71,6 @@ class _ScoredRun:
             yield f"Step {last:,}, the last one, is not scored."
 
     @property
-    def models(self) -> dict[str, Json]:
-        """The last scored model, whose predictions are shown, and the best one, which is kept: each with its score."""
-        score = self.summary.evaluation
-        models: dict[str, Json] = {
-            "last": {
-                "step": score.step,
-                "validation_accuracy": score.validation_accuracy,
-                "validation_error": score.validation_error,
-                "test_accuracy": score.test_accuracy,
-                "test_error": score.test_error,
-            },
-            "best": {
-                "step": score.best_step,
-                "validation_accuracy": score.best_validation_accuracy,
-                "validation_error": score.best_validation_error,
-                "test_accuracy": score.best_test_accuracy,
-                "test_error": score.best_test_error,
-                "chosen_on": score.best_chosen_on,
-            },
-        }
-        return models if score.step is not None else {}
-
-    @property
     def _best_words(self) -> dict[str, str | None]:
         """The examples that a model can be chosen on, in the order of weight → the metric of the best one in words."""
         score = self.summary.evaluation
@@ -162,14 +79,14 @@ class _ScoredRun:
             "test": told(score.best_test_accuracy, score.best_test_error),
         }
 
-    def of_which(self) -> Iterator[str]:
-        """Yield sentences that say of which model the page is, and what the best one reaches."""
+    def models(self) -> Iterator[str]:
+        """Yield sentences that say which model the page shows, and what the best one reaches."""
         score = self.summary.evaluation
         if score.step is None:
             return
         yield f"This page is of the last scored model, that of step {score.step:,}: {', '.join(score.scores)}."
         if score.best_step == score.step:
-            yield "It is the best one too, which predict and export take (best/model.keras)."
+            yield "It is also the best one, which predict and export take (best/model.keras)."
         elif score.best_step is not None:
             chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
             best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
@@ -195,14 +112,14 @@ class _ScoredRun:
             yield f"{self.summary.unit}/s", f"{self.summary.examples_per_second:,.0f}"
         yield "s of training", f"{self.summary.train_seconds:,.0f}"
 
-    def numbers(self) -> Json:
+    def numbers(self) -> dict[str, Any]:
         """Return the content of results.json."""
         analysis, shown = self.analysis, {*ALONG, *self.curves.measures, "examples_per_second"}
         return {
             "schema": SCHEMA,
             "run": self.name,
             "outcome": self.summary.outcome,
-            "models": self.models,
+            "evaluation": self.summary.evaluation.model_dump(exclude={"history"}),
             "step": analysis.predictions.step if analysis else None,
             "objective": analysis.predictions.objective if analysis else None,
             "test_examples": analysis.predictions.examples if analysis else None,
@@ -217,14 +134,13 @@ class _ScoredRun:
 
     def page(self, curves: list[Plot], plots: list[Plot]) -> str:
         """Return the HTML."""
-        summary = self.summary.model_dump(mode="json")
         return rendered(
             __package__,
             "results.html",
             name=self.name,
             summary=self.summary,
             warnings=list(self.warnings()),
-            of_which=" ".join(self.of_which()),
+            models=" ".join(self.models()),
             highlights=list(self.highlights()),
             curves=curves,
             plots=plots,
@@ -233,14 +149,14 @@ class _ScoredRun:
             mistakes=self.mistakes,
             examples=self.examples,
             notes=self.dataset.notes if self.dataset else (),
-            facts=[(label, str(text)) for label, text in facts_of(summary)],
+            facts=[(label, str(text)) for label, text in facts_of(self.summary)],
         )
 
 
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:
-    """Return what the kept predictions show; None, with a notice if they are damaged, without any."""
+    """Return the analysis of the kept predictions. None without any and, with a notice, if they are damaged."""
     try:
-        predictions = scores.load(run_dir.predictions)
+        predictions = load_predictions(run_dir.predictions)
         encoding = dataset.encoding() if dataset else None
         kind = OBJECTIVES[predictions.objective].results()
         return kind(predictions, encoding.target if encoding else "target") if kind else None
@@ -266,10 +182,10 @@ def _curve_plots(curves: Curves) -> Iterator[Plot]:
 
 
 def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
-    """Write results/ of a run that has ended, the page last: if it is there, all files are.
+    """Write results/ of a run that has ended. The page is written last: if it is there, all files are.
 
     Args:
-      notify: gets one line for each damaged file; it is left out.
+      notify: gets one line for each damaged file; the results are drawn without it.
     Raises:
       OSError: the disk is full or refuses.
     """

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import shlex
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -19,7 +16,8 @@ from ps_cluster.config import user_code
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
-from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
@@ -38,7 +36,6 @@ COLOURS = {
     UNKNOWN: "dim",
 }
 
-Json = dict[str, Any]
 _OF_SCORE = ("test_accuracy", "test_error", "step")
 
 
@@ -183,25 +180,3 @@ def _state(run: ListedRun) -> str:
 def _short(name: str | None) -> str:
     """Return the name of something of the package, or of a user's file without its folders."""
     return "–" if name is None else Path(user_code.short_name(name)).name
-
-
-# List the device of each operation of a step, as metrics/placement.csv has it.
-
-# Operations that compute nothing: they hold or pass on a value, or control what runs.
-_PLUMBING = frozenset(
-    ("Const", "Identity", "Merge", "NoOp", "Switch", "_Arg", "_DeviceArg", "_Recv", "_Retval", "_Send")
-)
-
-
-def placement_lines(file: Path) -> Iterator[str]:
-    """Yield a line for each operation that computes, by device, then how many each device has."""
-    with file.open(encoding="utf-8", newline="") as rows:
-        operations = list(csv.DictReader(rows))
-    for row in operations:
-        row["device"] = row["device"].replace("/replica:0", "").replace("/device:", " ")
-        if row["type"] not in _PLUMBING:
-            yield f"{row['device']}  {row['type']}  {row['operation']}"
-    for device, count in Counter(row["device"] for row in operations).items():
-        yield f"{device}: {count} operations"
-    passing = sum(row["type"] in _PLUMBING for row in operations)
-    yield f"{passing} of them only hold or pass on values and are not listed here; all are in {file}"

@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.json_files import Json, read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
+from ps_cluster.report.guess import guess_of_run
 from ps_cluster.runs.proof import MOST_PROBLEMS
 from ps_cluster.runs.result_rows import (
     EvaluationRow,
@@ -47,7 +48,6 @@ MOST_EPOCHS_LISTED = 10_000  # of those without a score; `checkpoints.every_epoc
 
 UPDATES = tuple(Updates.model_fields)  # names
 
-Json = dict[str, Any]
 Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
@@ -56,51 +56,57 @@ Notify = Callable[[str], None]
 Model = TypeVar("Model", bound=Row)
 
 
-def write_summary(
-    run_dir: RunDir,
-    *,
-    outcome: str,
-    wall_seconds: float,
-    began: float,
-    life: str | None,
-    restarts: Restarts,
-    silences: list[SilenceRow],
-    scaled: list[ScalingRow],
-    usage: Json,
-    machine: Json,
-    network: Json,
-    leaders: int | None = None,
-    notify: Notify = lambda line: None,
-) -> Json:
-    """Write summary.json and return its content.
+@dataclass(frozen=True, kw_only=True)
+class EndedRun:
+    """What the launcher knows of a run that has ended, and the files of the run do not tell.
 
-    If the leader was killed before it left a result, the counts come from its last row of progress. What that row can't
-    tell is null.
-
-    Args:
+    Attributes:
       outcome: one of `Outcome`.
       wall_seconds: from the start of the command to now.
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
+      restarts: how often each task was started again. A task that never was may be left out.
       silences: worker processes that were ended because they did nothing (launch/silence.py).
       scaled: the changes of the number of workers, in this start of the launcher.
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/machine.py).
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/usage.py).
       machine: the machine of this start of the launcher (system/machine.py).
-      network: "private", and "notice": the message if it is not private (system/network.py).
-      leaders: how many led the training, one after the other, where tasks are started each by itself.
+      network: "private", and "notice": the message if it is not private (system/private_network.py).
+      leaders: how many led the training, one after the other, if tasks are started one by one; else None.
+    """
+
+    outcome: str
+    wall_seconds: float
+    began: float
+    life: str | None
+    machine: Json
+    restarts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    silences: Sequence[SilenceRow] = ()
+    scaled: Sequence[ScalingRow] = ()
+    usage: Json = field(default_factory=dict)
+    network: Json = field(default_factory=dict)
+    leaders: int | None = None
+
+
+def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line: None) -> Summary:
+    """Write summary.json and return it.
+
+    If the leader was killed before it left a result, the counts come from its last row of progress. Values that the row
+    does not have are null.
+
+    Args:
       notify: gets one line for each damaged file; the summary is written without it.
     """
     config = load_config(run_dir.config)
-    story = _Story.of(run_dir, life, notify)
+    story = _Story.of(run_dir, ended.life, notify)
     training = with_recomputed(_training(run_dir, story, notify), run_dir, notify)
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     evaluation, guess = _evaluation(run_dir, config, notify), guess_of_run(run_dir.dataset)
-    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
+    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, ended.restarts)
     summary = Summary(
         schema_=SCHEMA,
-        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else outcome),
+        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else ended.outcome),
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
         staleness_method=config.staleness.method,
@@ -119,26 +125,28 @@ def write_summary(
         settings={key: one.value for key, one in changed(config).items()},
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
-        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
-        restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
-        silences=silences,
-        scaled=scaled,
-        wall_seconds=wall_seconds,
-        sessions=leaders or len(story.lives | {life}),
-        leaders=leaders,
+        parameter_servers=_parameter_servers(training.parameter_servers, tasks, ended.restarts),
+        restarts={
+            f"{task_type}-{index}": count for (task_type, index), count in sorted(ended.restarts.items()) if count
+        },
+        silences=list(ended.silences),
+        scaled=list(ended.scaled),
+        wall_seconds=ended.wall_seconds,
+        sessions=ended.leaders or len(story.lives | {ended.life}),
+        leaders=ended.leaders,
         session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
-        startup_seconds=None if story.begun is None else story.begun - began,
-        machine=machine,
-        network=NetworkSummary(**network),
+        startup_seconds=None if story.begun is None else story.begun - ended.began,
+        machine=ended.machine,
+        network=NetworkSummary(**ended.network),
         evaluation=evaluation,
         **{name: getattr(training, name) for name in TrainingNumbers.model_fields},
-        **usage,
+        **ended.usage,
     )
     return _write(run_dir, summary)
 
 
-def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Json:
-    """Add the newest scores to a summary.json that was written before them, and return its content.
+def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Summary:
+    """Add the newest scores to a summary.json that was written before them, and return it.
 
     Raises:
       UserError: the summary is damaged.
@@ -154,10 +162,10 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> J
     return _write(run_dir, summary.model_copy(update=found))
 
 
-def _write(run_dir: RunDir, summary: Summary) -> Json:
+def _write(run_dir: RunDir, summary: Summary) -> Summary:
     content = {"schema": summary.schema_, "outcome": summary.outcome} | summary.model_dump(mode="json")  # these first
     write_json(run_dir.summary, content)
-    return content
+    return summary
 
 
 @dataclass
@@ -338,56 +346,3 @@ def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
     except UserError as error:
         notify(f"left out of the summary: {error}")
         return None
-
-
-# The metric that an answer gets which does not look at the inputs. Whoever is not better has learned nothing.
-
-
-FEW = 10  # test examples, below which a mean error says little
-
-
-class Guess(NamedTuple):
-    """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
-
-    value: float
-    examples: int
-
-    def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
-        """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
-
-        Returns None where nothing was scored, and where the examples are too few to say that it is not.
-        """
-        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
-        if self.is_too_uncertain_for(scores):
-            return None
-        if accuracies:
-            return max(accuracies) > self.value + self._chance
-        errors = [row.test_error for row in scores.history if row.test_error is not None]
-        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
-
-    def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
-        """Return whether there are too few examples to tell that a network has learned nothing.
-
-        That is so where even half of the way from the guess to a perfect accuracy might be chance, and the best score is
-        not beyond chance; of errors, below `FEW` examples.
-        """
-        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
-        if accuracies:
-            best, half = max(accuracies), (1 - self.value) / 2
-            return self._chance > half and best <= self.value + self._chance
-        return self.examples < FEW and any(row.test_error is not None for row in scores.history)
-
-    @property
-    def _chance(self) -> float:
-        """Three standard errors of the guess's accuracy."""
-        return 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
-
-
-def guess_of_run(pointer: Path) -> Guess | None:
-    """Return the guess for the data set that a run's dataset.json names; None if it is unknown or not there."""
-    try:
-        dataset = load_pointed(pointer)
-        value = OBJECTIVES[dataset.spec.objective].guess(dataset.target("test"), dataset.spec)
-    except (UserError, OSError):
-        return None
-    return None if value is None else Guess(value, dataset.test_examples)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.files.values import one_line, printable
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.logs import ERROR, Line
 
 _WIDEST_IN_A_PIPE = 10_000  # characters
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
@@ -31,13 +29,13 @@ def make_console() -> SafeConsole:
     return SafeConsole(Output(sys.stdout), quiet=not logs.chosen().is_text)
 
 
-def print_line(line: str) -> None:
+def print_line(line: Line) -> None:
     """Write `line` to standard output in the format of the command's lines, if it is still there."""
     print(logs.chosen().line(line), file=Output(sys.stdout), flush=True)
 
 
 def print_note(line: str) -> None:
-    """Write a line beside the output proper, to standard error, without control characters."""
+    """Write a line to standard error, apart from the output, without control characters."""
     print(printable(line), file=Output(sys.stderr), flush=True)
 
 
@@ -100,6 +98,11 @@ def facts_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     return table
 
 
+def megabytes(size: int) -> str:
+    """Return a size as text, e.g. "184 MB"."""
+    return f"{size / 1e6:,.0f} MB" if size >= 1e7 else f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size:,} B"
+
+
 def _printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
@@ -146,46 +149,3 @@ class Output:
             os.close(nowhere)
         except (OSError, ValueError):
             pass
-
-
-# Show how far a download or the reading of a file is: a bar on a terminal, a line for each tenth elsewhere.
-
-Notify = Callable[[str], None]
-BytesDone = Callable[[int, int | None], None]
-"""Called with the bytes there are so far and the total, None if unknown."""
-
-
-@contextmanager
-def byte_progress(console: Console, *, told: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
-    """Yield a function for lines that stay, and one for progress.
-
-    Args:
-      told: whether there are lines of progress where there is no terminal.
-    """
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield print_line, every_tenth(print_line) if told else lambda done_bytes, total_bytes: None
-        return
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars: list[TaskID] = []
-
-        def show(done_bytes: int, total_bytes: int | None) -> None:
-            if not bars:
-                bars.append(progress.add_task(""))
-            progress.update(bars[0], completed=done_bytes, total=total_bytes)
-
-        yield lambda line: console.print(line, soft_wrap=True, highlight=False), show
-
-
-def every_tenth(notify: Notify) -> BytesDone:
-    """Return a function that tells the progress of a download at each further tenth."""
-    told = 0
-
-    def progress(done_bytes: int, total_bytes: int | None) -> None:
-        nonlocal told
-        tenths = 10 * done_bytes // total_bytes if total_bytes else 0
-        if tenths > told:
-            told = tenths
-            notify(f"downloaded {tenths * 10} % of {(total_bytes or 0) / 1e6:.0f} MB")
-
-    return progress

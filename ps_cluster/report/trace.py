@@ -17,9 +17,9 @@ from rich.table import Table
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.phases import GAPS, PHASES, gap_times, phase_shares, phase_times
 from ps_cluster.runs.proof import APPLY_ROW, read_csv
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import GAPS, PHASES, gap_times, phase_shares, phase_times
 
 
 def write_trace(run_dir: RunDir) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow.
 
-Each leader writes files of its own names, and removes none of a newer leader: one that was frozen, and wakes up between
-its look at its claim and the change that it makes, does no harm (runs/messages.py).
+The name of a file contains the number of the leader that wrote it, and a leader removes no file of a newer leader. So a
+leader that was frozen between checking its claim and changing a file does no harm when it wakes up (runs/leaders.py).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
 BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
-ONE_A_SLICE = "each_"  # begins the names of slots that are a number of each slice: float32 [ps], or a few: [ps, k]
-# Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
+ONE_A_SLICE = "each_"  # begins the names of slots with one number for each slice, float32 [ps], or a few, [ps, k]
+# Array → its dtype, and the numbers of axes it may have. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
     "statistics": (np.float32, (1,)),
@@ -59,7 +59,7 @@ class CheckpointUnreadable(CheckpointError):
 
 
 class StatesUnreadable(RunFailed):
-    """States are there, and the system refuses to read them. Nothing is begun anew: they may be readable later."""
+    """The system refuses to read states that exist. Training does not start again, because they may be readable later."""
 
 
 class CheckpointNotWritten(RunFailed):
@@ -100,11 +100,11 @@ class CheckpointMeta(Row):
     """Facts in a checkpoint beside its arrays; None where the writer does not record them.
 
     Attributes:
-      config: the run's, as in config.yaml. examples: trained by its updates.
+      config: the run's, as in config.yaml. examples: the number that its updates have trained on.
       times, progress: state that a leader resumes with.
-      data: what tells the packed data set from another (training/agreement.py).
+      data: what distinguishes the packed data set from others (training/agreement.py).
       network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
-      leaders: what each leader did of the work in it, one after the other; the last one has written it.
+      leaders: the work of each leader, one after the other; the last one wrote the checkpoint.
     """
 
     config: dict[str, Any] | None = None
@@ -130,8 +130,8 @@ class EndedMark(Row):
     """checkpoints/ended.json: the checkpoint of `last_step` is the last one.
 
     Attributes:
-      goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
-      term: of the leader (runs/messages.py). Where there are states of a later one, the mark does not count.
+      goes_on: another leader will continue, so more checkpoints may come.
+      term: the leader's number (runs/leaders.py). If there are states of a later leader, the mark does not count.
     """
 
     last_step: Count
@@ -145,7 +145,7 @@ class Checkpoint:
     """The state of a training after `step` applied updates.
 
     `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
-    other float variables, flat), and everything else that training needs to go on. Arrays of a loaded checkpoint are
+    other float variables, flat), and everything else that training needs to continue. Arrays of a loaded checkpoint are
     read-only views of the file.
     """
 
@@ -155,12 +155,12 @@ class Checkpoint:
 
     @property
     def term(self) -> int:
-        """The number of the leader that wrote it (runs/messages.py); 0 for one without a claim."""
+        """The number of the leader that wrote it (runs/leaders.py); 0 for one without a claim."""
         return self.meta.leaders[-1].term if self.meta.leaders else 0
 
 
 class State(NamedTuple):
-    """A checkpoint by its name. The later one of two has the newer leader, or the same one and more steps."""
+    """A checkpoint by its name. Of two, the later one has the newer leader or, with the same leader, more steps."""
 
     term: int
     step: int
@@ -168,19 +168,19 @@ class State(NamedTuple):
 
 
 def name_of(step: int, term: int) -> str:
-    """Return the name of a checkpoint. `term`: of the leader that writes it, so that no other one ever replaces it."""
+    """Return the name of a checkpoint. `term`: the number of the leader that writes it; no other leader ever replaces it."""
     return f"step-{step:09d}-term-{term:06d}.safetensors"
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Return the checkpoint of a step: of the newest leader that has written one; that of leader 0 where there is none."""
+    """Return the checkpoint of a step by the newest leader that wrote one; the name for leader 0 if nobody did."""
     return by_step(directory).get(step, directory / name_of(step, 0))
 
 
 def states(*directories: Path) -> list[State]:
     """Return the checkpoints in directories, the newest last.
 
-    States of earlier leaders that lie behind one of a later leader are left out: the later one has not gone on from them.
+    States of earlier leaders with more steps than a state of a later leader are left out: the later one did not use them.
     A file whose name `name_of` would not give, such as one with an extra zero, is not a checkpoint.
     """
     newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
@@ -242,10 +242,10 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None =
 
 
 def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int | None = None) -> None:
-    """Remove all checkpoints but the newest `keep`, and that of step `spare`.
+    """Remove all checkpoints except the newest `keep` and that of step `spare`.
 
     Args:
-      term: of the leader that asks: nothing that a newer one has written is removed. None: nobody leads any more.
+      term: the number of the leader that asks; files of newer leaders are kept. None if nobody leads any more.
     """
     present = [state for state in states(directory) if term is None or state.term <= term]
     for state in present[:-keep]:
@@ -254,10 +254,10 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
 
 
 def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
-    """Remove the states that are not on the way to `checkpoint`; unreadable ones might be read later.
+    """Remove the states that did not lead to `checkpoint`, because they might be resumed later.
 
     Args:
-      term: of the leader that asks: nothing that a newer one has written is removed.
+      term: the number of the leader that asks; files of newer leaders are kept.
     """
     way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
@@ -269,7 +269,7 @@ def remove_all(directory: Path, term: int) -> None:
     """Remove the checkpoints of a directory, and the directory if nothing is left in it.
 
     Args:
-      term: of the leader that asks: nothing that a newer one has written is removed.
+      term: the number of the leader that asks; files of newer leaders are kept.
     """
     remove_leftovers(directory, "step-*.safetensors")
     for state in _all(directory):
@@ -376,9 +376,9 @@ def load_to_go_on(
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
-    """Return what `load_newest_good` does. A disk that refuses for a moment is asked again.
+    """Return the newest checkpoint that can be read, as `load_newest_good` does. Try again if the disk refuses.
 
-    An older state is no way out: to go on from it, the newer ones would be removed.
+    An older state is not used instead, because the newer states would then be removed.
 
     Raises:
       StatesUnreadable: the system still refuses after the last wait.
@@ -401,15 +401,15 @@ def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: boo
     """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
 
     Args:
-      goes_on: none comes of this leader; another one will go on.
-      term: of the leader.
+      goes_on: this leader writes no more checkpoints, but another one will.
+      term: the leader's number.
     """
     mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
     write_json(directory / ENDED, mark.model_dump())
 
 
 def ended(directory: Path) -> EndedMark | None:
-    """Return the mark when training has ended, else None. Raises CheckpointError where it can't be read."""
+    """Return the mark if training has ended, else None. Raises CheckpointError if it can't be read."""
     try:
         mark = read_json(directory / ENDED, EndedMark)
     except (FileNotFoundError, NotADirectoryError):
@@ -421,15 +421,15 @@ def ended(directory: Path) -> EndedMark | None:
 
 
 def clear_ended(directory: Path) -> None:
-    """Remove the mark, because training goes on. Call it before anybody follows the directory again."""
+    """Remove the mark, because training continues. Call it before an evaluator follows the directory again."""
     remove(directory / ENDED)
 
 
-# Cut a checkpoint for another number of parameter servers. No TensorFlow.
+# Cut a checkpoint for another number of parameter servers.
 #
-# Each slice takes in the steps in an order of its own. So other slices can be cut only where all have taken in the same
-# steps: such a state is even. The last checkpoint of a run that has come to its end is, and so is one that is written
-# while no step is under way. The journals stay as they are: where the rows of a new slice are, `journal.history_of` says.
+# Each slice accepts the steps in its own order. So a checkpoint can be cut for another number of slices only if all slices
+# have accepted the same steps; such a state is called even. The last checkpoint of a completed run is even, and so is one
+# that is written while no step is under way. The journals stay as they are: `journal.history_of` finds the rows of a slice.
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -457,7 +457,7 @@ def newest_even(directory: Path) -> int | None:
 
 
 def resliced(checkpoint: Checkpoint, slices: int) -> Checkpoint:
-    """Return an even checkpoint for so many slices; the same one where it has them already."""
+    """Return an even checkpoint, cut for this number of slices."""
     before = len(checkpoint.arrays["counts"])
     if slices == before:
         return checkpoint

@@ -1,10 +1,10 @@
-"""A slice's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
+"""Keep a slice's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
 
-Each leader appends to a file of its own, which nobody changes afterwards: the file of the leader before it is neither cut
-nor copied. A checkpoint says of every leader how many rows of its file count (`LeaderStretch`).
+Each leader appends to its own file, which is never changed afterwards: the file of an earlier leader is neither cut nor
+copied. A checkpoint records for every leader how many rows of its file count (`LeaderStretch`).
 
-The checksum of a row is that of the row before it, continued by its own bytes. So no row can be changed, left out or put
-elsewhere, and a file fits only behind the one that it was begun behind.
+The checksum of a row continues the checksum of the row before it with the bytes of the row. So no row can be changed,
+left out or moved, and a file fits only after the file that it continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ps_cluster.errors import RunFailed
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write
 from ps_cluster.runs.ledger import ROW, check_values
@@ -31,9 +31,9 @@ from ps_cluster.runs.run_dir import RunDir
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A row in the file: the row, and the CRC-32 of all rows up to it."""
 CHUNK_ROWS = 2**13
-# Rows stay in memory until the disk has confirmed them. The disk is asked at every snapshot, and when there are so many.
+# Rows stay in memory until the disk has confirmed them. It is asked at every snapshot, and after this many bytes of rows.
 SYNC_BYTES = 2**24
-# Where the disk refuses for so many rows, the leader ends: a full disk must not become a full memory.
+# If the disk refuses for this many bytes of rows, the leader ends: a full disk must not fill the memory.
 MOST_BYTES_IN_MEMORY = 2**28
 
 
@@ -50,15 +50,16 @@ class JournalGivenUp(RunFailed):
 
 
 class LeaderStretch(Row):
-    """Hold what one leader did up to a state: its newest, or the one from which the next leader went on.
+    """The work of one leader up to a state: its newest state, or the one from which the next leader continued.
 
     Attributes:
-      term: of the leader (runs/messages.py); 0 for one that has no claim. step: of the state.
-      rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them. A journal
-        without rows has the checksum with which it began.
-      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
-      problem: what a proof of this work has to tell, beside what its rows show; empty where there is nothing.
-      workers: with how many the whole training was begun; 0: not known.
+      term: the leader's number (runs/leaders.py); 0 for a leader without a claim.
+      step: the step of the state.
+      rows, checksums: how many rows each of its journals has up to the state, and the checksum in the last of them. A
+        journal without rows has the checksum with which it began.
+      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty if not known.
+      problem: what a proof of this work has to report besides what its rows show; empty if there is nothing.
+      workers: the number of workers at the start of the whole training; 0 if not known.
     """
 
     term: Count = 0
@@ -77,7 +78,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first rows of one leader's file. `checksum`: of the last one; without rows, with which the file begins."""
+    """The first rows of one leader's file. `checksum`: that of the last row; without rows, the one before the first row."""
 
     path: Path
     rows: int
@@ -90,22 +91,23 @@ History = Sequence[Piece]  # all rows of one slice, over all leaders
 class Journal:
     """Appends one leader's rows to a new file. Rows that the disk refuses are kept and written later.
 
-    After a failed fdatasync Linux takes the pages for clean, though the disk does not have them, and the next fdatasync
+    After a failed fdatasync Linux marks the pages as clean although the disk does not have them, and the next fdatasync
     succeeds (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC, section 3). So all rows since
-    the last one that succeeded stay in memory, and after a failure they are written again.
+    the last successful fdatasync stay in memory, and are written again after a failure.
 
     Attributes:
-      path: of the file.
-      rows: how many there are, including those not yet on the disk. checksum: of the last one.
+      path: the file.
+      rows: the number of rows, including those that are not yet on the disk.
+      checksum: the checksum of the last row.
     """
 
     def __init__(self, path: Path, checksum: int = 0):
         """Make the file.
 
         Args:
-          checksum: of the row before, which another leader has written; 0 without one.
+          checksum: the checksum of the last row of the leader before; 0 without one.
         Raises:
-          JournalNotWritten: the disk refuses, or the file is there.
+          JournalNotWritten: the disk refuses, or the file exists.
         """
         self.path, self.rows, self.checksum = path, 0, checksum
         self._unwritten: deque[bytes] = deque()
@@ -177,7 +179,7 @@ class Journal:
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> LeaderStretch:
-    """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
+    """Return the work of a leader up to a state of `step`. `pieces`: the rows of its journals, one for each slice."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
     return LeaderStretch(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
@@ -185,10 +187,10 @@ def stretch_of(
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
-    """Return where the rows of slice `index` are, that the last of `leaders` had.
+    """Return where the rows of slice `index` are, from the first of `leaders` to the last.
 
-    A leader of another number of slices went on from a state in which all had the same steps (runs/checkpoints.py): there
-    the rows of slice 0 are those of a slice that it had not.
+    A leader with fewer slices continued from a state in which all slices had the same steps (runs/checkpoints.py). For a
+    slice that it did not have, the rows of slice 0 count.
     """
     pieces = []
     for stretch in reversed(leaders):
@@ -199,14 +201,14 @@ def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) ->
 
 
 def check(history: History) -> None:
-    """Raise JournalDamaged where a file has fewer rows. It takes as long for many rows as for few."""
+    """Raise JournalDamaged if a file has fewer rows than it should. Takes constant time, whatever the number of rows."""
     for path, rows, _ in history:
         if (present := count_rows(path)) < rows:
             raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
 
 
 def count_rows(path: Path) -> int:
-    """Return how many whole rows a file has; 0 without a file. A last row that was cut short does not count."""
+    """Return the number of complete rows in a file; 0 without a file. A last row that was cut short does not count."""
     try:
         return path.stat().st_size // RECORD.itemsize
     except FileNotFoundError:
@@ -217,7 +219,7 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
     """Yield the rows of a slice, up to `chunk_rows` at a time, as structured arrays of ROW.
 
     Raises:
-      JournalDamaged: a row is missing, has a wrong checksum or an impossible value. The chunks before it were yielded.
+      JournalDamaged: a row is missing, or has a wrong checksum or an impossible value. The chunks before it were yielded.
     """
     checksum = 0
     for piece in history:
@@ -229,7 +231,7 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
 
 
 def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield rows with the checksum of the last one. `checksum`: of the row before the first."""
+    """Yield rows with the checksum of the last one. `checksum`: that of the row before the first one."""
     check([piece])
     done = 0
     with _opened(piece.path) as file:
@@ -262,7 +264,7 @@ def _check_values(path: Path, done: int, rows: np.ndarray) -> None:
 
 
 def _checksums(rows: np.ndarray, before: int) -> np.ndarray:
-    """Return the CRC-32 of the bytes up to each row, uint32 [k]. `before`: of those before the first."""
+    """Return the CRC-32 of all bytes up to each row, uint32 [k]. `before`: the CRC-32 of all bytes before these rows."""
     content = memoryview(np.ascontiguousarray(rows).tobytes())
     begins = range(0, len(content), ROW.itemsize)
     sums = accumulate(begins, lambda sum, begin: crc32(content[begin : begin + ROW.itemsize], sum), initial=before)

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX, Count, Row
 
-# The norms of what the earlier pushes of the worker had left out, and of what this one leaves out; 0 where nothing is.
+# The norms of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing was.
 REMAINDER_COLUMNS = ("remainder_before", "remainder_after")
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 # The update was made with the row's learning rate x `rate_factor` (`server.staleness.RateOfMoreWorkers`).
@@ -69,17 +69,18 @@ def rows_of(table: np.ndarray) -> np.ndarray:
 
 
 class ShardJoiner:
-    """Joins the rows of several slices: a step is applied once all slices have accepted it.
+    """Joins the rows of several slices. A step counts as applied once all slices have accepted it.
 
-    Holds the rows of steps that some slices still lack, at most as many steps as are under way.
+    The joiner holds the rows of steps that some slices still lack, which are at most as many steps as are under way.
 
     Attributes:
-      waiting: the rows held, a structured array [k] of ROW. waiting_slices: int64 [k], the slice of each.
-      mixed: steps so far that different processes pushed to different slices, since a worker died between its pushes.
+      waiting: the rows held, a structured array [k] of ROW.
+      waiting_slices: int64 [k], the slice of each of these rows.
+      mixed: the number of steps that different processes pushed to different slices, because a worker died in between.
     """
 
     def __init__(self, slices: int, *, shared: bool = False):
-        """Hold nothing yet. `shared`: each slice is another process's, and all take part in every step."""
+        """Create a joiner. `shared`: each slice belongs to another process, and all of them take part in every step."""
         self._slices = slices
         self._shared = shared
         self.waiting, self.waiting_slices = NO_ROWS, np.zeros(0, np.int64)
@@ -119,7 +120,7 @@ class ShardJoiner:
         return joined
 
 
-# A set of step ids that fills from below; memory grows with open steps, not with finished ones. No TensorFlow.
+# A set of step ids that fills from below; its memory grows with the open steps, not with the finished ones.
 
 
 MOST_OPEN = 2**24  # step ids from the first missing to the last present one; windows are shorter
@@ -140,15 +141,15 @@ class StepsState(Row):
 
 
 class StepSet:
-    """All ids below `first_missing`, and some above it.
+    """A set of all ids below `first_missing` and some ids above it.
 
     Attributes:
-      first_missing: the lowest id that is not in.
-      count: how many are in, not counting ids that `close_below` left out.
+      first_missing: the lowest id that is not in the set.
+      count: the size of the set, without the ids that `close_below` skipped.
     """
 
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
-        """Create a set. `beyond`: int64 [k], ids in it above `first_missing`. `count`: None where none was left out."""
+        """Create a set. `beyond`: int64 [k], its ids above `first_missing`. `count`: its size if `close_below` skipped ids."""
         self.first_missing = self.count = first_missing
         self._above = np.zeros(1024, bool)  # of the ids from first_missing on
         if beyond is not None:
@@ -156,10 +157,10 @@ class StepSet:
         self.count = self.count if count is None else count
 
     def add(self, ids: np.ndarray) -> int:
-        """Add `ids` (int64 [k]); return how many of them were in already, or came twice.
+        """Add `ids` (int64 [k]); return how many of them were in the set already, or came twice.
 
         Raises:
-          Malformed: an id is farther above `first_missing` than there can be open steps.
+          Malformed: an id is further above `first_missing` than an open step can be.
         """
         distinct = np.unique(ids)
         places = distinct[distinct >= self.first_missing] - self.first_missing
@@ -172,34 +173,34 @@ class StepSet:
         return len(ids) - len(fresh)
 
     def holds(self, ids: np.ndarray) -> np.ndarray:
-        """Return which of `ids` (int64 [k]) are in, bool [k]."""
+        """Return which of `ids` (int64 [k]) are in the set, bool [k]."""
         places = ids - self.first_missing
         inside = (places >= 0) & (places < len(self._above))
         return (places < 0) | (inside & self._above[np.where(inside, places, 0)])
 
     def beyond(self) -> np.ndarray:
-        """Return the ids above `first_missing` that are in, in order, int64 [k]."""
+        """Return the ids of the set above `first_missing`, in order, int64 [k]."""
         return np.flatnonzero(self._above) + self.first_missing
 
     def missing_below(self, end: int) -> np.ndarray:
-        """Return the ids below `end` that are not in, in order, int64 [k]."""
+        """Return the ids below `end` that are not in the set, in order, int64 [k]."""
         ids = np.arange(self.first_missing, max(end, self.first_missing))
         return np.flatnonzero(~self.holds(ids)) + self.first_missing
 
     def both(self, other: StepSet) -> StepSet:
-        """Return the intersection with `other`. `close_below` must not have left out ids in either set."""
+        """Return the intersection with `other`. In neither set may `close_below` have skipped ids."""
         below = min(self.first_missing, other.first_missing)
         ids = np.arange(below, max(self.end, other.end))
         return StepSet(below, ids[self.holds(ids) & other.holds(ids)])
 
     @property
     def end(self) -> int:
-        """The lowest id above all that are in."""
+        """The lowest id above all ids in the set."""
         beyond = self.beyond()
         return int(beyond[-1]) + 1 if len(beyond) else self.first_missing
 
     def close_below(self, end: int) -> None:
-        """Mark the ids below `end` that are not in as never coming, so that `first_missing` goes on."""
+        """Skip the ids below `end` that are not in the set, because they will never come; `first_missing` moves past them."""
         if end > self.first_missing:
             self._drop(end - self.first_missing)
             self._advance()

@@ -1,4 +1,4 @@
-"""Write lines of a log: the events that they tell, and their forms, text or JSON. No TensorFlow."""
+"""Lines of a log with the events that they tell, written as text for a person or as JSON objects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from ps_cluster.files.values import one_line, printable
-
-# The events that log lines tell. What each warning and error asks for is in docs/operations.md.
+from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 
 
 @dataclass(frozen=True)
 class LogEvent:
-    """A kind of line. `name`: in the field `event` of a line in JSON."""
+    """A kind of line. `name` is the field `event` of a line in JSON. docs/operations.md says what each asks for."""
 
     name: str
     level: Literal["info", "warning", "error"] = "info"
@@ -29,22 +28,29 @@ class LogEvent:
         return LogLine(message, self, fields)
 
 
-class LogLine(str):
-    """A line for a person, with the event that it tells and its values. It passes wherever a line of text does."""
+@dataclass(frozen=True)
+class LogLine:
+    """A line for a person, with the event that it tells and the fields that a line in JSON has for programs."""
 
+    message: str
     event: LogEvent
     fields: Mapping[str, Any]
 
-    def __new__(cls, message: str, event: LogEvent, fields: Mapping[str, Any]) -> LogLine:
-        line = super().__new__(cls, message)
-        line.event, line.fields = event, fields
-        return line
-
     @classmethod
-    def of(cls, line: str) -> LogLine:
-        """Return `line` as one that tells an event: `notice`, if it names none."""
-        return line if isinstance(line, cls) else NOTICE(line)
+    def of(cls, line: Line) -> LogLine:
+        """Return `line` as one that tells an event, which is `notice` for a text alone."""
+        return line if isinstance(line, cls) else NOTICE(str(line))
 
+    def __str__(self) -> str:
+        return self.message
+
+    def __format__(self, specification: str) -> str:
+        raise TypeError("a text made of a line loses its event: make the line of the whole text, or use its message")
+
+
+Line = str | LogLine
+Notify = Callable[[Line], None]
+"""Called with a line for a person to read."""
 
 NOTICE = LogEvent("notice")  # anything else that is good to know
 PROGRESS = LogEvent("progress")  # how far training is, every 5 s and at each new phase
@@ -72,23 +78,18 @@ UPDATE_DISAGREES = LogEvent("update_disagrees", "error")  # one that was compute
 ERROR = LogEvent("error", "error")
 
 
-# Write log lines as text for a person, or as one JSON object a line. No TensorFlow.
-#
-# A command with --log-format chooses once, for itself and for the processes that it starts: by environment variables.
-
-LOG_FORMAT, LOG_TASK = "PS_CLUSTER_LOG_FORMAT", "PS_CLUSTER_LOG_TASK"
 LAUNCHER = "launcher-0"
 
 
 class LogFormat:
-    """A way to write lines: here for a person. `is_text`: a terminal may also get tables and a view that redraws itself."""
+    """Writes lines for a person. `is_text`: a terminal may also get tables and a view that redraws itself."""
 
     name: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True
 
-    def line(self, line: str, prefix: str = "") -> str:
+    def line(self, line: Line, prefix: str = "") -> str:
         """Return a line without control characters and without its end. `prefix`: for a person."""
-        return prefix + printable(line)
+        return prefix + printable(str(line))
 
     def failure(self, error: BaseException) -> str:
         """Return an unexpected error with its traceback."""
@@ -104,14 +105,14 @@ class JsonLines(LogFormat):
     def __init__(self, wall: Callable[[], float] = time.time):
         self._wall = wall
 
-    def line(self, line: str, prefix: str = "") -> str:
+    def line(self, line: Line, prefix: str = "") -> str:
         log_line = LogLine.of(line)
         content = {
             "time": datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds"),
             "level": log_line.event.level,
             "task": os.environ.get(LOG_TASK, LAUNCHER),
             "event": log_line.event.name,
-            "message": printable(line),
+            "message": printable(log_line.message),
         }
         return json.dumps(content | {name: _finite(value) for name, value in log_line.fields.items()})
 
@@ -130,5 +131,5 @@ FORMATS = {kind.name: kind for kind in (TEXT, JsonLines())}
 
 
 def chosen() -> LogFormat:
-    """Return the format of this process: that of the command that started it, or else text."""
+    """Return the format of this process, which is that of the command that started it (`--log-format`), or else text."""
     return FORMATS.get(os.environ.get(LOG_FORMAT, ""), TEXT)

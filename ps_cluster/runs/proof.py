@@ -1,13 +1,13 @@
-"""The proof that each update was applied exactly once: journals on disk beside the counters of the parameter servers.
+"""Prove that each update was applied exactly once, by comparing the journals on disk with the parameter servers' counters.
 
 No TensorFlow.
 
 Three numbers of a slice are counted in three places: its version, the gradients that it accepted, and the rows in its
-journal. The steps in the rows of every slice have to be those that the chief handed out. The values in a row (learning
+journal. The steps in the rows of every slice must be the steps that the chief handed out. The values in a row (learning
 rate, number of examples, checksum of their ids) are compared with those that follow from the step id and the settings.
 
-The counts say nothing about what an update computed. A sample of the updates is computed again for that: see
-`evaluation/recomputation.py`.
+The counts do not show what an update computed. For that, a sample of the updates is computed again
+(`evaluation/recomputation.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.untrusted import open_regular
+from ps_cluster.files.json_files import Json
+from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.runs import journal
@@ -43,11 +44,10 @@ from ps_cluster.runs.ledger import (
 
 MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
-_NEVER = 2**40  # updates since one that a worker has not had
+_NEVER = 2**40  # stands for the updates since the newest one of a worker that has had none
 FACTOR_TOLERANCE = 1e-3  # hundreds of roundings of float32, one after the other
 NORM_TOLERANCE = 1e-4  # of a norm in float32
 MOST_IDS = 20_000_000  # to compute the ids of this many examples again takes about 7 s
-Json = dict[str, Any]
 OnRows = Callable[[int], None]
 
 
@@ -56,7 +56,8 @@ class RoundShape:
     """The number of step ids of an update, and of the gradients that it averages. All are 1 except in rounds.
 
     Attributes:
-      gradients_per_update: the fewest of an update. most: the most.
+      gradients_per_update: the smallest number of gradients of an update.
+      most: the largest number.
     """
 
     steps_per_update: int
@@ -66,7 +67,7 @@ class RoundShape:
 
 @dataclass(frozen=True)
 class ExpectedRows:
-    """What follows from the settings for the rows of a run. The default: nothing.
+    """The values that the rows of a run must have, as they follow from the settings. By default any value is allowed.
 
     Attributes:
       examples: the most of a step; None: any number.
@@ -138,11 +139,11 @@ class ShardAudit:
       repeated: rows of a step that had a row already.
       wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
       wrong_round: the first row whose step is of another round: row, step; None: no such row.
-      wrong_values: what else is wrong with a row → the first such row, in a line.
+      wrong_values: column → a line about the first row with a wrong value in it.
     """
 
     def __init__(self, rounds: RoundShape, expected: ExpectedRows = ExpectedRows(), holds_from: int = 0):
-        """Prepare. `holds_from`: the first row for which rates and bound hold."""
+        """Start before the first row. `holds_from`: the first row for which rates and bound of staleness hold."""
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
@@ -317,10 +318,10 @@ def audit(
     Args:
       journals: where the rows of each slice are. counts: int64 [slices, len(COUNTS)], from the parameter servers.
       scheduled: the updates that were handed out.
-      total: how many updates the run should have; None where it was stopped early.
+      total: the number of updates that the run should have; None if it was stopped early.
       expected: what the rows have to say of their steps.
-      on_rows: called now and then with the number of rows read since it was called last.
-      leaves: whether updates that were handed out may be undone: they are lost, or left to the next leader.
+      on_rows: called from time to time with the number of rows read since the last call.
+      leaves: whether updates that were handed out may be missing, because they are lost or left to the next leader.
     """
     problems: list[str] = []
     slices, audits = [], []
@@ -375,7 +376,7 @@ def write_updates(
     Args:
       journals: where the rows of each slice are.
       window: the largest distance of steps under way at a time (`config.ledger_window`).
-      on_rows: called now and then with the number of rows read since it was called last.
+      on_rows: called from time to time with the number of rows read since the last call.
     Raises:
       JournalDamaged: a row's checksum is wrong.
       OSError: the disk refuses. In both cases the file stays as it was.

@@ -1,4 +1,4 @@
-"""The rows of a training and of its evaluation: progress, scores, the leader's result, and summary.json made of them."""
+"""The rows of a training and of its evaluation: progress, scores, the leader's result, and summary.json, made from them."""
 
 from __future__ import annotations
 
@@ -58,17 +58,18 @@ class WorkerRow(Row):
 
 
 class WorkFile(Row):
-    """The file metrics/work.json: the work as of the newest row. It is replaced, so that it does not grow.
+    """The file metrics/work.json: the work at the time of the newest row. The file is replaced, so it does not grow.
 
     Attributes:
-      workers: of each process. dispatches: pid of the worker of each open one; None if unknown.
+      workers: the work of each process.
+      dispatches: the pid of the worker of each open dispatch; None if unknown.
     """
 
     workers: list[WorkerRow] = []
     dispatches: list[Pid | None] = []
 
 
-SAVING = "saving"  # the phase of rows that only say that a save goes on
+SAVING = "saving"  # the phase of rows that are written while a checkpoint is being saved
 
 
 class ProgressRow(WorkFile):
@@ -214,9 +215,9 @@ class EvaluationRow(ScoreRow):
 
 
 class PredictionsHeader(Row):
-    """The header of metrics/predictions.safetensors: what the network of one checkpoint said of each test example.
+    """The header of metrics/predictions.safetensors: the predictions of one checkpoint for each test example.
 
-    `classes`: names by label; empty for an objective without any. `arrays`: their names (`LossAndMetric.kept`).
+    `classes`: names by label; empty for an objective without classes. `arrays`: the names of the arrays (`LossAndMetric.kept`).
     """
 
     step: Count
@@ -370,7 +371,8 @@ class SilenceRow(Row):
     """A worker process that was ended because it did nothing (launch/silence.py).
 
     Attributes:
-      updates: of this process before. seconds: without an update, while others had some or waited for this worker.
+      updates: the number of updates of this process before.
+      seconds: how long it had no update, while other workers had some or waited for this worker.
     """
 
     worker: Index
@@ -411,7 +413,7 @@ class EvaluationSummary(MeasuredMetric):
 
 
 class NetworkSummary(Row):
-    """Isolation of the ports from others, and the notice if there is none (system/network.py)."""
+    """Isolation of the ports from others, and the notice if there is none (system/private_network.py)."""
 
     private: bool | None = None
     notice: str | None = None
@@ -421,10 +423,10 @@ class Summary(TrainingNumbers):
     """The whole file. Unknown names are kept, since an evaluation by hand writes the file again.
 
     Attributes:
-      guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
-      learned: whether the best score is better than that; None if unknown.
-      too_few_examples: how many test examples there are, where they are too few to tell; else None.
-      few_updates: what to do about epochs of very few updates; None where they have enough.
+      guess: the test accuracy or error of a constant prediction; None if unknown.
+      learned: whether the best score is better than `guess`; None if unknown.
+      too_few_examples: the number of test examples if they are too few to tell; else None.
+      few_updates: what to do about epochs with very few updates; None if they have enough.
       leaders: how many led a training on several machines, one after the other; None on one machine.
     """
 

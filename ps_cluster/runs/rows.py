@@ -1,4 +1,4 @@
-"""Define the base of all rows, and shared types of their fields."""
+"""Define the base of all rows, and the types that their fields share."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class TaskRow(Row):
     """The newest process of a task.
 
     Attributes:
-      pid: None for one on another machine that has done no work yet: its work tells it.
+      pid: None for a task on another machine that has done no work yet, because its pid comes with its work.
       address: host:port; None for a task without a server.
-      absent: it was stopped or given up, and nobody starts it again by itself.
+      absent: the task was stopped or given up, and is not restarted automatically.
     """
 
     type: TaskType
@@ -73,7 +73,7 @@ class ClusterFile(Row):
     """The launcher and all tasks.
 
     Attributes:
-      launcher: None where each task was started by itself; their processes are on machines of their own.
+      launcher: None if the tasks were started separately, e.g. on several machines.
       isolated: the ports are in a private network.
     """
 
@@ -190,22 +190,6 @@ class TableEncoding(Row):
     target: Name
     numbers: list[NumberColumn]
     categories: list[CategoryColumn]
-
-
-# The request of `ps-cluster scale`, the launcher's answer, and what the summary says about changes.
-
-
-class ScaleRequest(Row):
-    """The number of workers that somebody asks for."""
-
-    workers: Index
-
-
-class ScaleAnswer(Row):
-    """The launcher's answer on one line: its action, or the reason for none."""
-
-    line: Text
-    refused: bool
 
 
 class ScalingRow(Row):

@@ -25,8 +25,8 @@ _OF_TRAINING = "local-"
 OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
 
 
-def of_left_out(part: int) -> tuple[str, ...]:
-    """Name the two files of what a worker's pushes left out. `part`: the slice, where each gets pushes of its own; else 0."""
+def residual_files(part: int) -> tuple[str, ...]:
+    """Name the two files with what a worker's pushes left out. `part`: the slice if each slice gets its own pushes, else 0."""
     return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
 
 
@@ -50,7 +50,7 @@ class RunDir:
     root: Path
 
     alive = _Place(".alive")  # The lock file that all tasks of the run share for as long as they live.
-    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/messages.py).
+    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/leaders.py).
     config = _Place("config.yaml")
     code = _Place(CODE)  # The folder of what the Python API was given: functions, and arguments.
     cluster = _Place("cluster.json")
@@ -94,7 +94,7 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """Make a new run directory in a folder that is missing, or empty but for the code of the run.
+        """Create a run directory in a folder that is missing, or contains nothing but the code of the run.
 
         Raises:
           UserError: the folder is not empty, a file is in the way, or it can't be written.
@@ -124,14 +124,14 @@ class RunDir:
 
     @classmethod
     def open(cls, root: Path) -> RunDir:
-        """Return the directory of an earlier run. Raises UserError where it is not a run directory."""
+        """Return the directory of an earlier run. Raises UserError if `root` is not a run directory."""
         run_dir = cls(Path(os.path.realpath(root)))
         if not run_dir.config.is_file():
             raise UserError(f"run directory '{root}' is not {_lack_of(run_dir, root)}")
         return run_dir
 
     def clear(self) -> None:
-        """Remove everything but the lock, and the code that the Python API has put there."""
+        """Remove everything except the lock and the code that the Python API has put there."""
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if path.is_dir() and not path.is_symlink():
                 if path.name != CODE:
@@ -146,7 +146,7 @@ class RunDir:
 
     @property
     def has_trained(self) -> bool:
-        """True if there is a state to go on from, a row of the ledger, or what training has ended with."""
+        """True if there is a state to resume, a row of the ledger, or the result of a training."""
         kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
         results = (self.best_model, self.training_result)
         return (
@@ -154,10 +154,10 @@ class RunDir:
         )
 
     def set_aside(self) -> Path | None:
-        """Move states, workers' own too, and journals into a folder of their own, as training begins anew.
+        """Move the states of leader and workers, and the journals, into a new folder, because training starts again.
 
-        Return it; None without any. A worker on another machine keeps its files, which do not count for the new training
-        (training/worker_state.py).
+        Return the folder; None if there was nothing to move. A worker on another machine keeps its files, which do not count
+        for the new training (training/worker_state.py).
         """
         folders = (*self.states, self.journals)
         found = [path for folder in folders for path in folder.glob("[!.]*")]
@@ -193,19 +193,19 @@ class RunDir:
         return self.metrics, self.tensorboard, self.best
 
     def scale_request(self, asked: str) -> Path:
-        """A request of `ps-cluster scale` to the launcher, which takes it away. `asked`: its name."""
+        """Return the file of a request of `ps-cluster scale`, which the launcher removes. `asked`: the request's name."""
         return self.root / f"scale-{asked}.json"
 
     def scale_answer(self, asked: str) -> Path:
-        """The launcher's answer to the request `asked`; the command takes it away."""
+        """Return the file of the launcher's answer to the request `asked`, which the command removes."""
         return self.root / f"scaled-{asked}.json"
 
     def scale_requests(self) -> list[str]:
-        """Return the names of the requests that nobody has taken away, in the order of names."""
+        """Return the names of the requests that the launcher has not read yet, in order."""
         return sorted(path.stem.removeprefix("scale-") for path in self.root.glob("scale-*.json"))
 
     def scale_answers(self) -> list[str]:
-        """Return the names of the requests whose answers nobody has taken away."""
+        """Return the names of the requests whose answers nobody has read yet."""
         return sorted(path.stem.removeprefix("scaled-") for path in self.root.glob("scaled-*.json"))
 
     def metrics_link(self, task: str) -> Path:
@@ -260,9 +260,9 @@ def _lack_of(run_dir: RunDir, root: Path) -> str:
 
 
 def check_unused(root: Path) -> None:
-    """Raise UserError where `root` holds anything but the code of a run that has not begun, or a run that never trained.
+    """Raise UserError unless `root` is empty, or holds the code of a run that has not begun, or a run that never trained.
 
-    One that was killed before it had a configuration is known by holding nothing but a run's first folders.
+    A run that was killed before it had a configuration is recognised by the folders that every run begins with.
     """
     if locks.is_empty(root, besides=CODE):
         return
@@ -276,13 +276,11 @@ def check_unused(root: Path) -> None:
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
 
 
-LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand
-
 _unsaid: deque[str] = deque(maxlen=100)
 _saying = threading.RLock()  # the threads of workers that are lost together speak at the same time
 
 
-def say(line: str) -> None:
+def say(line: log_formats.Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
     _unsaid.append(log_formats.chosen().line(line))
     say_the_rest()

@@ -6,27 +6,24 @@ import errno
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.json_files import append_row, read_json, read_rows
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import append_row, read_rows
 from ps_cluster.files.locks import InUse, Lock
-from ps_cluster.files.tensor_files import open_tensors, write_tensors
-from ps_cluster.files.values import Malformed
-from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
+from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.result_rows import BROKEN, EvaluationRow, MeasuredMetric, PredictionsHeader, ScoreRow, Summary
+from ps_cluster.runs.predictions import Predictions, write_predictions
+from ps_cluster.runs.result_rows import BROKEN, EvaluationRow, MeasuredMetric, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 
 class Records:
-    """The scores of a run. Only one evaluator records: the one that holds the lock, as long as it lives."""
+    """The scores of a run. Only the evaluator that holds the lock records scores."""
 
     def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
         self._run_dir = run_dir
@@ -41,7 +38,7 @@ class Records:
         return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
-        """Return whether this process may record; report once why not. A later call may succeed."""
+        """Return whether this process may record scores. The first refusal is reported; a later call may succeed."""
         if self._lock is None:
             try:
                 if untrusted.is_foreign(self._run_dir.root):
@@ -90,7 +87,7 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Put a model and its checkpoint into best/. `best.json` is written last: until then the old score counts."""
+        """Put a model and its checkpoint into best/. `best.json` is written last, and until then the old score counts."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
@@ -107,89 +104,15 @@ class Records:
         append_row(self._run_dir.evaluation, row)
 
     def keep_predictions(self, predictions: Predictions) -> None:
-        """Put the predictions in the place of those of an earlier step. Without them the run only lacks pictures."""
+        """Replace the predictions of an earlier step. A failure is reported, because only pictures are missing then."""
         try:
-            write(self._run_dir.predictions, predictions)
+            write_predictions(self._run_dir.predictions, predictions)
         except OSError as error:
             self._notify(f"the predictions of step {predictions.step:,} are not kept: {error.strerror or error}")
 
 
-# Keep what the network of the last scored checkpoint said of each test example. No TensorFlow.
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of all test examples, in the order of the data set.
-
-    Attributes:
-      step: of the checkpoint. objective: the name of the kind of task. unit: the word for several examples.
-      classes: names by label; empty without any.
-      arrays: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
-    """
-
-    step: int
-    objective: str
-    unit: str
-    classes: tuple[str, ...]
-    arrays: Mapping[str, np.ndarray]
-
-    @property
-    def examples(self) -> int:
-        return min(map(len, self.arrays.values()))
-
-    def column(self, name: str, kind: str, axes: int = 1) -> np.ndarray:
-        """Return an array. Raises Malformed if it is missing, or not `kind` (of numpy's dtypes) of so many axes."""
-        if name not in self.arrays:
-            raise Malformed(f"it has no array '{name}'")
-        array = self.arrays[name]
-        if array.dtype.kind != kind or array.ndim != axes:
-            raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
-        return array
-
-
-def write(path: Path, predictions: Predictions) -> None:
-    """Write the file beside `path` and rename it. Raises OSError if the disk is full or refuses."""
-    header = PredictionsHeader(
-        step=predictions.step,
-        objective=predictions.objective,
-        unit=predictions.unit,
-        examples=predictions.examples,
-        classes=list(predictions.classes),
-        arrays=list(predictions.arrays),
-    )
-    remove_leftovers(path.parent, path.name)
-    with create_beside(path) as file:
-        write_tensors(file, header, predictions.arrays)
-
-
-def load(path: Path) -> Predictions:
-    """Read the file of `write`. The arrays map it.
-
-    Raises:
-      FileNotFoundError: there is none.
-      UserError: it can't be read, is cut short or damaged.
-    """
-    try:
-        header, written = open_tensors(path, PredictionsHeader)
-        if lacking := [name for name in header.arrays if name not in written]:
-            raise Malformed(f"it has no array '{lacking[0]}'")
-        arrays = {name: written[name] for name in header.arrays}
-        if not arrays or any(array.ndim == 0 or len(array) != header.examples for array in arrays.values()):
-            raise Malformed(f"its arrays are not of {header.examples:,} examples")
-        return Predictions(header.step, header.objective, header.unit, tuple(header.classes), arrays)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise UserError(f"'{path}' can't be read: {error.strerror or error}") from error
-    except Malformed as error:
-        raise UserError(f"'{path}' is damaged or cut short ({error})") from error
-
-
-# Tell whether a run has done all that it can.
-
-
 def outcome_of(root: Path) -> str | None:
-    """Return "completed" or one of `BROKEN` for a run that has ended so, its last checkpoint scored; None for any other.
+    """Return "completed" or one of `BROKEN` if a run has ended that way and its last checkpoint is scored; otherwise None.
 
     Raises UserError for damaged files.
     """

@@ -1,4 +1,4 @@
-"""Measure the time of a training: how much of it was lost, and where that of each step went. No TensorFlow."""
+"""Measure the time of a training, and how much of it was lost, on a clock that nobody can set. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import Strict, model_validator
 
-from ps_cluster.runs.ledger import NOBODY
 from ps_cluster.runs.rows import Number, Pair, Row, Seconds
 
 JUMP_S = 0.5  # a change of the clock's offset by more than this between two looks means it was set; drift is less
@@ -19,7 +18,7 @@ _SLACK_S = 0.05  # a time may be taken a little before or after the look that be
 
 
 class TrainingTimes(Row):
-    """Times in seconds of training. A restarted leader goes on from the times of the one before it.
+    """Times in seconds of training. A restarted leader continues from the times of the leader before it.
 
     Attributes:
       seconds: the training time so far.
@@ -137,7 +136,7 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: TrainingTimes, stands_until: float | None, *, since: float | None = None) -> None:
-        """Go on from the times of another leader.
+        """Continue from the times of another leader.
 
         Args:
           before: its times, as of its last row.
@@ -184,60 +183,3 @@ class TrainingClock:
         """Note that updates were applied at `seconds` (float64 [k]) of training."""
         if len(seconds):
             self._times = self._times.with_updates(float(seconds.min()), float(seconds.max()))
-
-
-# Compute from the ledger's rows where the time of each step went.
-
-# The boundaries of PHASES.
-PHASE_COLUMNS = (
-    "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "entered_time", "applied_time",
-)  # fmt: skip
-# "pushes" includes the wait of a push for the critical section.
-PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
-# What a worker does between two steps. "idle": nothing; "dispatch": a scheduled dispatch is on its way to it;
-# "returns": within a dispatch, the parameter server's answer is on its way back, with the next parameters where the mode
-# is not one that waits.
-GAPS = ("idle", "dispatch", "returns")
-
-
-def phase_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each phase began and the last ended, float64 [phases + 1, steps], unix seconds. `rows`: of ROW."""
-    return np.stack([rows[name] for name in PHASE_COLUMNS])
-
-
-def gap_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
-
-    A worker is free from its last update on; before its first step, from when any worker first asked for parameters.
-    The gap "dispatch" begins when the worker is free and the dispatch is scheduled. `rows`: of ROW.
-    """
-    asked = rows["asked_time"]
-    free, handed, received = asked.copy(), asked.copy(), asked.copy()
-    done = np.maximum(rows["applied_time"], rows["pushed_time"])  # applied_time is of the ps, whose clock may differ
-    for worker in np.unique(rows["worker"]):
-        mine = np.flatnonzero(rows["worker"] == worker)
-        mine = mine[np.argsort(asked[mine], kind="stable")]
-        scheduled = rows["scheduled_time"][mine]
-        free[mine] = np.minimum(np.append(asked.min(), done[mine[:-1]]), asked[mine])
-        another = np.diff(scheduled, prepend=NOBODY) != 0
-        handed[mine] = np.where(another, np.clip(scheduled, free[mine], asked[mine]), free[mine])
-        received[mine] = np.where(another, asked[mine], free[mine])
-    return np.stack([free, handed, received, asked])
-
-
-def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
-    """Return worker → phase or gap → its share of the time from the first pull to the last update.
-
-    A worker's shares sum to 1. `rows`: of ROW; empty rows give an empty dict.
-    """
-    times, gaps = phase_times(rows), gap_times(rows)
-    by_worker = {}
-    for worker in np.unique(rows["worker"]):
-        mine = rows["worker"] == worker
-        # applied_time is of the parameter server, whose clock may be behind the worker's.
-        seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
-        _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
-        shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())
-        idle = max(0.0, 1 - float(shares.sum()))
-        by_worker[int(worker)] = dict(zip((*PHASES, "returns", "dispatch", "idle"), [*shares.tolist(), idle]))
-    return by_worker

@@ -32,7 +32,7 @@ def new_session(term: int = 0, since: int | None = None) -> str:
     """Return a name that no other leader has.
 
     Args:
-      term: the number of the leader's claim (runs/messages.py); 0 without one.
+      term: the number of the leader's claim (runs/leaders.py); 0 without one.
       since: the term of the leader that began the training; None: this one does.
     """
     return f"term-{term:06d}-since-{term if since is None else since:06d}-{uuid.uuid4().hex}"

@@ -19,7 +19,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs.rows import TaskError
-from ps_cluster.system.fork_server import ForkedProcess
+from ps_cluster.system.forked_tasks import ForkedProcess
 from ps_cluster.system.last_words import last_words
 
 KILL_TIMEOUT_S = 5.0
@@ -100,7 +100,7 @@ class Supervisor:
     """The live processes of one run. Functions that act on the machine are passed in, so tests can replace them.
 
     Attributes:
-      ended: how the newest process of a task ended, as `poll` has reported it, or "stopped" on purpose.
+      ended: task → how its newest process ended, as `poll` has reported it, or "stopped" if the supervisor stopped it.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Supervisor:
         return tuple(self._processes.values())
 
     def start(self, spec: TaskSpec) -> TaskProcess:
-        """Start a task; its earlier process must have ended. Raises OSError where the machine refuses."""
+        """Start a task, whose earlier process must have ended. Raises OSError if the machine refuses."""
         spec.error.unlink(missing_ok=True)
         with open_append(spec.log) as log:
             log_start = log.tell()
@@ -157,7 +157,7 @@ class Supervisor:
         return sorted(exits, key=lambda task_exit: task_exit.time)
 
     def forget(self, task: Task) -> None:
-        """Leave out a task that has ended and was reported: the system may give its pid to another one."""
+        """Forget a task that has ended and was reported. The system may give its pid to another process."""
         del self._processes[task], self.ended[task]
         self._gone.discard(task)
 

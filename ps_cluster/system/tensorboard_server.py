@@ -22,7 +22,7 @@ import portpicker
 
 from ps_cluster.files.writing import open_append
 from ps_cluster.system import environment
-from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.lifetime import die_with_launcher
 
 ARGV = (sys.executable, "-m", "ps_cluster.system.tensorboard_server")
 HOST = "127.0.0.1"

@@ -22,12 +22,13 @@ from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.rules import RestartPolicy
+from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import outcome_of
-from ps_cluster.system.environment import CALLER_PID, StopRequests
-from ps_cluster.system.machine import allowance
+from ps_cluster.system.limits import allowance
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskSpec
 
 COMMAND = (sys.executable, "-m", "ps_cluster", "run")

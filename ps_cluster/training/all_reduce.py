@@ -33,8 +33,8 @@ from ps_cluster.runs.ledger import NOBODY
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
-from ps_cluster.system.environment import Drain
-from ps_cluster.system.network import until_none_works
+from ps_cluster.system.probes import until_none_works
+from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.round_watch import RoundWatch

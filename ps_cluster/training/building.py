@@ -15,11 +15,12 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
-from ps_cluster.runs.run_dir import LIFE, say
+from ps_cluster.process_variables import LIFE
+from ps_cluster.runs.run_dir import say
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
-from ps_cluster.system.machine import room
+from ps_cluster.system.limits import room
 from ps_cluster.training.memory import check_memory
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import Compute

@@ -17,7 +17,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, PS, Task
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.shard import NO_END
-from ps_cluster.system.environment import Drain
+from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.background_poller import BackgroundPoller
 from ps_cluster.training.building import Build, build

@@ -14,11 +14,13 @@ from ps_cluster.config.tasks import CHIEF, PS, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.private_names import PartlyConnectedStrategy, hand_failures_to
-from ps_cluster.runs.messages import TOLD, LeaderMessage, LeaderStart
+from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import Ending
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.leftovers import end_earlier
-from ps_cluster.system.network import check_is_free, working
+from ps_cluster.system.addresses import check_is_free
+from ps_cluster.system.probes import working
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.membership import KEEP_S, Membership
 
@@ -113,7 +115,7 @@ def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> di
 def tell(task: Task, told: LeaderMessage) -> None:
     """Write a word to a task into its workspace. Raises tf.errors.OpError where it can't be reached."""
     with tf.device(device_of(task)):
-        tf.io.write_file(TOLD, told.model_dump_json())
+        tf.io.write_file(MESSAGE_FILE, told.model_dump_json())
 
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.runs.messages import LeaderStart
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import Drain
+from ps_cluster.system.stop_signals import Drain
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
-from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.logs import DISK_REFUSES, Notify
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.store import Ledgers, ParameterStore
 from ps_cluster.training.run_progress import RunProgress
@@ -22,7 +22,7 @@ class LedgerReader:
         progress: RunProgress,
         journals: Sequence[Journal],
         *,
-        notify: Callable[[str], None] = say,
+        notify: Notify = say,
         on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
     ):
         """Keep the parts.

@@ -24,8 +24,10 @@ from ps_cluster.private_names import (
     server_def,
     update_server_def,
 )
+from ps_cluster.runs.logs import Notify
 from ps_cluster.runs.run_dir import say
-from ps_cluster.system.network import cut, working
+from ps_cluster.system.connections import cut
+from ps_cluster.system.probes import working
 
 LOOK_EVERY_S = 1.0
 _LOOKS_LAST_S = 15.0  # one look is at most so long after the one before, probes included; else nobody looked
@@ -46,7 +48,7 @@ class Membership:
     def __init__(
         self, addresses: Mapping[int, str], present: set[int], welcome: Callable[[Task], str | None],
         *, silent_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
-        cut: Callable[[str], None] = cut, notify: Callable[[str], None] = say,
+        cut: Callable[[str], None] = cut, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Begin with the workers `present`, out of all that may ever come: `addresses`, index → host:port.

@@ -14,7 +14,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.server.capabilities import Capabilities
-from ps_cluster.system.machine import FreeMemory
+from ps_cluster.system.limits import FreeMemory
 
 # Copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # Those of a worker include what is under way to and from it in the parameter servers.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from ps_cluster.config import RunConfig, changed, telling
 from ps_cluster.config.lazy import tf
 from ps_cluster.files import writing
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.messages import Superseded
 from ps_cluster.runs.result_rows import SAVING, ProgressRow, TrainingResult, WorkFile
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.training.tensorboard_files import TrainingWriter

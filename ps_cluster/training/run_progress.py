@@ -15,6 +15,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
+from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
@@ -28,7 +29,6 @@ from ps_cluster.runs.result_rows import (
     Updates,
     WorkerRow,
 )
-from ps_cluster.runs.run_dir import LIFE
 from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training.dispatch_tracker import OpenDispatches

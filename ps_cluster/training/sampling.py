@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import (

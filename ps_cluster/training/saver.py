@@ -16,12 +16,12 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_rows
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, is_consistent_cut, newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.logs import DISK_REFUSES, Notify
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
@@ -67,7 +67,7 @@ class Saver:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: LedgerReader, progress: RunProgress,
         *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
-        rules: str = "", saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
+        rules: str = "", saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Prepare.

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.recomputed_batches import RecomputedBatches
-from ps_cluster.files.json_files import last_row
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
+from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
@@ -16,7 +17,7 @@ from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
 from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
-from ps_cluster.runs.run_dir import LIFE, say
+from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_session
@@ -64,7 +65,7 @@ class SessionStart:
         metric = OBJECTIVES[self.dataset.spec.objective].field
         self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
         self.leads = leads
-        self.term = job.leading.term  # of the leader's claim (runs/messages.py). It is part of the names of its files.
+        self.term = job.leading.term  # of the leader's claim (runs/leaders.py). It is part of the names of its files.
         self.reporter = Reporter(self.config, self.run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
         self._build = build

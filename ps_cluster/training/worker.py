@@ -21,7 +21,7 @@ from ps_cluster.config.schema import (
     parse_stragglers,
 )
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
-from ps_cluster.runs.run_dir import of_left_out
+from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import DROPPED, NO_STEP
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
@@ -140,7 +140,7 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     if not config.loses_of_pushes:
         return None
     # Written after each push: where they are seldom.
-    files = of_left_out(0) if config.mode_kind.promise.takes_local_steps else ()
+    files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
     lengths = [part.length for part in store.slices]
     name = f"{store.session}/left-out"
     return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)

@@ -7,11 +7,11 @@ import pytest
 
 import ps_cluster
 from ps_cluster.data.packed import write_form
-from ps_cluster.files.json_files import append_row
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.run_dir import RunDir
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
+from tests.helpers.fake_runs import Fake, write_run
+from tests.helpers.rows import progress_row
 
 ROWS = ((1, 0, 0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (2, 1, 1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6))
 
@@ -54,9 +54,7 @@ def test_a_result_says_in_a_line_what_came_out(root):
 def test_the_plot_has_what_was_trained_and_what_was_tested_over_time_and_examples(root):
     run_dir = RunDir(root)
     for applied in (0, 1, 2):
-        row = ProgressRow(
-            phase="training", applied=applied, examples=128 * applied, train_seconds=applied, loss=2 - applied
-        )
+        row = progress_row(applied, examples=128 * applied, train_seconds=applied, loss=2 - applied)
         append_row(run_dir.progress, row)
     figure = ps_cluster.Result(root).plot()
     drawn = {

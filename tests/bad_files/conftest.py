@@ -8,7 +8,7 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.scorer import Scored
 from ps_cluster.launch import local_run
-from ps_cluster.report import closing_table
+from ps_cluster.report import drawing
 from tests.bad_files.run_files import write_run
 
 
@@ -29,7 +29,7 @@ def place(tmp_path, sound, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 0)
-    monkeypatch.setattr(closing_table, "draw_results", lambda *_: None)
+    monkeypatch.setattr(drawing, "draw_results", lambda *_: None)
     monkeypatch.setattr(evaluator, "Scorer", NoScorer)
     monkeypatch.setattr(evaluator, "EvaluationWriter", NoWriter)
     monkeypatch.setattr(evaluator, "Insight", NoWriter)

@@ -11,16 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from tests.bad_files.run_files import (
-    TOTAL,
-)
 
 MOST_BYTES, MOST_SECONDS, MOST_CHARACTERS = 400 * 2**20, 15.0, 2000
 GIB = 2**30
 
 RESUME, EVALUATE = "run --resume RUN", "evaluate --once --checkpoint-dir RUN"
 COMPARE, CALIBRATE, CHECK = "compare RUN --output out", "simulate --workers 1 --ps 1 --from RUN", "simulate --check RUN"
-PROFILE = "run --profile --resume RUN"
 DATA = "data fetch cifar10 --data-dir DATA"
 LOCKS = (".lock", ".alive", ".summary.lock", "evaluation.lock")  # they stay, and hold nobody up
 
@@ -42,18 +38,6 @@ def changed(name, /, **values):
 
 def summary(**values):
     return changed("summary.json", **values)
-
-
-def complete_with(name, content):
-    """The run is complete, and one of its tables is something else."""
-
-    def change(run):
-        parts = {"checkpoints/ended.json": {"last_step": TOTAL}, "summary.json": {"evaluation": {"step": TOTAL}}}
-        for file, values in parts.items():
-            changed(file, **values)(run)
-        (run / "metrics" / name).write_text(content)
-
-    return change
 
 
 def huge(name, size=10 * GIB):

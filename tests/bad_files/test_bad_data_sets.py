@@ -89,9 +89,7 @@ def copies():
 
 PACKED = [
     ("is of a later format", manifest(format=99), "format 99"),
-    ("is of format true", manifest(format=True), "format"),
     ("is of another set", manifest(name="imagenet"), "holds the data set 'imagenet'"),
-    ("has a number of images in words", manifest(train_examples="20"), "train_examples"),
     ("has 10^30 images", manifest(train_examples=10**30), "train_examples"),
     ("has 10^9 images", manifest(train_examples=10**9), "bytes do not fit"),
     (
@@ -99,10 +97,8 @@ PACKED = [
         lambda run: manifest()(run) or (run / "packed/test_target.uint8").write_bytes(b"\x0a" * 20),
         "a label is 10, of 10 classes",
     ),
-    ("has no classes", manifest(classes=[]), "of 0 classes"),
     ("has rows of a terabyte", manifest(target={"dtype": "uint8", "shape": [2**40]}), "target.shape.0"),
     ("has a field that is a path", manifest(inputs={"../../x": {"dtype": "uint8", "shape": []}}), "inputs"),
-    ("has rows of Python objects", manifest(target={"dtype": "object", "shape": []}), "target.dtype"),
     ("has a class that clears the terminal", manifest(classes=["\x1b[2J"]), "classes.0"),
     ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "bytes"),
     ("is nested", lambda run: manifest()(run) or (run / "packed/dataset.json").write_text("[" * 10**5), "too deep"),
@@ -115,17 +111,14 @@ PICKLES = [
     ("FRAME of 2^40", pickled(b"\x95" + struct.pack("<Q", 2**40), b"}"), "frame"),
     ("LONG4 of 2^31", pickled(b"\x8b" + struct.pack("<i", 2**31 - 1)), "damaged"),
     ("BINUNICODE8 of 2^60", pickled(b"\x8d" + struct.pack("<Q", 2**60)), "damaged"),
-    ("BINBYTES8 of 10 GB", pickled(b"\x8e" + struct.pack("<Q", 10**10)), "damaged"),
     ("BYTEARRAY8 of 10 GB", pickled(b"\x96" + struct.pack("<Q", 10**10)), "damaged"),
     ("a tuple in a tuple as a key", data_folder(long_hash), "tuples"),
-    ("a list in a list", pickled(b"]" * 90_000 + b"a" * 89_999), "no dictionary"),
     ("a million operations", pickled(b"N0" * 500_000 + b"}"), "operations"),
     ("one text a thousand times", data_folder(copies), "more bytes than it has itself"),
     ("a call", data_folder(pickle.dumps(os.getcwd)), "getcwd"),
     ("nothing", data_folder(b""), "damaged"),
     ("an array of 10 TB", data_folder(lambda: batch().replace(struct.pack("<H", 10_000), b"\xff\xff")), "data"),
     ("labels without a dimension", unlike(labels=np.array(3)), "no 10000 'labels'"),
-    ("labels of two dimensions", unlike(labels=np.zeros([10_000, 1], int)), "not whole numbers"),
     ("a file of 10 GB", lambda run: huge("cifar/data_batch_1")(run), "bytes"),
 ]
 TARS = [

@@ -6,10 +6,14 @@ import pytest
 from benchmarks import timed_run
 from benchmarks.timed_run import TimedView, UsageAt, figures
 from ps_cluster.config import build_config
+from ps_cluster.config.tasks import Task
+from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs.ledger import ROW
+from ps_cluster.runs.result_rows import WorkerRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.data import only_named
+from tests.helpers.rows import progress_row
 
 CONFIG = build_config(None, {"cluster.workers": 2, "model.precision": "bfloat16"})
 SUMMARY = {
@@ -65,16 +69,13 @@ def now(monkeypatch):
 def test_run_is_stopped_once_the_seconds_after_the_last_workers_first_update(tmp_path, now):
     view = TimedView(10.0)
     view.start(CONFIG, RunDir(tmp_path), only_named("cifar10", tmp_path, 50_000, 10_000))
-    view.tasks(
-        [{"type": kind, "index": 0, "pid": pid, "state": ""} for kind, pid in (("ps", 1), ("worker", 2), ("worker", 3))]
-    )
+    view.tasks([TaskState(Task(kind, 0), pid, "") for kind, pid in (("ps", 1), ("worker", 2), ("worker", 3))])
     requests = []
     with StopRequests() as stop:
         for now[0], phase, workers in ((0, "building", 0), (1, "training", 1), (2, "training", 2), (11.9, "training", 2),
                                        (12, "training", 2), (13, "training", 2), (14, "draining", 2)):  # fmt: skip
-            view.progress(
-                {"phase": phase, "workers": [{"index": index} for index in range(workers)], "applied": 0, "total": 9}
-            )
+            rows = [WorkerRow(index=index, pid=9, updates=1) for index in range(workers)]
+            view.progress(progress_row(phase=phase, workers=rows, total=9))
             requests.append(stop.count)
     assert requests == [0, 0, 0, 0, 1, 1, 1] and stop.last_signal == signal.SIGINT
     assert [look.time for look in view.looks] == [2, 11.9, 12, 13] and view.seconds == 11

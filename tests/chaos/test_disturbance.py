@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps_cluster.config.tasks import ON_DEATH, Task
-from ps_cluster.system.network import RunNetwork
+from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.tools.chaos.chaos_run import ChaosBounds, Interrupted, Runner
 from ps_cluster.tools.chaos.disturbed_runs import HostedRun, placed
 from ps_cluster.tools.chaos.hosts import Host, NotAllowed

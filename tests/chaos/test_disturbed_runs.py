@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.result_rows import ProgressRow

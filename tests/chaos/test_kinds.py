@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.system.network import NAMESPACE_ARGV, network_for
+from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
 from ps_cluster.tools.chaos.hosts import MOUNTS, NETWORK, NotAllowed, inside, take_mounts_of_its_own
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.kinds.tasks import FIVE_PERCENT, NO_MEMORY, count_in, limited, why_no_limit

@@ -7,20 +7,21 @@ import yaml
 
 from ps_cluster.config import recipe
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.errors import UserError
+from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.compare import comparison_plan
-from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison, training_order
-from ps_cluster.tools.compare.groups import in_settings
+from ps_cluster.tools.compare import comparison_run
+from ps_cluster.tools.compare.comparison_plan import PLAN, planned_runs, read_comparison, training_order
+from ps_cluster.tools.compare.fairness import in_settings
 from ps_cluster.tools.compare.records import FIELDS
 from tests.helpers.data import only_named
 
 PER_UPDATE = {"batches": ["same_per_update"]}
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
+EPOCHS = SMALL | {"training.steps": None}
 
 
 @pytest.fixture(autouse=True)
@@ -42,29 +43,31 @@ def by_mode(runs):
 
 
 def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_follows():
-    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single"), batches=["same_per_update"]))
+    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single")))
     assert {config.examples_per_update for config in runs.values()} == {384}
     assert {round(config.optimizer.learning_rate, 9) for config in runs.values()} == {0.003}
 
 
-def test_both_batch_arms_are_trained_where_none_is_named():
-    settings = SMALL | {"training.steps": None}
-    runs = planned_runs(read_comparison(None, {"seeds": 1, "arms": arms("async")}, settings))
-    assert [run.config.training.batch_size_per_worker for run in runs] == [384, 128]
-
-
 def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_update():
-    settings = SMALL | {"training.steps": None}
     changes = {"seeds": 1, "arms": arms("async", "sync", "single"), "batches": ["same_per_worker"]}
-    runs = by_mode(planned_runs(read_comparison(None, changes, settings)))
+    runs = by_mode(planned_runs(read_comparison(None, changes, EPOCHS)))
     assert {config.training.batch_size_per_worker for config in runs.values()} == {128}
     rates = {mode: round(config.optimizer.learning_rate, 9) for mode, config in runs.items()}
     assert rates == {"async": 0.001, "sync": 0.003, "single": 0.001}
 
 
-def test_a_run_that_serves_both_batch_arms_is_trained_once():
-    changes = {"seeds": 1, "arms": arms("async", "sync"), "batches": ["same_per_update", "same_per_worker"]}
-    names = [run.name for run in planned_runs(read_comparison(None, changes, SMALL | {"training.steps": None}))]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arms": arms("async", "sync"), "batches": ["same_per_update", "same_per_worker"]},
+        {"arms": arms("async", "sync"), "batches": None},
+        {"arms": [{"mode": "async", "batches": ["same_per_update", "same_per_worker"]}, {"mode": "sync"}]},
+    ],
+    ids=["named", "default", "of one arm"],
+)
+def test_a_run_that_serves_both_batch_arms_is_trained_once(changes):
+    found = {name: value for name, value in (PER_UPDATE | changes).items() if value is not None}
+    names = [run.name for run in planned_runs(read_comparison(None, found | {"seeds": 1}, EPOCHS))]
     assert names == ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
 
 
@@ -110,14 +113,9 @@ def test_every_comparison_in_configs_can_be_run(file):
 
 
 def test_a_batch_that_backup_workers_cant_share_is_refused():
+    changes = PER_UPDATE | {"arms": arms("sync-ps", **{"mode.backup_workers": 1})}
     with pytest.raises(UserError, match="batch_size_per_worker: got 33"):
-        planned_runs(
-            read_comparison(
-                None,
-                {"arms": arms("sync-ps", **{"mode.backup_workers": 1}), "batches": ["same_per_update"]},
-                SMALL | {"training.batch_size_per_worker": 33},
-            )
-        )
+        planned_runs(read_comparison(None, changes, SMALL | {"training.batch_size_per_worker": 33}))
 
 
 @pytest.fixture
@@ -134,39 +132,31 @@ def trained(monkeypatch):
         checkpoints.mark_ended(run_dir.checkpoints, last_step=9, outcome="completed")
         return 0
 
-    monkeypatch.setattr(comparison_plan, "resolve_data", lambda *_, notify: only_named())
-    monkeypatch.setattr(comparison_plan, "start_run", start_run)
+    monkeypatch.setattr(comparison_run, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(comparison_run, "start_run", start_run)
     return trained
 
 
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
     comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
-    roots, code = comparison_plan.train_all(comparison, output)
+    roots, code = comparison_run.train_all(comparison, output)
     order = [run.name for run in training_order(planned_runs(comparison))]
     assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
-    assert (
-        yaml.safe_load((output / comparison_plan.PLAN).read_text())["trained_in_this_order"] == order
-        and len(roots) == 4
-    )
+    assert yaml.safe_load((output / PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
     summary = RunDir(roots[2]).summary
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
     trained.names.clear()
-    assert comparison_plan.train_all(comparison, output) == (roots, 0)
+    assert comparison_run.train_all(comparison, output) == (roots, 0)
     assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
 
 
-def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
-    trained.outcome = "stopped"
-    _, code = comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
-    assert code == comparison_plan.INTERRUPTED and len(trained.names) == 1
-
-
-def test_a_run_that_was_interrupted_while_it_was_scored_is_not_taken_for_finished(tmp_path, trained):
-    trained.scored = 6
-    _, code = comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
-    assert code == comparison_plan.INTERRUPTED
+@pytest.mark.parametrize("ended", [{"outcome": "stopped"}, {"scored": 6}], ids=["trained", "scored"])
+def test_a_run_that_was_interrupted_while_it_was_trained_or_scored_stops_the_comparison(tmp_path, trained, ended):
+    vars(trained).update(ended)
+    _, code = comparison_run.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == INTERRUPTED and len(trained.names) == 1
 
 
 def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_path, trained):
@@ -175,9 +165,9 @@ def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_trained(tmp_pat
     with pytest.raises(
         UserError, match=r"--baseline: no arm is called 'bounded': did you mean 'bounded s=2'\? there are "
     ):
-        comparison_plan.train_all(comparison, tmp_path / "out", baseline="bounded")
+        comparison_run.train_all(comparison, tmp_path / "out", baseline="bounded")
     assert trained.names == [] and not (tmp_path / "out").exists()
-    comparison_plan.train_all(comparison, tmp_path / "out", baseline="bounded s=2")
+    comparison_run.train_all(comparison, tmp_path / "out", baseline="bounded s=2")
     assert len(trained.names) == 2
 
 
@@ -194,9 +184,9 @@ def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
-    comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    comparison_run.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     with pytest.raises(UserError, match="holds another comparison"):
-        comparison_plan.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
+        comparison_run.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
 
 
 def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_ended():
@@ -205,16 +195,6 @@ def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_e
     assert {config.evaluation.after_training for config in configs} == {True}
     (run,) = plan(seeds=1, arms=arms("async"), score_every_epochs=0.5)
     assert run.config.checkpoints.every_epochs == 0.5
-
-
-def test_an_arm_may_have_batches_of_its_own():
-    changes = {
-        "seeds": 1,
-        "arms": [{"mode": "async", "batches": ["same_per_update", "same_per_worker"]}, {"mode": "sync"}],
-    }
-    runs = planned_runs(read_comparison(None, PER_UPDATE | changes, SMALL | {"training.steps": None}))
-    names = ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
-    assert [run.name for run in runs] == names
 
 
 def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
@@ -247,7 +227,7 @@ def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_
     )
     facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
     monkeypatch.setattr(network_check, "check_network", lambda *_: facts)
-    planned = comparison_plan._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
+    planned = comparison_run._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
     methods = {mode: config.staleness.method for mode, config in by_mode(planned_runs(planned)).items()}
     assert methods == {"bounded": "none", "async": "gap_aware", "sync": "none"}, "as of a run"
     found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,22 @@ from rich.console import Console
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.pages import looks
+from ps_cluster.report.plots import looks
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.compare import comparison_plan, comparison_report
+from ps_cluster.tools.compare import comparison_report, comparison_run
 from ps_cluster.tools.compare.comparison_plan import read_comparison
-from ps_cluster.tools.compare.comparison_report import chosen_target, make_plots, print_report, write_report
-from ps_cluster.tools.compare.groups import check, make_groups, make_views, warn_of_rates
+from ps_cluster.tools.compare.comparison_plots import make_plots
+from ps_cluster.tools.compare.comparison_report import chosen_target, print_report, write_report
+from ps_cluster.tools.compare.fairness import check, warn_of_rates
+from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.table import cells, difference_rows, group_rows, notes, print_tables, tables, verdict
-from tests.compare.fake_runs import Fake, simulated_rows, write_run
+from ps_cluster.tools.compare.rows import difference_rows, group_rows
+from ps_cluster.tools.compare.tables import cells, tables
+from ps_cluster.tools.compare.verdict import notes, verdict
 from tests.helpers.data import only_named
+from tests.helpers.fake_runs import Fake, simulated_rows, write_run
+from tests.helpers.html_pages import loaded_by
 
 GENERATED = "Generated images: no number here says anything about real data."
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
@@ -74,6 +78,19 @@ def groups_and_views(roots):
     return groups, make_views(groups)
 
 
+def written_runs(folder: Path, *runs: Fake | dict) -> list[Path]:
+    """Write runs, which are given whole or by their settings."""
+    return [
+        write_run(folder / str(number), one if isinstance(one, Fake) else Fake(one)) for number, one in enumerate(runs)
+    ]
+
+
+def checked(roots, **options) -> list[str]:
+    """Return what a report on runs says of their differences."""
+    records = [read_record(root) for root in roots]
+    return check(records, make_groups(records), force=False, **options)
+
+
 def differences(roots, target=0.5) -> list[dict[str, str]]:
     """The cells of the table of differences."""
     groups, views = groups_and_views(roots)
@@ -110,26 +127,9 @@ def test_every_file_is_there_and_holds_the_same_numbers(written):
     assert [first[f"test_accuracy_difference{part}"] for part in ("", "_low", "_high")] == pytest.approx([0.0005] * 3)
 
 
-class References(HTMLParser):
-    """Everything that a browser would fetch."""
-
-    def __init__(self):
-        super().__init__()
-        self.found, self.tags = [], set()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
-
-
 def test_the_page_needs_nothing_besides_itself(written):
-    page = written.page.read_text()
-    references = References()
-    references.feed(page)
-    assert len(references.found) == 2
-    assert all(value.startswith("data:image/svg+xml;base64,") for value in references.found)
-    assert not references.tags & {"script", "link", "iframe", "object"}
-    assert "url(" not in page and "@import" not in page
+    loaded = loaded_by(written.page.read_text())
+    assert len(loaded) == 2 and all(value.startswith("data:image/svg+xml;base64,") for value in loaded)
 
 
 def test_the_page_says_what_was_found_and_what_the_runs_were(written):
@@ -146,10 +146,8 @@ def test_the_page_says_what_was_found_and_what_the_runs_were(written):
 
 def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path, no_plots):
     machines = [{"processor": name, "cores": 2, "avx512_bf16": True} for name in ("Some EPYC", "Some EPYC", "A Xeon")]
-    roots = [
-        write_run(tmp_path / str(seed), Fake({"training.seed": seed}, machine=machine))
-        for seed, machine in enumerate([*machines, None])
-    ]
+    runs = (Fake({"training.seed": seed}, machine=machine) for seed, machine in enumerate([*machines, None]))
+    roots = written_runs(tmp_path, *runs)
     page = write_report(roots, tmp_path / "report").page.read_text()
     trained_on = re.findall("<dt>(?:runs|processor|cores|avx512_bf16)</dt><dd>(.*?)</dd>", page.split("Trained on")[1])
     assert trained_on == ["2", "Some EPYC", "2", "true", "1", "A Xeon", "2", "true"]
@@ -195,11 +193,12 @@ def test_a_difference_has_its_interval_as_have_the_ratios_of_speeds_and_times(tm
 
 def test_an_interval_that_holds_zero_is_marked_and_no_difference_is_shown(tmp_path):
     accuracies = {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}
-    roots = [
-        write_run(tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),)))
+    runs = (
+        Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),))
         for mode, values in accuracies.items()
         for seed, value in enumerate(values)
-    ]
+    )
+    roots = written_runs(tmp_path, *runs)
     (row,) = differences(roots)
     assert row["difference"].startswith("~ ") and row["difference"].endswith("(-2.48 to +2.48)")
     assert row["speed_ratio"] == "~ 1.00 (1.00 to 1.00)"
@@ -239,7 +238,7 @@ def test_one_seed_has_no_interval_and_is_said_to_prove_nothing(tmp_path):
 
 def test_of_many_pairs_the_verdict_names_some_and_says_how_many_there_are(tmp_path):
     settings = [{"mode.name": "sync"}, *({"optimizer.learning_rate": 0.001 * number} for number in range(1, 12))]
-    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    roots = written_runs(tmp_path, *settings)
     lines = judged(roots)
     assert len(lines) == 10 and lines[-1] == "3 more pairs are in the table of differences."
 
@@ -282,10 +281,7 @@ def test_what_diverged_is_called_so_and_not_compared(tmp_path):
 
 
 def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
-    roots = [
-        write_run(tmp_path / mode, Fake({"mode.name": mode}, broken=broken))
-        for mode, broken in (("sync", 2), ("async", 0))
-    ]
+    roots = written_runs(tmp_path, Fake({"mode.name": "sync"}, broken=2), {"mode.name": "async"})
     (row,) = differences(roots)
     assert (row["against"], row["difference"], row["speed_ratio"]) == ("sync 128", "–", "–")
 
@@ -298,16 +294,14 @@ def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
 
 
 def test_no_interval_of_an_accuracy_reaches_out_of_0_to_100_percent(tmp_path):
-    roots = [
-        write_run(tmp_path / str(seed), Fake({"training.seed": seed}, ((value, 20.0, 9000),)))
-        for seed, value in enumerate((0.1, 0.9))
-    ]
+    scores = enumerate((0.1, 0.9))
+    roots = written_runs(tmp_path, *(Fake({"training.seed": seed}, ((value, 20.0, 9000),)) for seed, value in scores))
     [row] = group_rows(groups_and_views(roots)[0], None)
     assert cells(row)["interval"] == "0.00 to 100.00"
 
 
 def test_an_arm_that_did_not_learn_is_named(tmp_path):
-    roots = [write_run(tmp_path / mode, Fake({"mode.name": mode})) for mode in ("async", "sync")]
+    roots = written_runs(tmp_path, {"mode.name": "async"}, {"mode.name": "sync"})
     summary = RunDir(roots[0]).summary
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"learned": False}))
     assert "Not better than guessing in some run: async." in noted(roots)
@@ -315,7 +309,7 @@ def test_an_arm_that_did_not_learn_is_named(tmp_path):
 
 def test_groups_without_anything_in_common_are_said_to_be_so(tmp_path):
     settings = [{"training.seed": 0}, {"training.seed": 1}, {"mode.name": "sync", "training.batch_size_per_worker": 64}]
-    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    roots = written_runs(tmp_path, *settings)
     assert judged(roots)[0].startswith("Nothing is held against each other")
 
 
@@ -359,7 +353,7 @@ def test_16_arms_have_looks_of_their_own_and_a_legend_outside_of_the_curves(tmp_
     found = looks([str(number) for number in range(35)]).values()
     assert len({(look.color, look.line) for look in found}) == 35
     settings = [{"optimizer.learning_rate": round(0.001 * number, 4)} for number in range(1, 17)]
-    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    roots = written_runs(tmp_path, *settings)
     plot = make_plots(*groups_and_views(roots))[0]
     assert plot.png
     [legend] = plot.figure.legends
@@ -404,7 +398,7 @@ def test_default_target_is_the_highest_round_accuracy_that_all_crossed_between_t
     tmp_path, first, best, target
 ):
     runs = [Fake({}, scores=((low, 1.0, 10), (high, 2.0, 20)), guess=0.01) for low, high in zip(first, best)]
-    roots = [write_run(tmp_path / str(index), fake) for index, fake in enumerate(runs)]
+    roots = written_runs(tmp_path, *runs)
     assert chosen_target([read_record(root) for root in roots], None) == target
     if target is None:
         assert noted(roots, None)[-1].startswith("No time to a target is compared")
@@ -471,64 +465,55 @@ def test_a_run_that_diverged_and_ended_before_the_others_is_compared_with_them(t
     ],
 )
 def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_path, setting, value, named):
-    settings = [{"mode.name": "sync"}, {"mode.name": "async", setting: value}]
-    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
-    records = [read_record(root) for root in roots]
+    roots = written_runs(tmp_path, {"mode.name": "sync"}, {"mode.name": "async", setting: value})
     with pytest.raises(UserError, match=named):
-        check(records, make_groups(records), force=False)
-    assert check(records, make_groups(records), force=False, own={setting}) == []
+        checked(roots)
+    assert checked(roots, own={setting}) == []
 
 
-def test_settings_that_are_an_arms_own_may_differ(tmp_path):
-    settings = [
-        {"mode.name": "sync"},
-        {"mode.name": "async", "optimizer.learning_rate": 0.003, "optimizer.momentum": 0.5},
+SIMULATED = {"mode.simulate_workers": 8, "staleness.method": "dc_constant", "staleness.strength": 2.0}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer.learning_rate": 0.003, "optimizer.momentum": 0.5},
         {"mode.name": "bounded", "mode.max_staleness": 2, "cluster.workers": 4},
-        {"mode.name": "async", "mode.simulate_workers": 8, "staleness.method": "dc_constant",
-         "staleness.strength": 2.0},
-    ]  # fmt: skip
-    records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
-    assert check(records, make_groups(records), force=False) == []
+        SIMULATED,
+        {"mode.name": "bounded"},  # its recipe clips and forgets otherwise
+    ],
+)
+def test_settings_that_are_an_arms_own_may_differ(tmp_path, settings):
+    assert checked(written_runs(tmp_path, {"mode.name": "sync"}, {"mode.name": "async"}, settings)) == []
 
 
-@pytest.mark.parametrize("what", ["processor", "tensorflow", "commit"])
-def test_runs_of_another_machine_tensorflow_or_commit_are_compared_with_a_word_on_top(tmp_path, what):
-    machine = {"processor": "A Xeon", "tensorflow": "2.20.0", "commit": "392b7299c0de"}
-    roots = [
-        write_run(tmp_path / mode, Fake({"mode.name": mode}, machine=machine | changes))
-        for mode, changes in (("sync", {}), ("async", {what: "another"}))
-    ]
-    records = [read_record(root) for root in roots]
-    (said,) = check(records, make_groups(records), force=False)
-    assert f"differ in {what}: {machine[what]}, another" in said
+MACHINE = {"processor": "A Xeon", "tensorflow": "2.20.0", "commit": "392b7299c0de"}
+PINNED = [{"mode.name": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
 
 
-def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top(tmp_path):
-    settings = [{"mode.name": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
-    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
-    (said,) = check(records, make_groups(records), force=False)
-    assert "differ in whether workers keep to cores of their own: false, true" in said
-    assert check(records[1:], make_groups(records[1:]), force=False) == []
+@pytest.mark.parametrize(
+    ("runs", "says"),
+    [
+        *(
+            ([Fake({"mode.name": "sync"}, machine=MACHINE), Fake({}, machine=MACHINE | {what: "another"})],
+             f"differ in {what}: {value}, another")
+            for what, value in MACHINE.items()
+        ),
+        (PINNED, "differ in whether workers keep to cores of their own: false, true"),
+        ([{}, {"mode.name": "sync", "cluster.isolation": "off"}], "differ in cluster.isolation: auto, off"),
+    ],
+)  # fmt: skip
+def test_runs_in_other_surroundings_are_compared_with_a_word_on_top(tmp_path, runs, says):
+    (said,) = checked(written_runs(tmp_path, *runs))
+    assert says in said
 
 
-def test_runs_of_another_isolation_are_compared_and_it_is_said(tmp_path):
-    settings = [{"mode.name": "async"}, {"mode.name": "sync", "cluster.isolation": "off"}]
-    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
-    (said,) = check(records, make_groups(records), force=False)
-    assert "differ in cluster.isolation: auto, off" in said
-
-
-def test_arms_may_clip_and_forget_as_their_recipes_say(tmp_path):
-    settings = [{"mode.name": mode} for mode in ("async", "bounded")]
-    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
-    optimizers = [record.config.optimizer for record in records]
-    assert len({(own.beta_2, own.global_clip_norm) for own in optimizers}) == 2
-    assert check(records, make_groups(records), force=False) == []
+def test_workers_of_one_process_are_placed_like_those_of_asynchronous_modes(tmp_path):
+    assert checked(written_runs(tmp_path, *PINNED[1:])) == []
 
 
 def test_learning_rates_are_shown_in_the_table(tmp_path):
-    settings = [{"mode.name": "async"}, {"mode.name": "async", "optimizer.learning_rate": 0.01}]
-    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    roots = written_runs(tmp_path, {}, {"optimizer.learning_rate": 0.01})
     rows = group_rows(groups_and_views(roots)[0], None)
     assert [cells(row)["rate"] for row in rows] == ["0.003 / 0.9", "0.01 / 0.9"]
 
@@ -543,20 +528,19 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
         write_run(root, Fake({"mode.name": config.mode.name}))
         write_whole(RunDir(root).config, config.to_yaml())
 
-    monkeypatch.setattr(comparison_plan, "start_run", start_run)
-    monkeypatch.setattr(comparison_plan, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
-    monkeypatch.setattr(comparison_plan, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(comparison_run, "start_run", start_run)
+    monkeypatch.setattr(comparison_run, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
+    monkeypatch.setattr(comparison_run, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
-    roots, code = comparison_plan.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    roots, code = comparison_run.train_all(read_comparison(None, changes, fixed | own), tmp_path)
     assert not code
     (said,) = warn_of_rates(make_groups([read_record(root) for root in roots]))
     assert ": sync " in said and "async" not in said and "optimizer is adam" in said
 
 
 def test_models_that_differ_are_refused(tmp_path):
-    settings = {"model.name": "resnet_small"}
-    roots = [write_run(tmp_path / "a", Fake({})), write_run(tmp_path / "b", Fake(settings))]
+    roots = written_runs(tmp_path, {}, {"model.name": "resnet_small"})
     with pytest.raises(UserError, match="differ in model: tutorial_cnn, resnet_small"):
         write_report(roots, tmp_path / "report")
 
@@ -586,47 +570,17 @@ def test_generated_images_are_said_on_top_of_page_and_table(tmp_path, no_plots):
     assert page.index(GENERATED) < page.index("What was compared")
 
 
-def test_the_printed_table_has_a_row_for_each_group(written):
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_printed_tables_fit_the_terminal_and_have_a_row_for_each_group(written, width):
     output = io.StringIO()
-    print_report(written, Console(file=output, width=160))
-    lines = output.getvalue().splitlines()
-    row = next(line for line in lines if line.startswith("sync ") and "2:5x" in line)
-    assert "70.10±0.10" in row and "128/384" in row
-    assert sum("128/128" in line and line.startswith("async") for line in lines) == 2 * len(written.tables) + 1
-    assert lines[-1].endswith("report.html")
-
-
-def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
-    ledger = tuple((100 + worker, 31, worker, 0, 0, 1, 2, 2, 10 + worker) for worker in range(8))
-    settings = {"cluster.workers": 8, "cluster.straggler": "random:gamma", "mode.simulate_workers": 30}
-    settings |= {"staleness.method": "gap_aware"}
-    ends = [(0.7, 1234.5), (0.5, 2345.6), (0.9, 1000.0)]
-    roots = [
-        write_run(
-            tmp_path / f"{rate}-{seed}",
-            Fake(
-                settings | {"training.seed": seed, "optimizer.learning_rate": rate},
-                ((0.4, 1.0, 5000), (accuracy, seconds, 1_000_000)),
-                rows=ledger,
-                broken=broken and seed == 2,
-            ),
-        )
-        for rate, broken in ((0.0125, False), (0.00025, True))
-        for seed, (accuracy, seconds) in enumerate(ends)
-    ]
-    groups, views = groups_and_views(roots)
-    rows = group_rows(groups, 0.6)
-    found = tables(rows, difference_rows(groups, views, 0.6), 0.6)
-    output = io.StringIO()
-    print_tables(found, Console(file=output, width=80))
-    text = output.getvalue()
-    assert max(map(len, text.splitlines())) <= 80
-    assert all(table.title in text for table in found)
-    for row in rows:
-        for key, cell in list(cells(row).items())[3:]:
-            parts = cell.split(", ") if key == "idle" else [cell.replace(" ± ", "±").replace(" / ", "/")]
-            assert all(part in text for part in parts), key
-    assert "(2 of 3)" in text and "(1 of 3 diverged)" in text
+    print_report(written, Console(file=output, width=width))
+    *lines, last = output.getvalue().splitlines()
+    tables = lines[next(number for number, line in enumerate(lines) if written.tables[0].title in line) :]
+    assert max(map(len, tables)) <= width and last.endswith("report.html")
+    if width == 200:
+        row = next(line for line in tables if line.startswith("sync ") and "2:5x" in line)
+        assert "70.10 ± 0.10" in row and "128 / 384" in row
+        assert sum(line.startswith("sync ") and "128 / 384" in line for line in tables) == 2 * len(written.tables) - 1
 
 
 def test_every_column_is_in_one_of_the_tables(written):

@@ -6,17 +6,8 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import ScoreRow
-from ps_cluster.tools.compare.estimates import (
-    ACCURACY,
-    ERROR,
-    METRICS,
-    SeededValues,
-    difference,
-    estimate,
-    metric_of,
-    ratio,
-    t_quantile,
-)
+from ps_cluster.tools.compare.estimates import SeededValues, difference, estimate, ratio, t_quantile
+from ps_cluster.tools.compare.metric import ACCURACY, ERROR, METRICS, metric_of
 
 
 def test_a_run_has_the_metric_that_its_scores_have():

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.tools.compare import comparison_plan
+from ps_cluster.tools.compare import comparison_run
 from ps_cluster.tools.compare.comparison_plan import read_comparison
-from ps_cluster.tools.compare.comparison_report import make_plots, write_report
-from ps_cluster.tools.compare.groups import make_groups, make_views, warn_of_rates
+from ps_cluster.tools.compare.comparison_plots import make_plots
+from ps_cluster.tools.compare.comparison_report import write_report
+from ps_cluster.tools.compare.fairness import warn_of_rates
+from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.table import difference_rows, group_rows, tables
-from tests.compare.fake_runs import Fake, write_run
+from ps_cluster.tools.compare.rows import difference_rows, group_rows
+from ps_cluster.tools.compare.tables import tables
 from tests.helpers.data import only_named
+from tests.helpers.fake_runs import Fake, write_run
 
 TOYS = Path(__file__).parents[1] / "doors"
 OWN = {
@@ -114,15 +117,15 @@ def test_a_network_without_rates_of_single_modes_is_said_so_on_top_and_one_with_
 
 
 def test_a_target_is_checked_by_the_metric_of_the_data_set_before_anything_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison_plan, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(comparison_run, "resolve_data", lambda *_, notify: only_named())
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}
     with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1"):
-        comparison_plan.train_all(read_comparison(None, {"target_score": 60.0}, fixed), tmp_path / "out")
+        comparison_run.train_all(read_comparison(None, {"target_score": 60.0}, fixed), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_settings_that_do_not_fit_the_examples_are_refused_before_anything_is_written(tmp_path):
     comparison = read_comparison(None, {"seeds": 1}, OWN | {"training.label_smoothing": 0.1})
     with pytest.raises(UserError, match="training.label_smoothing: got 0.1: a regression has no labels"):
-        comparison_plan.train_all(comparison, tmp_path / "out")
+        comparison_run.train_all(comparison, tmp_path / "out")
     assert not (tmp_path / "out").exists()

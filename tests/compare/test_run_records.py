@@ -9,7 +9,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.labels import labels
 from ps_cluster.tools.compare.records import Reached, read_record
-from tests.compare.fake_runs import Fake, write_run
+from tests.helpers.fake_runs import Fake, write_run
 
 # (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied): 10 s in all.
 LEDGER = (

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import WORKER
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
+from tests.helpers.fake_runs import Fake, write_run
 
 FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
 WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].cluster.tasks]

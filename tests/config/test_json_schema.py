@@ -12,7 +12,7 @@ from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import flat
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.tools.compare.comparison_plan import texts
+from ps_cluster.tools.compare.schemas import texts
 
 COMPARISON = "compare.schema.json"
 FILES = sorted(path.name for path in CONFIG_FOLDER.glob("*.yaml"))
@@ -37,7 +37,7 @@ def wrong(validators):
 
 @pytest.mark.parametrize("name", texts())
 def test_the_schema_in_configs_is_up_to_date(name):
-    again = "write it anew: python -m ps_cluster.tools.compare.comparison_plan"
+    again = "write it anew: python -m ps_cluster.tools.compare.schemas"
     assert (CONFIG_FOLDER / name).read_text(encoding="utf-8") == texts()[name], again
 
 

@@ -1,4 +1,4 @@
-"""Which examples a contact sheet shows, and that they are varied as training varies them."""
+"""Which examples the page of a data set shows, and that they are varied as training varies them."""
 
 from dataclasses import replace
 

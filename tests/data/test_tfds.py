@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ps_cluster.installation import to_install
-from ps_cluster.system.environment import LAUNCHER_PID
+from ps_cluster.process_variables import LAUNCHER_PID
 from tests.helpers.bad_input import PROJECT
 from tests.helpers.own_data import packed, refused
 

@@ -9,8 +9,8 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
-from ps_cluster.tools.deploy.kubernetes import roles_of
-from ps_cluster.tools.deploy.slurm_command import SlurmJob
+from ps_cluster.tools.deploy.roles import roles_of
+from ps_cluster.tools.deploy.slurm import SlurmJob
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.slurm_stand_in import SlurmStandIn

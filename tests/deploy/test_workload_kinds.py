@@ -7,7 +7,8 @@ from ps_cluster.config.layers import load_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.deploy.kubernetes import KINDS, Role, roles_of
+from ps_cluster.tools.deploy.kubernetes import KINDS
+from ps_cluster.tools.deploy.roles import Role, roles_of
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
 from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod
 
@@ -66,8 +67,8 @@ def test_the_config_map_is_the_configuration_that_every_task_reads(changes, tmp_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_container_may_write_but_where_a_volume_is_mounted(kind):
-    for pods in pods_of(rendered(kind, deployment())):
+def test_no_container_may_write_but_where_a_volume_is_mounted_nor_fill_its_node(kind):
+    for pods in pods_of(rendered(kind, deployment(scratch="3Gi"))):
         spec, own = pods.template["spec"], pods.container["securityContext"]
         assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
         assert own["readOnlyRootFilesystem"] and not own["allowPrivilegeEscalation"]
@@ -75,6 +76,8 @@ def test_no_container_may_write_but_where_a_volume_is_mounted(kind):
         mounts = {mount["name"]: mount for mount in pods.container["volumeMounts"]}
         assert {volume["name"] for volume in spec["volumes"]} == set(mounts)
         assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {"runs", "cache", "tmp"}
+        empty = [volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume]
+        assert len(empty) >= 2 and all(one == {"sizeLimit": "3Gi"} for one in empty)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -108,27 +111,29 @@ def test_the_network_policy_selects_all_pods_and_lets_in_only_these_at_the_port_
     assert cache == {"ipBlock": {"cidr": "169.254.20.10/32"}}, "no way out by port 53 of anybody"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_folder_of_a_pod_can_fill_its_node(kind):
-    for pods in pods_of(rendered(kind, deployment(scratch="3Gi"))):
-        own = [volume["emptyDir"] for volume in pods.template["spec"]["volumes"] if "emptyDir" in volume]
-        assert len(own) >= 2 and all(one == {"sizeLimit": "3Gi"} for one in own)
+ALL, ALONE = ["chief", "ps"], ["worker", "evaluator"]
 
 
-def test_a_job_set_restarts_a_worker_alone_if_that_is_asked_for_and_all_when_a_chief_or_a_parameter_server_fails():
-    spec = rendered("jobset", deployment(restart_job=True))[-1]["spec"]
-    actions = {rule["action"]: rule.get("targetReplicatedJobs") for rule in spec["failurePolicy"]["rules"]}
-    assert actions == {
-        "FailJobSet": None, "RestartJob": ["worker", "evaluator"], "RestartJobSet": ["chief", "ps"]
-    }  # fmt: skip
-    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["chief", "evaluator"]}
+@pytest.mark.parametrize(
+    ("mode", "restart_job", "actions"),
+    [
+        ("async", True, {"FailJobSet": None, "RestartJob": ALONE, "RestartJobSet": ALL}),
+        ("async", False, {"FailJobSet": None, "RestartJobSet": ALL}),
+        ("sync", True, {"FailJobSet": None, "RestartJob": ["evaluator"], "RestartJobSet": ["worker"]}),
+    ],
+)
+def test_a_job_set_restarts_all_or_where_its_controller_can_one_job_alone(mode, restart_job, actions):
+    changes = SIZE if mode == "async" else {"mode.name": mode}
+    spec = rendered("jobset", deployment(changes, restart_job=restart_job))[-1]["spec"]
+    rules = spec["failurePolicy"]["rules"]
+    assert {rule["action"]: rule.get("targetReplicatedJobs") for rule in rules} == actions
+    leader = "chief" if mode == "async" else "worker"
+    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": [leader, "evaluator"]}
     limits = {job["name"]: job["template"]["spec"]["backoffLimit"] for job in spec["replicatedJobs"]}
-    assert limits == {"chief": 0, "ps": 0, "worker": 20, "evaluator": 20}
-
-
-def test_a_job_set_for_controllers_without_the_feature_gate_recreates_no_single_job():
-    policy = rendered("jobset", deployment())[-1]["spec"]["failurePolicy"]
-    assert [rule["action"] for rule in policy["rules"]] == ["FailJobSet", "RestartJobSet"]
+    expected = (
+        {"chief": 0, "ps": 0, "worker": 20, "evaluator": 20} if mode == "async" else {"worker": 0, "evaluator": 20}
+    )
+    assert limits == expected
 
 
 @pytest.mark.parametrize("kind", ["jobset", "jobs"])
@@ -146,18 +151,6 @@ def test_bad_input_and_a_newer_leader_are_not_retried_and_an_eviction_is_no_fail
         assert (ignore["action"], ignore["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
         container = job["template"]["spec"]["containers"][0]["name"]
         assert fail["onExitCodes"]["containerName"] == container and job["template"]["spec"]["restartPolicy"] == "Never"
-
-
-def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
-    asked = deployment({"mode.name": "sync"}, restart_job=True)
-    documents = rendered("jobset", asked)
-    assert [pods.role for pods in pods_of(documents)] == ["worker", "evaluator"]
-    actions = {
-        role: rule["action"]
-        for rule in documents[-1]["spec"]["failurePolicy"]["rules"]
-        for role in rule.get("targetReplicatedJobs", [])
-    }
-    assert actions == {"worker": "RestartJobSet", "evaluator": "RestartJob"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

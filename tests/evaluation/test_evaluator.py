@@ -24,13 +24,14 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
 from ps_cluster.evaluation.scorer import Scorer
-from ps_cluster.files.json_files import read_rows
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import flatten
 from ps_cluster.runs import checkpoints, scores
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.predictions import load_predictions
 from ps_cluster.runs.result_rows import EvaluationRow, MeasuredMetric
 from ps_cluster.runs.run_dir import RunDir
 from tests.bad_files.conftest import NoWriter
@@ -135,7 +136,7 @@ def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir
     rows, lines = [], []
     for step, label in enumerate(pair, start=1):
         save(run_dir, step, always(label, network))
-        rows += evaluate(run_dir.root, once=True, notify=lines.append)
+        rows += evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))
     assert [row.validation_accuracy for row in rows] == [held_out[label] for label in pair]
     assert [row.test_accuracy for row in rows] == [share(dataset, label) for label in pair]
     for row in rows:  # a constant network: its loss follows from its share of right answers
@@ -171,7 +172,7 @@ def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     losses = np.log(np.exp(found).sum(1)) - found[np.arange(len(labels)), labels]
     assert row.test_loss == pytest.approx(losses.mean(), rel=1e-3)
 
-    kept = scores.load(run_dir.predictions)
+    kept = load_predictions(run_dir.predictions)
     assert (kept.step, kept.objective, kept.unit, kept.classes) == (1, "classification", "images", CLASSES)
     powers = np.exp(found - found.max(1, keepdims=True))
     probabilities = powers / powers.sum(1, keepdims=True)
@@ -185,7 +186,7 @@ def test_weights_that_are_not_numbers_know_nothing(run_dir, network):
     save(run_dir, 5, np.full_like(network[1], np.nan))
     (row,) = evaluate(run_dir.root, once=True, notify=print)
     assert (row.test_accuracy, row.test_loss) == (0.0, None)
-    kept = scores.load(run_dir.predictions).arrays
+    kept = load_predictions(run_dir.predictions).arrays
     assert set(kept["predicted"].tolist()) == {-1} and not kept["confidence"].any() and not kept["of_target"].any()
     assert "NaN" not in run_dir.evaluation.read_text()
 
@@ -196,11 +197,11 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
 
     def notify(line):
         """Training goes on while the evaluator scores."""
-        lines.append(line)
-        if "step 10:" in line:
+        lines.append(str(line))
+        if "step 10:" in lines[-1]:
             for step in (20, 30, 40):
                 save(run_dir, step, always(1, network))
-        if "step 40:" in line:
+        if "step 40:" in lines[-1]:
             save(run_dir, 50, always(5, network))
             checkpoints.mark_ended(run_dir.checkpoints, last_step=50, outcome="completed")
 
@@ -239,8 +240,8 @@ def test_every_checkpoint_of_whole_epochs_is_scored_in_order_while_training_goes
     lines = []
 
     def notify(line):
-        lines.append(line)
-        if "step 10:" in line:
+        lines.append(str(line))
+        if "step 10:" in lines[-1]:
             for step in (20, 30, 40):
                 save(run_dir, step, always(1, network))
             checkpoints.mark_ended(run_dir.checkpoints, last_step=40, outcome="completed")
@@ -256,7 +257,7 @@ def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="stopped")
     assert [(row.step, row.best) for row in evaluate(run_dir.root, notify=print)] == [(20, False)]
     lines = []
-    assert evaluate(run_dir.root, notify=lines.append) == []
+    assert evaluate(run_dir.root, notify=lambda line: lines.append(str(line))) == []
     assert "scored already" in lines[0]
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10, 20]
 
@@ -269,8 +270,8 @@ def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir
     lines, place = [], tmp_path / "place"
 
     def notify(line):
-        lines.append(line)
-        if line.startswith("waiting for a checkpoint"):
+        lines.append(str(line))
+        if lines[-1].startswith("waiting for a checkpoint"):
             run_dir.root.rename(place)
 
     assert evaluate(place / name, notify=notify) == []
@@ -308,7 +309,7 @@ def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
     lines = []
     with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*damaged"):
-        evaluate(run_dir.root, notify=lines.append)
+        evaluate(run_dir.root, notify=lambda line: lines.append(str(line)))
     assert "passed over" in lines[0] and "step-000000020" in lines[0]
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], (
         "the newest that can be read is scored"
@@ -319,7 +320,7 @@ def test_the_checkpoints_that_once_leaves_out_are_named(run_dir, network):
     for step in (10, 20, 30):
         save(run_dir, step, always(3, network))
     lines = []
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [30]
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [30]
     assert lines[0] == "not scored, because step 30 is newer: steps 10, 20" and "step 30: test" in lines[1]
 
 
@@ -421,7 +422,9 @@ def test_second_evaluator_prints_and_does_not_record(run_dir, network):
     lines = []
     with run_dir.evaluation.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+        assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [
+            10
+        ]
     assert "test accuracy" in lines[0] and "only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
 
@@ -437,7 +440,7 @@ def test_evaluator_prints_and_does_not_write_through_a_link_of_another_user(run_
         shutil.rmtree(link)
     link.symlink_to(theirs)
     os.lchown(link, SOMEBODY, SOMEBODY)
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [10]
     assert f"'{link}', a link that another user (uid {SOMEBODY}) made" in lines[1] and "only prints" in lines[1]
     assert not list(theirs.iterdir()) and not run_dir.evaluation.exists() and not run_dir.best_model.exists()
 
@@ -446,7 +449,7 @@ def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir
     save(run_dir, 10, always(3, network))
     lines = []
     monkeypatch.setattr(scores.untrusted, "is_foreign", lambda path: path == run_dir.root)
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [10]
     assert "it belongs to another user): this one only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
 

@@ -8,7 +8,7 @@ from ps_cluster.data.packed import write_packed
 from ps_cluster.evaluation import scorer as evaluation_scorer
 from ps_cluster.evaluation.evaluator import MOST_VALUES, Insight
 from ps_cluster.evaluation.scorer import PROBED
-from ps_cluster.report.sheets import Answer
+from ps_cluster.report.prediction_sheet import Answer
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 
 

@@ -14,8 +14,8 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.models import build as networks
 from ps_cluster.models.judges import judge_of
 from ps_cluster.runs.run_dir import RunDir
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
+from tests.helpers.fake_runs import Fake, write_run
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_run, pack_small_images
 
 CODE = """

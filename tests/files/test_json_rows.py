@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ps_cluster.files import json_files
-from ps_cluster.files.json_files import RowTail, append_row, last_row, read_rows, some_rows
+from ps_cluster.files import json_rows
+from ps_cluster.files.json_rows import RowTail, append_row, last_row, read_rows, some_rows
 from ps_cluster.runs.rows import Count, Row
 
 
@@ -91,7 +91,7 @@ def test_what_is_there_already_is_skipped_also_the_rest_of_a_row_that_was_half_w
 
 
 def test_many_rows_are_taken_in_with_several_looks(path, monkeypatch):
-    monkeypatch.setattr(json_files, "LOOK_BYTES", 40)
+    monkeypatch.setattr(json_rows, "LOOK_BYTES", 40)
     append(path, *range(50))
     assert len(RowTail(path, Numbered).new_rows()) == 3
     assert numbers(read_rows(path, Numbered)) == list(range(50))
@@ -99,7 +99,7 @@ def test_many_rows_are_taken_in_with_several_looks(path, monkeypatch):
 
 
 def test_a_line_that_is_too_long_is_passed_over_as_one(path, monkeypatch):
-    monkeypatch.setattr(json_files, "LOOK_BYTES", 40)
+    monkeypatch.setattr(json_rows, "LOOK_BYTES", 40)
     append(path, 1)
     write(path, b" " * 500 + b'{"number": 2}\n')
     append(path, 3)

@@ -62,14 +62,11 @@ def test_who_is_killed_leaves_the_folder_free_at_once_also_where_its_children_li
         assert (tmp_path / "held" / locks.LOCK).is_file()
 
 
-def test_nothing_is_left_of_a_lock_nor_of_a_folder_that_stayed_empty(tmp_path):
+def test_nothing_is_left_of_a_lock_nor_of_a_folder_that_stayed_empty_and_one_with_a_file_stays(tmp_path):
     (tmp_path / "there").mkdir()
     with hold(tmp_path / "there"), hold(tmp_path / "new" / "newer"):
         pass
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
-
-
-def test_a_folder_in_which_something_was_made_stays(tmp_path):
     with hold(tmp_path / "new" / "newer"):
         (tmp_path / "new" / "newer" / "file").touch()
     assert list((tmp_path / "new" / "newer").iterdir()) == [tmp_path / "new" / "newer" / "file"]
@@ -128,13 +125,13 @@ def test_what_the_file_says_of_the_holder_is_not_trusted(tmp_path, content, says
     assert says in str(refusal.value) and str(refusal.value).isprintable() and len(str(refusal.value)) < 2200
 
 
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [("file", "can't be made: a file is in the way"), ("file/below", "can't be made: a file is in the way")],
-)
-def test_a_file_in_the_way_is_told_in_one_line(tmp_path, place, says):
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_in_the_way_is_told_in_one_line(tmp_path, place):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"run directory '.*' {says}"), hold(tmp_path / place):
+    with (
+        pytest.raises(UserError, match="run directory '.*' can't be made: a file is in the way"),
+        hold(tmp_path / place),
+    ):
         pass
 
 
@@ -235,9 +232,3 @@ def test_another_user_can_not_lock_what_is_ours_not_even_by_reading(common):  # 
                 with pytest.raises(PermissionError):
                     os.close(os.open(next(file.iterdir()) if file.is_dir() else file, os.O_RDONLY))
             assert not locks.is_held(folder)
-
-
-def test_a_plan_that_is_no_text_is_another_plan(tmp_path):
-    (tmp_path / "plan.yaml").write_bytes(b"\xff")
-    with pytest.raises(UserError, match="holds another comparison"):
-        locks.claim(tmp_path, "plan.yaml", "a: 1\n", "comparison")

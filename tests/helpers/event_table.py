@@ -143,7 +143,7 @@ def in_words(action):
     """Return a notice's line; "failed, 1: message" of an ending; "RestartTask(worker-0)" of other actions."""
     match action:
         case ea.Notice(line):
-            return line
+            return str(line)
         case Ending():
             return f"{action.outcome}, {action.exit_code}: {action.message}"
     values = [getattr(action, field.name) for field in dataclasses.fields(action)]

@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 
 from ps_cluster.errors import UserError
-from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.lifetime import die_with_launcher
 
 
 def launch(root: str, data_dir: str, setting: str) -> None:
     from ps_cluster.config import build_config
     from ps_cluster.launch.launcher import LocalCluster
     from ps_cluster.runs.run_dir import RunDir
-    from ps_cluster.system.network import network_for
+    from ps_cluster.system.private_network import network_for
     from ps_cluster.system.supervisor import Supervisor
 
     run_dir = RunDir(Path(root))

@@ -1,9 +1,8 @@
-"""Start the containers of manifests as processes of this machine, and restart them as their JobSet says."""
+"""Start the containers of manifests as processes of this machine."""
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,9 +11,7 @@ from pathlib import Path
 import portpicker
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.tools.chaos.disturbed_runs import Restarter
 from tests.helpers.manifests import pods_of
-from tests.helpers.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 OF_THE_IMAGE = ("PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # the image has a system that fits its processor
@@ -68,12 +65,10 @@ class LocalPods:
     def outputs(self):
         """Return the last lines of all pods, for the message of a test that fails."""
         return "\n".join(
-            f"{file.parent.name}: {line}" for file in self.all_outputs() for line in file.read_text().splitlines()[-4:]
+            f"{file.parent.name}: {line}"
+            for file in sorted(self._root.glob("*/output"))
+            for line in file.read_text().splitlines()[-4:]
         )
-
-    def all_outputs(self):
-        """Return the file of each pod that ever was."""
-        return sorted(self._root.glob("*/output"))
 
     def _folder(self, volume, pod):
         if "persistentVolumeClaim" in volume:
@@ -97,114 +92,3 @@ class LocalPods:
             }
             return json.dumps(content)
         return text
-
-
-def failing_codes(job):
-    """Return the exit codes after which a Job fails at once."""
-    fail, _ = job["podFailurePolicy"]["rules"]
-    return fail["onExitCodes"]["values"]
-
-
-def restarts_of(job):
-    """Return the policy of a Job whose pods are not restarted where they are: exit code → how often one starts again."""
-    limit = job.get("backoffLimitPerIndex", job.get("backoffLimit"))
-    return lambda exit_code: 0 if exit_code in (0, *failing_codes(job)) else limit
-
-
-class JobSet:
-    """Does what the controller of JobSet does: counts Jobs that are complete, and follows the rules for those that failed.
-
-    Attributes:
-      outcome: "Completed" or "Failed"; None before.
-      restarts: how often all Jobs were recreated.
-    """
-
-    def __init__(self, documents, root):
-        self.pods = LocalPods(documents, root)
-        (self._spec,) = [
-            one["spec"]
-            if one["kind"] == "JobSet"
-            else one["spec"]["template"]["spec"]  # of which Trainer makes a JobSet
-            for one in documents
-            if one["kind"] in ("JobSet", "TrainingRuntime")
-        ]
-        self._jobs = {one["name"]: one["template"]["spec"] for one in self._spec["replicatedJobs"]}
-        self._run(self._jobs)
-        self.outcome, self.restarts = None, 0
-
-    @property
-    def is_over(self):
-        return self.outcome is not None
-
-    def look(self):
-        for restarter in self.restarters.values():
-            restarter.poll()
-        failed = next(((task, code) for task, code in self.ended.items() if code), None)
-        if failed:
-            self._follow(self._action(*failed))
-        elif self._targets() <= {task for task, code in self.ended.items() if code == 0}:
-            self.stop_all()
-            self.outcome = "Completed"
-
-    def _targets(self):
-        return {task for task in self.pods.tasks if task.type in self._spec["successPolicy"]["targetReplicatedJobs"]}
-
-    def _action(self, task, code):
-        reason = "PodFailurePolicy" if code in failing_codes(self._jobs[task.type]) else "BackoffLimitExceeded"
-        for rule in self._spec["failurePolicy"]["rules"]:
-            if reason not in rule.get("onJobFailureReasons", [reason]):
-                continue
-            if task.type in rule.get("targetReplicatedJobs", [task.type]):
-                return rule["action"]
-        return "RestartJobSet"
-
-    def _follow(self, action):
-        assert action in ("RestartJobSet", "FailJobSet"), "no test asks for more"
-        self.restarts += action == "RestartJobSet"
-        if action == "FailJobSet" or self.restarts > self._spec["failurePolicy"]["maxRestarts"]:
-            self.stop_all()
-            self.outcome = "Failed"
-        else:
-            self.stop_all()
-            self._run(self._jobs)
-
-    def _run(self, jobs):
-        self.restarters = {
-            role: Restarter(
-                [task for task in self.pods.tasks if task.type == role], self.pods.start, restarts=restarts_of(job)
-            )
-            for role, job in jobs.items()
-        }
-
-    @property
-    def ended(self):
-        """Task → exit code, of those that are not started again."""
-        return {task: code for one in self.restarters.values() for task, code in one.final.items()}
-
-    @property
-    def running(self):
-        return {task: process for one in self.restarters.values() for task, process in one.running.items()}
-
-    def wait_for(self, what, within_s):
-        """Act as the operator until something is the case."""
-
-        def looked():
-            self.look()
-            return what()
-
-        try:
-            wait_until(looked, within_s=within_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.ended}\n{self.pods.outputs()}") from error
-
-    def stop_all(self, grace_s=30):
-        """Delete all pods."""
-        running = self.running.values()
-        for process in running:
-            process.terminate()
-        for process in running:
-            try:
-                process.wait(timeout=grace_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()

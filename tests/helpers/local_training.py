@@ -11,13 +11,14 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.evaluation.recomputation import Recomputation
-from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.report.summary import with_recomputed
-from ps_cluster.runs.messages import LeaderStart
+from ps_cluster.runs.leaders import LeaderStart
 from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
-from ps_cluster.system.environment import Drain
+from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training import placement, split_step, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.building import build

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-# The names of environment.LAUNCHER_PID and run_dir.LIFE: test_launcher.py compares them.
+# The names of LAUNCHER_PID and LIFE in process_variables.py: test_launcher.py compares them.
 LAUNCHER_PID, LIFE = "PS_CLUSTER_LAUNCHER_PID", "PS_CLUSTER_LIFE"
 PR_SET_PDEATHSIG = 1
 USUAL = {"chief": "completes", "ps": "serves", "worker": "serves", "evaluator": "scores"}

@@ -8,8 +8,9 @@ import signal
 import socket
 import sys
 
+from ps_cluster.launch import task_server
 from ps_cluster.system import fork_server
-from ps_cluster.system.environment import die_with_launcher
+from ps_cluster.system.lifetime import die_with_launcher
 
 fork = fork_server._fork_for_the_launcher
 
@@ -25,7 +26,6 @@ def fork_and_stop(*arguments):
 if __name__ == "__main__":
     die_with_launcher()
     fork_server._fork_for_the_launcher = fork_and_stop
-    if sys.argv[4:] == ["empty"]:
-        fork_server.import_tensorflow, fork_server.PRELOADED = lambda: None, ()
+    import_tasks = (lambda: None) if sys.argv[4:] == ["empty"] else task_server.import_tasks
     with socket.socket(fileno=int(sys.argv[1])) as launcher:
-        fork_server.serve(launcher)
+        fork_server.serve(launcher, import_tasks)

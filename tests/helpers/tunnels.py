@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ps_cluster.system.network import RunNetwork
+from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.tools.chaos.hosts import Host
 from tests.helpers.real_cluster import PROJECT
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ps_cluster.system.network import RunNetwork
+from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.tools.chaos.hosts import hosts, pids_in
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.on_hosts import ask, can_reach, echo, heard, python, reason_against, skip_without_hosts

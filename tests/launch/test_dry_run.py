@@ -8,7 +8,7 @@ from ps_cluster.config import build_config, resolve
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import lines
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.machine import FreeMemory
+from ps_cluster.system.limits import FreeMemory
 
 GB = 10**9
 

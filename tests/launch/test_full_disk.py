@@ -12,7 +12,7 @@ from ps_cluster.launch import launcher
 from ps_cluster.launch.launcher import LocalCluster
 from ps_cluster.launch.topology import Task
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.network import RunNetwork
+from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.system.supervisor import Supervisor
 
 

@@ -23,15 +23,15 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.launch import launcher
+from ps_cluster.launch import launcher, task_server
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
 from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.report import summary
-from ps_cluster.runs.run_dir import LIFE, RunDir
-from ps_cluster.system import fork_server
-from ps_cluster.system.environment import LAUNCHER_PID, life_of
-from ps_cluster.system.network import network_for
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.private_network import network_for
+from ps_cluster.system.run_processes import life_of
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 
@@ -61,8 +61,8 @@ class FakeView:
         pass
 
     def notice(self, line):
-        if not line.startswith("not isolated"):  # which depends on the machine
-            self.notices.append(line)
+        if not str(line).startswith("not isolated"):  # which depends on the machine
+            self.notices.append(str(line))
 
     def tasks(self, tasks):
         self.states = tasks
@@ -135,7 +135,7 @@ def test_run_completes_is_scored_and_is_summed_up_with_the_life_and_the_pid_of_e
     assert launch.summary["outcome"] == "completed" and launch.errors == []
     assert launch.summary["evaluation"]["test_accuracy"] == 0.5 and launch.summary["machine"]["cores"] > 0
     assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
-    assert [row["applied"] for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
+    assert [row.applied for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
     (own,) = [process for process in launch.summary["processes"] if process["type"] == "launcher"]
     assert own["pid"] == os.getpid() and own["peak_pss_bytes"] > 0
     assert launch.summary["peak_memory_bytes"] > own["peak_pss_bytes"]
@@ -225,13 +225,13 @@ def test_one_interrupt_drains_and_the_last_checkpoint_is_scored(launch):
 
 def test_a_second_stop_is_at_once_with_the_code_of_its_signal(launch):
     view = FakeView(interrupt)
-    view.notice = lambda line: interrupt(signal.SIGTERM) if "Ctrl-C again" in line else None
+    view.notice = lambda line: interrupt(signal.SIGTERM) if "Ctrl-C again" in str(line) else None
     assert launch(view, limits=replace(LIMITS, grace_s=60), chief="ignores_sigterm") == 128 + signal.SIGTERM
     assert launch.summary["outcome"] == "stopped" and launch.summary["wall_seconds"] < 30
 
 
 def test_a_stop_is_heard_while_the_process_that_tasks_are_forked_from_begins(launch, monkeypatch):
-    monkeypatch.setattr(fork_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(task_server, "ARGV", (sys.executable, "-c", "import time; time.sleep(60)"))
     stop = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     began = time.monotonic()
     stop.start()
@@ -362,7 +362,7 @@ REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare
 def test_an_open_network_is_told_first_last_and_in_the_summary_in_the_same_words(launch, monkeypatch, isolation, why):
     class EveryNotice(FakeView):
         def notice(self, line):
-            self.notices.append(line)
+            self.notices.append(str(line))
 
     monkeypatch.setattr(launcher, "network_for", partial(network_for, namespace_argv=REFUSES))
     assert launch(EveryNotice(), isolation=isolation) == 0
@@ -385,7 +385,8 @@ from ps_cluster.launch.launcher import run_local
 from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
 from ps_cluster.report.progress import make_view
-from ps_cluster.runs.run_dir import LIFE, RunDir
+from ps_cluster.process_variables import LIFE
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 root = Path(sys.argv[1])
 with sole_use(root, "run directory", print):

@@ -364,7 +364,7 @@ def test_a_run_that_goes_on_asks_first_for_the_private_network_that_it_requires(
         assert (setting, root) == ("require", run_dir.root)
         raise UserError("no private network")
 
-    monkeypatch.setattr(local_run.network, "check_isolation", refuses)
+    monkeypatch.setattr(local_run.private_network, "check_isolation", refuses)
     with pytest.raises(UserError, match="no private network"):
         local_run.resume_run(run_dir.root, view=QuietView())
 

@@ -2,7 +2,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.launch.topology import needed_bytes, warning
-from ps_cluster.system.machine import FreeMemory
+from ps_cluster.system.limits import FreeMemory
 
 GB = 10**9
 

@@ -7,18 +7,18 @@ import pytest
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import FAILED_FOR_GOOD, UserError
 from ps_cluster.files import writing
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import one_task as module
 from ps_cluster.launch.one_task import RendezvousLimits, TaskSupervisor, failed_for_good
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.messages import Superseded, claim
+from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.result_rows import ProgressRow, Proof, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from tests.helpers.fake_time import FakeTime
 
 ALONE = ClusterTopology({"chief": ["a:1"]})
@@ -51,7 +51,10 @@ def keep(tmp_path, monkeypatch):
     monkeypatch.setattr(module.os, "killpg", lambda pid, number: child.signals.append(number))
 
     class View:
-        notice = progress = evaluation = lambda self, told: call.said.append(told)
+        def notice(self, line):
+            call.said.append(str(line))
+
+        progress = evaluation = lambda self, row: call.said.append(row)
 
     def call(kind, topology=CLUSTER, wait_s=600.0):
         def start(least):
@@ -341,7 +344,7 @@ def gather(tmp_path):
     time, requests = FakeTime(), StopRequests()
 
     class View:
-        notice = staticmethod(lambda line: call.said.append(line))
+        notice = staticmethod(lambda line: call.said.append(str(line)))
 
     def call(patience, comes):
         def reach(addresses):

@@ -5,7 +5,8 @@ import pytest
 from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.system.network import Refused, guard_port
+from ps_cluster.system.firewall import Refused
+from ps_cluster.system.port_guard import guard_port
 
 HERE = ClusterTopology({"chief": ["127.0.0.1:2221"], "ps": ["127.0.0.2:2222"], "worker": ["localhost:2223"]})
 PS = Task("ps", 0)

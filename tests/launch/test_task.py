@@ -20,7 +20,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.launch.task import as_loss
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import die_with_parent
+from ps_cluster.system.lifetime import die_with_parent
 from tests.helpers import processes
 from tests.helpers.data import pack_images
 
@@ -93,7 +93,7 @@ def test_what_ended_a_task_is_written_down(framed, run_dir, body, exit_code, mes
 
 def test_a_leader_whose_work_a_newer_one_has_ended_says_that_and_writes_nothing(framed, run_dir):
     claims = """from ps_cluster.files.writing import set_fence
-from ps_cluster.runs.messages import claim
+from ps_cluster.runs.leaders import claim
 set_fence(claim(RunDir(Path(sys.argv[1]))).check)
 claim(RunDir(Path(sys.argv[1])))
 raise RuntimeError('the queue is gone')"""

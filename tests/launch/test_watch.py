@@ -14,15 +14,16 @@ import pytest
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
 from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import TaskExit
 
 CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
@@ -136,13 +137,13 @@ class Machine:
         self.pids = {}
 
     def states(self):
-        return [{"type": task.type, "index": task.index, "state": "running"} for task in self.pids]
+        return [TaskState(task, pid, "running") for task, pid in self.pids.items()]
 
 
 class View:
     def __init__(self):
         self.notices = []
-        self.notice = self.notices.append
+        self.notice = lambda line: self.notices.append(str(line))
         self.tasks = self.progress = self.evaluation = lambda _: None
 
 

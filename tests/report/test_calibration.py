@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.report.analysis import Calibration
+from ps_cluster.report.calibration import Calibration
 
 
 def test_the_error_is_the_mean_gap_of_the_bins_weighted_by_their_predictions():

@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
-from ps_cluster.report.summary import Guess, guess_of_run
+from ps_cluster.report.guess import Guess, guess_of_run
 from ps_cluster.runs.result_rows import EvaluationSummary, ScoreRow
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.report.health import HealthBounds, Surroundings, ask
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.system.environment import life_of, listens, state_of
+from ps_cluster.system.run_processes import life_of, listens, state_of
+from tests.helpers.rows import progress_row
 
 NOW = 10_000.0
 UP = Surroundings(
@@ -41,7 +41,7 @@ def train(run_dir, *, ago=0.0, still=0.0, phase="training", updates=True):
     """Append a row that is `ago` seconds old, whose last update was `still` seconds before it."""
     update = {"first_update": 1.0, "last_update": 100 - still, "resumed_update": 1.0, "stood": ((1.0, 100 - still),)}
     times = TrainingTimes(seconds=100.0, **(update if updates else {}))
-    append_row(run_dir.progress, ProgressRow(time=NOW - ago, phase=phase, applied=40, total=90, times=times))
+    append_row(run_dir.progress, progress_row(40, phase, time=NOW - ago, total=90, times=times))
 
 
 def health(run_dir, task=None, probe="ready", machine=UP, save_s=None):

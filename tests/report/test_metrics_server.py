@@ -9,10 +9,11 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.report.progress import ProgressView, with_metrics
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.report.metrics_server import with_metrics
+from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
+from tests.helpers.rows import progress_row
 
 
 class Told(ProgressView):
@@ -49,7 +50,7 @@ def test_a_scrape_at_the_address_that_is_told_and_written_has_the_newest_row(sta
     told, link = Told(), started.run_dir.metrics_link("launcher-0")
     with beside(told) as view:
         started(view)
-        view.progress(ProgressRow(phase="training", applied=7).model_dump())
+        view.progress(progress_row(7))
         url = link.read_text().strip()
         page = get(url)
         view.close()

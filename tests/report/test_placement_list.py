@@ -1,5 +1,5 @@
 from ps_cluster.files.values import number_text
-from ps_cluster.report.run_list import placement_lines
+from ps_cluster.report.placement import placement_lines
 
 
 def test_operations_that_compute_are_listed_by_device_and_all_are_counted(tmp_path):

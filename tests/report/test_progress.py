@@ -15,21 +15,23 @@ from rich.console import Console
 
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.report import progress
-from ps_cluster.report.progress import LiveView, PlainView, RunState, make_view
-from ps_cluster.runs.result_rows import EvaluationRow
+from ps_cluster.config.tasks import Task
+from ps_cluster.report.live_view import draw
+from ps_cluster.report.progress import LiveView, PlainView, make_view
+from ps_cluster.report.run_state import RunState, TaskState, clock
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
+from tests.helpers.rows import progress_row, score_row
 
-CLASSES = tuple("abcdefghij")
 REAL = only_named("cifar10", Path("/data"), 50_000, 10_000)
 SYNTHETIC = only_named("synthetic", Path("/data"), 50_000, 10_000)
 RUN_DIR = RunDir(Path("/runs/one"))
 TASKS = [
-    {"type": "chief", "index": 0, "pid": 10, "state": "running"},
-    {"type": "ps", "index": 0, "pid": 11, "state": "running"},
-    *({"type": "worker", "index": index, "pid": 20 + index, "state": "running"} for index in range(3)),
-    {"type": "evaluator", "index": 0, "pid": None, "state": "starting"},
+    TaskState(Task("chief", 0), 10, "running"),
+    TaskState(Task("ps", 0), 11, "running"),
+    *(TaskState(Task("worker", index), 20 + index, "running") for index in range(3)),
+    TaskState(Task("evaluator", 0), None, "starting"),
 ]
 
 
@@ -45,30 +47,31 @@ def config(**changes):
     return build_config(None, usual | changes)
 
 
-def row(applied: int, phase: str = "training", **changes) -> dict:
-    workers = [{"index": i, "pid": 20 + i, "updates": applied // 4 * (1 + (i == 2)), "examples": 0} for i in range(3)]
-    measured = {"loss": 1.234, "accuracy": 0.5, "learning_rate": 0.2, "staleness_mean": 1.98}
-    return {
-        "time": 0.0, "phase": phase, "applied": applied, "scheduled": applied, "total": 1000, "examples": applied * 128,
-        "examples_per_second": 1280.0, "train_seconds": 1.0, "epoch": 0.1, **measured, "workers": workers, **changes,
+def row(applied: int, phase: str = "training", **changes) -> ProgressRow:
+    """A row of 1,000 updates, of which the last of three workers makes half."""
+    workers = [{"index": i, "pid": 20 + i, "updates": applied // 4 * (1 + (i == 2))} for i in range(3)]
+    fields = {
+        "total": 1000, "examples": applied * 128, "examples_per_second": 1280.0, "epoch": 0.1, "loss": 1.234,
+        "accuracy": 0.5, "learning_rate": 0.2, "staleness_mean": 1.98, "workers": workers,
     }  # fmt: skip
+    return progress_row(applied, phase, **fields | changes)
 
 
 def score(step: int, accuracy: float, best: bool) -> EvaluationRow:
-    return EvaluationRow(step=step, test_accuracy=accuracy, test_loss=0.9, best=best)
+    return score_row(step, accuracy, best=best)
 
 
 def plain(dataset=REAL):
-    clock, output = Clock(), io.StringIO()
-    view = make_view(output, clock)
+    now, output = Clock(), io.StringIO()
+    view = make_view(output, now)
     assert isinstance(view, PlainView)
     view.start(config(), RUN_DIR, dataset)
-    return view, clock, output
+    return view, now, output
 
 
 def drawn(state: RunState, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(progress.draw(state, width, 65.0))
+    console.print(draw(state, width, 65.0))
     return console.file.getvalue()
 
 
@@ -77,9 +80,9 @@ def state(dataset=REAL, **changes) -> RunState:
 
 
 def test_log_gets_a_line_every_few_seconds_and_one_for_each_phase():
-    view, clock, output = plain()
+    view, now, output = plain()
     for tenth in range(120):
-        clock.seconds = tenth / 10
+        now.seconds = tenth / 10
         view.progress(row(tenth, "building" if tenth < 10 else "training"))
     lines = [line for line in output.getvalue().splitlines() if "updates (" in line]
     assert [line.split(" · ")[1] for line in lines] == [
@@ -97,9 +100,9 @@ def test_line_of_progress_holds_every_measure_and_the_time_left():
 
 
 def test_row_without_new_updates_keeps_the_measures_known_last():
-    view, clock, output = plain()
+    view, now, output = plain()
     view.progress(row(200))
-    clock.seconds = 60
+    now.seconds = 60
     view.progress(row(200, loss=None, accuracy=None, learning_rate=None, staleness_mean=None))
     assert "loss 1.234 · accuracy 50.0%" in output.getvalue().splitlines()[-1]
 
@@ -132,15 +135,13 @@ def test_every_score_and_notice_is_a_line():
     ]
 
 
-def held_out_score(step, test_accuracy, validation_accuracy, best):
-    losses = {"test_loss": 0.9, "validation_loss": 1.1}
-    accuracies = {"test_accuracy": test_accuracy, "validation_accuracy": validation_accuracy}
-    return EvaluationRow(step=step, **accuracies, **losses, best=best)
-
-
 def test_where_images_are_held_out_lines_and_view_begin_with_the_score_that_chooses_the_best():
     view, _, output = plain()
-    rows = [held_out_score(10, 0.5, 0.6, True), held_out_score(20, 0.7, 0.55, False)]
+    held_out = {"validation_loss": 1.1}
+    rows = [
+        score_row(10, 0.5, validation_accuracy=0.6, best=True, **held_out),
+        score_row(20, 0.7, validation_accuracy=0.55, **held_out),
+    ]
     run = state(row=row(500))
     for one in rows:
         view.evaluation(one)
@@ -252,20 +253,20 @@ def in_mode(mode, tasks=TASKS, **changes) -> RunState:
     ],
 )  # fmt: skip
 def test_headline_names_the_mode_and_the_processes_that_it_has(mode, crew):
-    assert progress.headline(in_mode(mode)).split(" · ")[-2:] == [mode, crew]
+    assert in_mode(mode).headline.split(" · ")[-2:] == [mode, crew]
 
 
 def test_the_second_line_says_what_is_learned_by_which_rule_and_how_long():
     own = {"optimizer.rule": "sgd", "schedule.kind": "constant", "training.label_smoothing": 0.0}
     run = RunState(config(**own, **{"optimizer.learning_rate": 0.02}), RUN_DIR, REAL)
     line = "10 classes · sgd, learning rate 0.02 (constant) · batch 128 · 1,000 updates"
-    assert progress.task_line(run) == line and line in drawn(run, 100)
+    assert run.task_line == line and line in drawn(run, 100)
     smoothed = RunState(config(**{"training.steps": None, "training.epochs": 2.5}), RUN_DIR, REAL)
-    assert progress.task_line(smoothed).endswith(" · 2.5 epochs · label smoothing 0.2")
+    assert smoothed.task_line.endswith(" · 2.5 epochs · label smoothing 0.2")
     once = RunState(config(**{"training.steps": None, "training.epochs": 1}), RUN_DIR, REAL)
-    assert progress.task_line(once).endswith(" · 1 epoch · label smoothing 0.2")
+    assert once.task_line.endswith(" · 1 epoch · label smoothing 0.2")
     smaller = {"schedule.image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]}
-    assert progress.task_line(in_mode("async", **smaller)).endswith(
+    assert in_mode("async", **smaller).task_line.endswith(
         " · images 16x16 until 25%, 24x24 until 75% (scores are of whole ones)"
     )
 
@@ -283,30 +284,29 @@ def test_each_objective_says_what_is_to_be_predicted(objective, outputs, words):
     assert OBJECTIVES[objective].task(outputs) == words
 
 
-def test_live_view_shows_the_work_of_a_single_process_at_its_chief():
-    run = in_mode("single", tasks=[TASKS[0], TASKS[-1]])
-    run.row = row(100, workers=[{"index": 0, "pid": 10, "updates": 100, "examples": 12800}])
-    lines = [line.split() for line in drawn(run, 100).splitlines()]
-    assert [line[1:6] for line in lines if line[:1] == ["chief"]] == [["10", "running", "100", "12,800", "100%"]]
-
-
-def test_live_view_of_a_cluster_shows_no_work_at_its_chief():
-    lines = [line.split() for line in drawn(state(row=row(400)), 100).splitlines()]
-    assert [line for line in lines if line[:1] == ["chief"]] == [["chief", "10", "running"]]
-
-
-def test_live_view_of_a_synchronous_run_has_rows_of_workers_and_evaluator_alone():
-    run = in_mode("sync", tasks=[*TASKS[2:5], TASKS[-1]])
-    run.row = row(400)
+@pytest.mark.parametrize(
+    ("mode", "tasks", "rows"),
+    [
+        ("single", [0, -1], [["chief", "10", "running", "400", "51,200", "100%"], ["evaluator", "–", "starting"]]),
+        ("async", [0, 1], [["chief", "10", "running"], ["ps", "0", "11", "running"]]),
+        (
+            "sync",
+            [2, -1],
+            [["worker", "0", "20", "running", "400", "51,200", "100%"], ["evaluator", "–", "starting"]],
+        ),
+    ],
+)
+def test_live_view_has_a_row_for_each_process_and_shows_the_work_of_those_that_train(mode, tasks, rows):
+    run = in_mode(mode, tasks=[TASKS[index] for index in tasks])
+    run.row = row(400, workers=[{"index": 0, "pid": 10, "updates": 400, "examples": 51_200}])
     lines = drawn(run, 100).splitlines()
     table = lines[next(number for number, line in enumerate(lines) if line.startswith("task")) + 1 :]
-    assert [line.split()[0] for line in table] == ["worker", "worker", "worker", "evaluator"]
+    assert [line.replace("━", "").split() for line in table] == rows
 
 
 def test_gradients_that_came_too_late_are_shown_only_where_there_are_any():
-    assert "200 gradients dropped" in progress.progress_line(state(row=row(400, dropped=200)))
-    for nothing in (row(400, dropped=0), row(400)):
-        assert "dropped" not in progress.progress_line(state(row=nothing))
+    assert "200 gradients dropped" in state(row=row(400, dropped=200)).progress_line
+    assert "dropped" not in state(row=row(400)).progress_line
 
 
 @pytest.mark.parametrize(
@@ -333,13 +333,13 @@ def test_time_left_counts_that_later_images_are_larger():
 
 
 def test_total_is_that_of_the_configuration_until_a_row_tells_it():
-    run = RunState(config(**{"training.steps": None, "training.epochs": 1, "mode.name": "sync"}), RUN_DIR, REAL)
+    run = in_mode("sync", **{"training.steps": None, "training.epochs": 1})
     assert run.total == round(50_000 / (3 * 128))
 
 
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])
 def test_durations_are_written_as_on_a_clock(seconds, text):
-    assert progress.clock(seconds) == text
+    assert clock(seconds) == text
 
 
 def test_reader_that_leaves_does_not_end_the_run():

@@ -4,7 +4,6 @@ import html
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -12,17 +11,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_packed, write_pointer
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
-from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
-from ps_cluster.report.pages import Plot, plain_ticks, small_plot
-from ps_cluster.runs import scores as kept_predictions
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_results
+from ps_cluster.report.plots import Plot, plain_ticks, small_plot
+from ps_cluster.runs.predictions import Predictions, load_predictions, write_predictions
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scores import Predictions
-from tests.compare.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
+from tests.helpers.fake_runs import Fake, write_run
+from tests.helpers.html_pages import loaded_by
+from tests.helpers.rows import progress_row
 
 # Example 2 is a dog taken for a cat with 0.9, example 3 a dog without a prediction; no example is a bird.
 TARGET, PREDICTED = [0, 0, 1, 1, 1], [0, 1, 0, -1, 1]
@@ -64,7 +63,7 @@ def test_the_confusion_matrix_counts_each_example_in_the_row_of_its_class():
 
 
 def test_the_most_confident_mistake_comes_first_and_one_without_a_prediction_is_none():
-    told = [(one.example, one.said, one.truth.partition(",")[0]) for one in ClassResults(of_classes()).mistakes()]
+    told = [(one.example, one.predicted, one.truth.partition(",")[0]) for one in ClassResults(of_classes()).mistakes()]
     assert told == [(2, "cat", "dog"), (1, "dog", "cat")]
 
 
@@ -113,7 +112,7 @@ def test_labels_are_found_or_not_each_for_itself():
     assert (sun.found, sun.precision, sun.f1, sun.accuracy) == (0.5, 1.0, pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert (sea.found, sea.precision, sea.f1, sea.accuracy) == (1.0, 0.5, pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert found.all_right == 0 and found.without_prediction == 1 and found.calibration.total == 5
-    told = [(one.example, one.said, one.truth) for one in found.mistakes()]
+    told = [(one.example, one.predicted, one.truth) for one in found.mistakes()]
     assert told == [(0, "sea", "no sea"), (1, "no sun", "sun")]
 
 
@@ -124,7 +123,7 @@ def test_errors_of_numbers_are_those_computed_by_hand():
     assert row.root_mean_square == pytest.approx((5 / 3) ** 0.5)
     assert row.explained == pytest.approx(1 - (5 / 3) / (2 / 3))
     assert found.without_prediction == 1
-    assert [(one.example, one.said, one.truth, one.measure) for one in found.mistakes()][0] == (2, "1", "3", "2")
+    assert [(one.example, one.predicted, one.truth, one.measure) for one in found.mistakes()][0] == (2, "1", "3", "2")
 
 
 def test_of_many_numbers_those_are_shown_of_which_least_is_explained():
@@ -140,22 +139,19 @@ def test_without_a_finite_number_there_is_nothing_to_draw():
     assert found.plots() == [] and found.mistakes() == [] and found.rows[0].mean_absolute is None
 
 
-class Sources(HTMLParser):
-    """Everything in a page that a browser would load."""
-
-    def __init__(self):
-        super().__init__()
-        self.found, self.tags = [], set()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
-
-
 @pytest.fixture
 def unrendered(monkeypatch):
     """Plots are made, but not rendered, which takes a second."""
     monkeypatch.setattr(Plot, "_saved", lambda *_: b"<svg/>")
+
+
+def change_summary(run_dir: RunDir, evaluation=(), history=(), **changes) -> None:
+    """Change fields of a summary, of its evaluation, and of the last score in it."""
+    summary = json.loads(run_dir.summary.read_text()) | changes
+    summary["evaluation"] |= dict(evaluation)
+    if history:
+        summary["evaluation"]["history"][-1] |= history
+    run_dir.summary.write_text(json.dumps(summary))
 
 
 def drawn(run_dir: RunDir) -> tuple[str, dict, list[str]]:
@@ -174,17 +170,15 @@ def of_images(tmp_path):
     dataset = pack_images(tmp_path / "packed", "cifar10", names, (images, labels, images, labels))
     write_pointer(run_dir.dataset, dataset)
     said = np.where(np.arange(20) % 2, labels, (labels + 1) % 10)
-    kept_predictions.write(run_dir.predictions, of_classes(labels, said, np.full(20, 0.9), np.full(20, 0.05), names))
+    write_predictions(run_dir.predictions, of_classes(labels, said, np.full(20, 0.9), np.full(20, 0.05), names))
     return run_dir
 
 
 def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_images):
     page, numbers, told = drawn(of_images)
-    sources = Sources()
-    sources.feed(page)
-    assert all(value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for value in sources.found)
-    assert sum("image/png" in value for value in sources.found) == 10 == len(numbers["mistakes"])
-    assert not sources.tags & {"script", "link", "iframe", "object"} and "url(" not in page
+    loaded = loaded_by(page)
+    assert all(value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for value in loaded)
+    assert sum("image/png" in value for value in loaded) == 10 == len(numbers["mistakes"])
     assert "<b>cat</b>" not in page and html.escape("<b>cat</b>") in page
     assert "The run was stopped" in page and numbers["found"]["accuracy"] == 0.5 and told == []
     assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
@@ -206,9 +200,9 @@ def test_numbers_at_the_ticks_do_not_run_into_each_other(last):
 
 
 def test_a_network_without_a_mistake_has_a_page(of_images, unrendered):
-    said = kept_predictions.load(of_images.predictions)
+    said = load_predictions(of_images.predictions)
     right = {"predicted": said.arrays["target"]}
-    kept_predictions.write(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
+    write_predictions(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
     page, numbers, told = drawn(of_images)
     assert numbers["mistakes"] == [] and numbers["found"]["accuracy"] == 1.0 and told == []
 
@@ -229,26 +223,21 @@ def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, unrend
 
 
 @pytest.mark.parametrize(
-    ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "the best one too")]
+    ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "also the best one")]
 )
 def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, unrendered, step, says):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
-    summary = json.loads(run_dir.summary.read_text())
-    summary["evaluation"] |= {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"}
-    run_dir.summary.write_text(json.dumps(summary))
+    change_summary(run_dir, {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"})
     page, numbers, _ = drawn(run_dir)
     assert "of the last scored model, that of step 2: test accuracy 60.00%" in page and says in page
-    models = numbers["models"]
-    assert (models["last"]["test_accuracy"], models["best"]["test_accuracy"]) == (0.6, 0.7)
+    assert [numbers["evaluation"][name] for name in ("test_accuracy", "best_test_accuracy")] == [0.6, 0.7]
 
 
 def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(tmp_path, unrendered):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
-    summary = json.loads(run_dir.summary.read_text())
     chosen = {"best_step": 1, "best_test_accuracy": 0.55, "best_validation_accuracy": 0.7}
-    summary["evaluation"] |= {**chosen, "best_chosen_on": "validation", "validation_accuracy": 0.65}
-    summary["evaluation"]["history"][-1] |= {"validation_accuracy": 0.65, "validation_loss": 1.5}
-    run_dir.summary.write_text(json.dumps(summary))
+    chosen |= {"best_chosen_on": "validation", "validation_accuracy": 0.65}
+    change_summary(run_dir, chosen, {"validation_accuracy": 0.65, "validation_loss": 1.5})
     page, numbers, _ = drawn(run_dir)
     assert "that of step 2: validation accuracy 65.00%, test accuracy 60.00%." in page
     assert "that of step 1: validation accuracy 70.00%, test accuracy 55.00%; it was chosen on held-out" in page
@@ -256,10 +245,7 @@ def test_the_page_of_a_run_with_held_out_images_speaks_of_the_score_that_chose(t
         ("last validation accuracy", "65.00"), ("best validation accuracy", "70.00"), ("test of the best, accuracy", "55.00")
     ):  # fmt: skip
         assert f"<dt>{label}</dt><dd>{value}" in page
-    assert (numbers["models"]["best"]["validation_accuracy"], numbers["models"]["last"]["validation_accuracy"]) == (
-        0.7,
-        0.65,
-    )
+    assert [numbers["evaluation"][f"{best}validation_accuracy"] for best in ("best_", "")] == [0.7, 0.65]
     assert numbers["curves"]["test"][-1]["validation_loss"] == 1.5
 
 
@@ -271,8 +257,8 @@ def test_damaged_predictions_are_left_out_with_a_notice(of_images, unrendered):
 
 
 def test_predictions_of_another_step_than_the_last_score_are_pointed_out(of_images, unrendered):
-    said = kept_predictions.load(of_images.predictions)
-    kept_predictions.write(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
+    said = load_predictions(of_images.predictions)
+    write_predictions(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
     assert "those of step 1, not of the last score" in drawn(of_images)[0]
 
 
@@ -285,10 +271,10 @@ def test_mistakes_in_a_table_are_shown_as_rows_and_errors_in_its_column(tmp_path
     )
     write_pointer(run_dir.dataset, dataset)
     true = np.arange(8.0)[:, None]
-    kept_predictions.write(run_dir.predictions, of_numbers(true, true + np.arange(8)[::-1, None]))
+    write_predictions(run_dir.predictions, of_numbers(true, true + np.arange(8)[::-1, None]))
     page, numbers, _ = drawn(run_dir)
     assert "The largest errors" in page and ">area</th>" in page and "R²" in page
-    assert numbers["mistakes"][0] == {"example": 0, "said": "7", "truth": "0", "measure": "7"}
+    assert numbers["mistakes"][0] == {"example": 0, "predicted": "7", "truth": "0", "measure": "7"}
     assert numbers["found"]["outputs"][0]["mean_absolute"] == 3.5 and "test error" in page
 
 
@@ -317,8 +303,8 @@ def test_a_run_that_was_scaled_says_when_on_its_page(tmp_path, unrendered):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     for applied in range(10, 90, 10):
         times = {"train_seconds": applied / 4, "examples": 128 * applied, "examples_per_second": 512.0}
-        append_row(run_dir.progress, ProgressRow(phase="training", applied=applied, **times))
-    run_dir.summary.write_text(json.dumps(json.loads(run_dir.summary.read_text()) | {"scaled": CHANGES}))
+        append_row(run_dir.progress, progress_row(applied, **times))
+    change_summary(run_dir, scaled=CHANGES)
     page, numbers, _ = drawn(run_dir)
     assert "2 → 5 at update 30 · 5 → 1 at update 70" in page
     assert numbers["curves"]["workers"] == CHANGES and numbers["curves"]["training"][0]["examples_per_second"] == 512.0

@@ -7,13 +7,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ps_cluster.config import build_config
+from ps_cluster.config.tasks import Task
 from ps_cluster.report.metrics import METRICS, RunMetrics
 from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import TASK_RESTARTED
-from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow, StalenessBuckets
+from ps_cluster.runs.result_rows import STALENESS_BOUNDS, StalenessBuckets
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
+from tests.helpers.rows import progress_row, score_row
 
 
 @pytest.fixture
@@ -33,16 +36,12 @@ def scraped(metrics):
     }
 
 
-def row(applied, **more):
-    return ProgressRow(**({"phase": "training", "applied": applied} | more)).model_dump()
-
-
 def worker(index, pid, updates):
     return {"index": index, "pid": pid, "updates": updates}
 
 
 def states(*pids, state="running"):
-    return [{"type": "worker", "index": index, "pid": pid, "state": state} for index, pid in enumerate(pids)]
+    return [TaskState(Task("worker", index), pid, state) for index, pid in enumerate(pids)]
 
 
 def test_before_the_first_row_counters_are_zero_and_gauges_absent(metrics):
@@ -51,8 +50,8 @@ def test_before_the_first_row_counters_are_zero_and_gauges_absent(metrics):
 
 
 def test_a_resumed_run_counts_from_its_first_row_and_says_its_whole_step(metrics):
-    metrics.progress(row(1000, phase="connecting"))
-    metrics.progress(row(1040, scheduled=1043, total=2000, dispatches=[None, 7]))
+    metrics.progress(progress_row(1000, phase="connecting"))
+    metrics.progress(progress_row(1040, scheduled=1043, total=2000, dispatches=[None, 7]))
     found = scraped(metrics)
     assert (found["ps_cluster_updates_total",], found["ps_cluster_step",]) == (40, 1040)
     assert (found["ps_cluster_updates_outstanding",], found["ps_cluster_dispatches_open",]) == (3, 2)
@@ -61,24 +60,24 @@ def test_a_resumed_run_counts_from_its_first_row_and_says_its_whole_step(metrics
 
 def test_a_rollback_never_lets_a_counter_fall(metrics):
     for applied in (0, 100, 80, 130):
-        metrics.progress(row(applied, examples=applied * 8, workers=[worker(0, 5, applied)]))
+        metrics.progress(progress_row(applied, examples=applied * 8, workers=[worker(0, 5, applied)]))
     found = scraped(metrics)
     assert (found["ps_cluster_updates_total",], found["ps_cluster_updates_rolled_back_total",]) == (150, 20)
     assert found["ps_cluster_examples_total",] == 1200 and found["ps_cluster_worker_updates_total", "0"] == 150
 
 
 def test_processes_of_one_worker_are_one_worker(metrics):
-    metrics.progress(row(0))
-    metrics.progress(row(9, workers=[worker(0, 5, 2), worker(0, 6, 3), worker(1, 7, 4)]))
+    metrics.progress(progress_row(0))
+    metrics.progress(progress_row(9, workers=[worker(0, 5, 2), worker(0, 6, 3), worker(1, 7, 4)]))
     found = scraped(metrics)
     assert [found["ps_cluster_worker_updates_total", index] for index in "01"] == [5, 4]
 
 
 def test_the_histogram_of_staleness_is_cumulative_and_has_all_steps(metrics):
     counts = [0] * (len(STALENESS_BOUNDS) + 1)
-    metrics.progress(row(0, staleness=StalenessBuckets(counts=counts, sum=0)))
+    metrics.progress(progress_row(0, staleness=StalenessBuckets(counts=counts, sum=0)))
     counts[1], counts[2], counts[-1] = 3, 2, 1
-    metrics.progress(row(6, staleness=StalenessBuckets(counts=counts, sum=2007)))
+    metrics.progress(progress_row(6, staleness=StalenessBuckets(counts=counts, sum=2007)))
     found = scraped(metrics)
     bounds = ("0.0", "1.0", "2.0", "1024.0", "+Inf")
     assert [found["ps_cluster_staleness_bucket", bound] for bound in bounds] == [0, 3, 5, 5, 6]
@@ -107,7 +106,7 @@ def test_the_newest_score_and_the_times_of_what_was_saved_are_told(metrics, tmp_
         path = checkpoints.path_of(run_dir.checkpoints, step)
         path.touch()
         os.utime(path, (step, step))
-    metrics.evaluation(EvaluationRow(step=8, test_accuracy=0.5))
+    metrics.evaluation(score_row(8))
     found = scraped(metrics)
     assert found["ps_cluster_saved_timestamp_seconds", "checkpoints"] == 9
     assert ("ps_cluster_saved_timestamp_seconds", "snapshots") not in found

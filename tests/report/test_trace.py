@@ -10,9 +10,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.report import trace
 from ps_cluster.runs import proof
 from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.phases import GAPS, PHASE_COLUMNS
 from ps_cluster.runs.proof import RoundShape
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import GAPS, PHASE_COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
 
 

@@ -44,13 +44,10 @@ def test_what_was_appended_is_read_whatever_the_chunks(path, chunk_rows):
     assert max(len(chunk) for chunk in journal.read([ours.piece], chunk_rows=chunk_rows)) == min(100, chunk_rows)
 
 
-def test_a_loss_that_is_no_number_is_a_row_like_others(path):
+def test_a_loss_that_is_no_number_is_a_row_like_others_and_without_a_file_there_are_no_rows(path):
+    assert journal.count_rows(path) == 0 and list(journal.read([])) == list(journal.read([Piece(path, 0, 0)])) == []
     history = write_journal(path, rows_of([0, 1], loss=[np.nan, np.inf]))
     assert str(read(*history)["loss"].tolist()) == "[nan, inf]"
-
-
-def test_without_a_file_there_are_no_rows(path):
-    assert journal.count_rows(path) == 0 and list(journal.read([])) == list(journal.read([Piece(path, 0, 0)])) == []
 
 
 @pytest.mark.parametrize("cut", [1, 7, RECORD.itemsize - 1])
@@ -119,11 +116,13 @@ def test_a_leader_without_rows_passes_on_the_checksum_of_those_before_it(tmp_pat
     assert (read(first, second.piece, third.piece) == rows).all()
 
 
-def test_a_journal_that_is_there_is_not_written_over(path):
+def test_a_journal_is_not_written_over_what_is_there_nor_through_a_link(path):
     write_journal(path, random_rows(3))
-    with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: File exists"):
-        Journal(path)
-    assert journal.count_rows(path) == 3
+    path.with_name("link").symlink_to(path.with_name("elsewhere"))
+    for there in (path, path.with_name("link")):
+        with pytest.raises(JournalNotWritten, match=f"'{there}' can't be written: File exists"):
+            Journal(there)
+    assert journal.count_rows(path) == 3 and not path.with_name("elsewhere").exists()
 
 
 def test_fewer_rows_than_count_are_refused(path):
@@ -213,10 +212,3 @@ def test_a_disk_that_refuses_for_too_long_ends_the_leader_before_its_memory_is_f
 
 def refuse():
     raise OSError(errno.ENOSPC, "no room")
-
-
-def test_a_journal_is_not_made_through_a_link(tmp_path):
-    (tmp_path / "slice-0.bin").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(JournalNotWritten, match="File exists"):
-        Journal(tmp_path / "slice-0.bin")
-    assert not (tmp_path / "elsewhere").exists()

@@ -9,10 +9,10 @@ import pytest
 
 from ps_cluster.files import writing
 from ps_cluster.files.writing import remove, write_whole
-from ps_cluster.runs import checkpoints, journal, messages
+from ps_cluster.runs import checkpoints, journal
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.leaders import Superseded, claim
 from ps_cluster.runs.ledger import ROW
-from ps_cluster.runs.messages import TOLD, LeaderMessage, Superseded, claim, forget_told, read_told
 from ps_cluster.runs.run_dir import RunDir
 
 
@@ -22,19 +22,15 @@ def run_dir(tmp_path):
     writing.set_fence(None)
 
 
-def test_each_claim_is_the_next_epoch_and_says_whose_it_is(run_dir):
-    assert [claim(run_dir).term for _ in range(3)] == [1, 2, 3]
+def test_each_claim_is_the_next_term_and_only_the_newest_leader_may_write(run_dir):
+    first, second, third = (claim(run_dir) for _ in range(3))
+    assert [one.term for one in (first, second, third)] == [1, 2, 3]
     told = json.loads((run_dir.leaders / "term-000002.json").read_text())
     assert told["pid"] == os.getpid() and told["host"]
-
-
-def test_the_newest_leader_may_write_and_an_older_one_is_told_by_whom_it_was_replaced(run_dir):
-    first = claim(run_dir)
-    first.check()
-    second = claim(run_dir)
-    with pytest.raises(Superseded, match=r"a newer leader \(term 2\).*this one is of term 1"):
-        first.check()
-    second.check()
+    assert len(list(run_dir.leaders.iterdir())) == 3, "without a gap, by which a leader could miss the newer one"
+    third.check()
+    with pytest.raises(Superseded, match=r"a newer leader \(term 3\).*this one is of term 2"):
+        second.check()
 
 
 def test_of_many_who_claim_at_once_each_gets_an_epoch_of_its_own(run_dir):
@@ -145,36 +141,3 @@ def _rows(count):
     rows["step"] = np.arange(count)
     rows["version"] = np.arange(1, count + 1)
     return rows
-
-
-def test_a_leader_can_tell_only_by_the_next_claim_so_claims_have_no_gaps(run_dir):
-    claims = [claim(run_dir) for _ in range(3)]
-    assert {one.name for one in run_dir.leaders.iterdir()} == {f"term-{one.term:06d}.json" for one in claims}
-    assert messages._newest(run_dir.leaders) == 3
-
-
-# The leader's word to a task; half a word is none.
-
-
-@pytest.mark.parametrize(
-    "told",
-    [LeaderMessage(term=1), LeaderMessage(term=7, ended="completed"), LeaderMessage(term=2, refused="not the same")],
-)
-def test_what_the_leader_writes_is_what_the_task_reads(tmp_path, told):
-    (tmp_path / TOLD).write_text(told.model_dump_json())
-    assert read_told(tmp_path) == told
-
-
-@pytest.mark.parametrize(
-    "text", ["", '{"term": 1', '{"term": "1"}', '{"term": -1}', '{"term": 1, "ended": "maybe"}', "[]"]
-)
-def test_anything_else_is_no_word(tmp_path, text):
-    (tmp_path / TOLD).write_text(text)
-    assert read_told(tmp_path) is None
-
-
-def test_nothing_is_told_before_the_first_word_and_after_it_was_forgotten(tmp_path):
-    assert read_told(tmp_path) is None
-    (tmp_path / TOLD).write_text(LeaderMessage(term=1, ended="stopped").model_dump_json())
-    forget_told(tmp_path)
-    assert read_told(tmp_path) is None

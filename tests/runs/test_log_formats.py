@@ -5,8 +5,9 @@ from datetime import datetime
 
 import pytest
 
+from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import DISK_REFUSES, LOG_FORMAT, LOG_TASK, PROGRESS, TEXT, JsonLines
+from ps_cluster.runs.logs import DISK_REFUSES, PROGRESS, TEXT, JsonLines
 from ps_cluster.runs.run_dir import say
 
 
@@ -40,9 +41,8 @@ def test_a_line_with_line_breaks_and_escapes_stays_one_line(read):
 
 
 def test_a_value_that_is_no_number_is_null(read):
-    assert read(PROGRESS("", loss=float("nan"), rate=float("inf"))) | {"loss": None, "rate": None} == read(
-        PROGRESS("", loss=float("nan"), rate=float("inf"))
-    )
+    told = read(PROGRESS("", loss=float("nan"), rate=float("inf")))
+    assert (told["loss"], told["rate"]) == (None, None)
 
 
 def test_an_unexpected_error_is_one_object_with_its_traceback_too():
@@ -57,6 +57,13 @@ def test_an_unexpected_error_is_one_object_with_its_traceback_too():
 
 def test_text_has_the_prefix_and_no_values():
     assert TEXT.line(PROGRESS("3 updates", step=3), "[ 0:05] ") == "[ 0:05] 3 updates"
+
+
+def test_a_line_can_not_become_a_text_that_has_lost_its_event_unnoticed():
+    line = DISK_REFUSES("no room")
+    with pytest.raises(TypeError, match="loses its event"):
+        f"training goes on: {line}"
+    assert str(line) == line.message == "no room"
 
 
 def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.runs import times
+from ps_cluster.runs import phases
 from ps_cluster.runs.ledger import ROW
 
 
@@ -11,24 +11,24 @@ def rows_of(*steps):
     """Rows of these steps: (worker, the seven times of PHASE_COLUMNS)."""
     rows = np.zeros(len(steps), ROW)
     for row, values in zip(rows, steps):
-        for name, value in zip(("worker", *times.PHASE_COLUMNS), values, strict=True):
+        for name, value in zip(("worker", *phases.PHASE_COLUMNS), values, strict=True):
             row[name] = value
     return rows
 
 
 def test_shares_are_of_the_time_of_the_whole_run_and_sum_to_one():
-    found = times.phase_shares(rows_of((0, 10, 10.5, 11, 13, 13, 13.5, 14), (1, 10, 10, 11, 12, 18, 19, 20)))
+    found = phases.phase_shares(rows_of((0, 10, 10.5, 11, 13, 13, 13.5, 14), (1, 10, 10, 11, 12, 18, 19, 20)))
     assert list(found[0].values()) == pytest.approx([0.05, 0.05, 0.2, 0, 0.05, 0.05, 0, 0, 0.6])
     assert list(found[1].values()) == pytest.approx([0, 0.1, 0.1, 0.6, 0.1, 0.1, 0, 0, 0])
-    assert list(found[0]) == [*times.PHASES, "returns", "dispatch", "idle"]
+    assert list(found[0]) == [*phases.PHASES, "returns", "dispatch", "idle"]
 
 
 def test_shares_of_no_rows_are_nobodys():
-    assert times.phase_shares(rows_of()) == {}
+    assert phases.phase_shares(rows_of()) == {}
 
 
 def test_a_parameter_server_whose_clock_is_behind_makes_no_phase_negative():
-    [shares] = times.phase_shares(rows_of((0, 10, 10, 10, 12, 12, 11, 11), (0, 12, 12, 12, 14, 14, 14, 15))).values()
+    [shares] = phases.phase_shares(rows_of((0, 10, 10, 10, 12, 12, 11, 11), (0, 12, 12, 12, 14, 14, 14, 15))).values()
     assert list(shares.values()) == pytest.approx([0, 0, 0.8, 0, 0, 0.2, 0, 0, 0])
 
 
@@ -42,8 +42,8 @@ def scheduled(*steps):
 
 def test_a_free_worker_idles_until_a_dispatch_is_scheduled_and_within_one_its_answer_returns():
     rows = scheduled((0, 1, 2, 3), (0, 1, 3.5, 4), (0, 2, 5, 6), (0, 8, 9, 10))
-    assert times.gap_times(rows).T.tolist() == [[2, 2, 2, 2], [3, 3, 3, 3.5], [4, 4, 5, 5], [6, 8, 9, 9]]
+    assert phases.gap_times(rows).T.tolist() == [[2, 2, 2, 2], [3, 3, 3, 3.5], [4, 4, 5, 5], [6, 8, 9, 9]]
 
 
 def test_a_worker_that_comes_late_is_free_from_when_the_first_one_asked():
-    assert times.gap_times(scheduled((0, 1, 2, 9), (1, 1.5, 5, 9))).T.tolist() == [[2, 2, 2, 2], [2, 2, 5, 5]]
+    assert phases.gap_times(scheduled((0, 1, 2, 9), (1, 1.5, 5, 9))).T.tolist() == [[2, 2, 2, 2], [2, 2, 5, 5]]

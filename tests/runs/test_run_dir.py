@@ -6,7 +6,7 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.runs import run_dir
-from ps_cluster.runs.run_dir import OF_OPTIMIZER, RunDir, check_unused, of_left_out, say, say_the_rest
+from ps_cluster.runs.run_dir import OF_OPTIMIZER, RunDir, check_unused, residual_files, say, say_the_rest
 
 
 def test_a_folder_with_the_code_of_a_run_is_taken_and_one_with_more_is_not(tmp_path):
@@ -84,7 +84,7 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
             run.snapshots / "step-000000002-term-000001.safetensors",
             run.journal(0, 1),
             run.workspace("worker", 3) / OF_OPTIMIZER[1],
-            run.workspace("worker", 3) / of_left_out(0)[0],
+            run.workspace("worker", 3) / residual_files(0)[0],
         }
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,8 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
-from ps_cluster.runs.messages import ANSWER_WITHIN_S, ScaleDesk, ask
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scale_requests import ANSWER_WITHIN_S, ScaleDesk, ask
 
 
 class Launcher:

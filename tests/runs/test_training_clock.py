@@ -131,14 +131,14 @@ def test_a_time_from_long_before_the_clock_was_set_back_by_less_is_what_it_was(m
     assert clock.unsettled(np.array([asked])).tolist() == [asked]
 
 
-def test_a_clock_that_drifts_is_followed(machine):
-    clock = machine.clock()
+def test_a_clock_that_drifts_is_followed_and_leaves_times_as_they_are_to_the_bit(machine):
+    clock, unix = machine.clock(), machine.wall + np.random.default_rng(0).uniform(-5, 0, 1000)
     clock.start()
     for _ in range(100):
         machine.sleep(1)
         machine.set_clock(0.01)
         assert update(machine, clock) == times(clock.seconds)
-    assert clock.unsettled(np.array([machine.wall])).tolist() == [machine.wall], "its times are left as they are"
+    assert (clock.unsettled(unix) == unix).all()
 
 
 def test_a_time_that_nobody_took_stays_none(machine):
@@ -146,13 +146,6 @@ def test_a_time_that_nobody_took_stays_none(machine):
     machine.set_clock(-HOUR)
     clock.look()
     assert clock.unsettled(np.zeros(2)).tolist() == [0, 0]
-
-
-def test_a_clock_that_nobody_sets_leaves_times_to_the_bit(machine):
-    clock, unix = machine.clock(), machine.wall + np.random.default_rng(0).uniform(-5, 0, 1000)
-    machine.sleep(3)
-    clock.look()
-    assert (clock.unsettled(unix) == unix).all()
 
 
 def test_without_two_updates_there_is_no_goodput(machine):
@@ -182,61 +175,38 @@ def train(machine, clock, seconds):
         update(machine, clock)
 
 
-def test_what_came_after_the_snapshot_is_rolled_back_and_the_wait_is_an_interruption(machine):
-    first = trained(machine, 100)  # the last update at 100 s, the snapshot at 90 s
-    second = die(machine, first, 90.0, waits=15)
-    second.start()
-    assert second.seconds == 115 and second.times.rolled_back == 10
-    machine.sleep(5)
-    train(machine, second, 80)
-    times = second.times
-    assert (times.rolled_back, times.interrupted, times.last_update) == (10, 20, 200)
-    assert times.goodput == pytest.approx(1 - 30 / 200)
+# Each leader: when the last update of the state that it resumes was applied, seconds from the death of the leader before
+# it to its start, seconds until its first update, and seconds with an update each; None for a leader without updates.
+# Then the seconds that were rolled back and interrupted, and when the last update was applied.
+LIVES = {
+    "what came after the snapshot is rolled back and the wait is an interruption": (
+        [(None, 0, 0, 100), (90.0, 15, 5, 80)], (10, 20, 200),
+    ),
+    "before the first snapshot all updates are rolled back": ([(None, 0, 0, 30), (None, 10, 0, 60)], (30, 10, 100)),
+    "a leader without an update takes nothing more back": (
+        [(None, 0, 0, 100), (90.0, 5, 4, None), (90.0, 6, 5, 10)], (10, 20, 130),
+    ),
+    "two leaders that die without a snapshot between them give up the updates of both": (
+        [(None, 0, 0, 100), (90.0, 10, 0, 40), (90.0, 10, 0, 40)], (50, 20, 200),
+    ),
+    "an older snapshot gives up what stood until the newer one, which is damaged": (
+        [(None, 0, 0, 100), (90.0, 10, 0, 40), (60.0, 10, 0, 40)], (80, 20, 200),
+    ),
+}  # fmt: skip
 
 
-def test_before_the_first_snapshot_all_updates_are_rolled_back(machine):
-    first = trained(machine, 30)
-    second = die(machine, first, None, waits=10)
-    second.start()
-    train(machine, second, 60)
-    assert (second.times.rolled_back, second.times.interrupted) == (30, 10)
-    assert second.times.goodput == pytest.approx(60 / 100)
-
-
-def test_a_leader_that_came_to_no_update_takes_nothing_more_back(machine):
-    first = trained(machine, 100)
-    second = die(machine, first, 90.0, waits=5)
-    second.start()
-    machine.sleep(4)
-    third = die(machine, second, 90.0, waits=6)
-    third.start()
-    machine.sleep(5)
-    train(machine, third, 10)
-    assert (third.times.rolled_back, third.times.interrupted, third.times.last_update) == (10, 20, 130)
-    assert third.times.goodput == pytest.approx(1 - 30 / 130)
-
-
-def test_two_leaders_that_die_without_a_snapshot_between_them_give_up_the_updates_of_both(machine):
-    first = trained(machine, 100)
-    second = die(machine, first, 90.0, waits=10)
-    second.start()
-    train(machine, second, 40)  # from 110 to 150 s, and again from the same snapshot
-    third = die(machine, second, 90.0, waits=10)
-    third.start()
-    train(machine, third, 40)
-    assert (third.times.rolled_back, third.times.interrupted) == (50, 20)
-    assert third.times.goodput == pytest.approx((90 + 40) / 200)
-
-
-def test_an_older_snapshot_that_had_to_do_gives_up_what_stood_until_the_newer_one(machine):
-    first = trained(machine, 100)
-    second = die(machine, first, 90.0, waits=10)
-    second.start()
-    train(machine, second, 40)
-    third = die(machine, second, 60.0, waits=10)  # the snapshot at 90 s is damaged
-    third.start()
-    train(machine, third, 40)
-    assert (third.times.rolled_back, third.times.interrupted) == (40 + 40, 20)
+@pytest.mark.parametrize("lives", LIVES)
+def test_lost_time_is_what_was_rolled_back_and_what_was_interrupted(machine, lives):
+    clock, (leaders, (rolled_back, interrupted, last_update)) = machine.clock(), LIVES[lives]
+    for number, (stands_until, waits, idle, seconds) in enumerate(leaders):
+        clock = die(machine, clock, stands_until, waits=waits) if number else clock
+        clock.start()
+        machine.sleep(idle)
+        if seconds is not None:
+            train(machine, clock, seconds)
+    times = clock.times
+    assert (times.rolled_back, times.interrupted, times.last_update) == (rolled_back, interrupted, last_update)
+    assert times.goodput == pytest.approx(1 - (rolled_back + interrupted) / last_update)
 
 
 def test_in_a_later_life_nobody_has_waited_in_between(machine):

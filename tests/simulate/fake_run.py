@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs import proof
+from ps_cluster.runs.phases import PHASE_COLUMNS
 from ps_cluster.runs.proof import RoundShape
-from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import PHASE_COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
+from tests.helpers.rows import progress_row
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004
 CPU_OF_STEP = {"worker": 0.011, "ps": 0.002, "chief": 0.0005}
@@ -52,7 +52,7 @@ def write_run(
     }
     write_json(run_dir.summary, summary)
     for phase in ("connecting", "training", "ended"):
-        append_row(run_dir.progress, ProgressRow(phase=phase))
+        append_row(run_dir.progress, progress_row(phase=phase))
     return root
 
 

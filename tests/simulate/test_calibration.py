@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.simulate import costs as calibration

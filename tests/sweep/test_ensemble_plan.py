@@ -1,7 +1,7 @@
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.tools.sweep.ensemble import members_of, read_ensemble
+from ps_cluster.tools.sweep.ensemble_plan import members_of, read_ensemble
 
 SETTINGS = {"data.dataset": "synthetic", "model.precision": "float32"}
 

@@ -58,7 +58,8 @@ def test_scores_are_those_of_each_member_and_of_their_mean_probability(images, m
     labels = images.target("test").astype(int)
     pixels = images.inputs("test")["image"].astype(np.float32)
     found = [tf.nn.softmax(tf.cast(member(pixels), tf.float32)).numpy() for member in members]
-    scores = score(answering(members, images), images)
+    table = score("abc", answering(members, images), images)
+    scores = (*table.of_members, table.of_ensemble)
     for one, probabilities in zip(scores, (*found, np.mean(found, 0)), strict=True):
         of_label = np.maximum(probabilities[np.arange(130), labels], 1e-30)
         assert one.metric == pytest.approx((probabilities.argmax(1) == labels).mean())
@@ -82,7 +83,7 @@ def test_the_values_of_a_regression_are_averaged_in_their_own_units(tmp_path):
     np.testing.assert_allclose(
         joined(answering(members, dataset), dataset)(np.asarray(numbers)).numpy(), values, rtol=1e-5
     )
-    *_, of_ensemble = score(answering(members, dataset), dataset)
+    of_ensemble = score("ab", answering(members, dataset), dataset).of_ensemble
     assert of_ensemble.metric == pytest.approx(np.abs(values.ravel() - target).mean(), rel=1e-4)
     assert of_ensemble.calibration_error is None
 

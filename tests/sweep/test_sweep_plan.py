@@ -3,7 +3,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml
-from ps_cluster.tools.sweep.space import STAGES
+from ps_cluster.tools.sweep.methods import STAGES
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
 from ps_cluster.tools.sweep.sweep_run import preview
 from tests.helpers.data import pack_images, random_images

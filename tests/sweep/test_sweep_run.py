@@ -3,15 +3,17 @@
 import json
 
 import pytest
+from rich.console import Console
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.fleet import EndedJob
-from ps_cluster.tools.sweep.sweep_plan import SweepPlan, TrialBook, checked_space, read_sweep
-from ps_cluster.tools.sweep.sweep_report import BEST, PAGE, RESULTS, write_sweep_report
+from ps_cluster.tools.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
+from ps_cluster.tools.sweep.sweep_report import BEST, RESULTS, print_sweep_result, write_sweep_report
 from ps_cluster.tools.sweep.sweep_run import SweepRun
+from ps_cluster.tools.sweep.trial_book import TrialBook
 from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"
@@ -22,6 +24,7 @@ SETTINGS = {
     "training.epochs": 9,
 }
 TEST_SCORE = 0.987654
+PRINTED = "printed.txt"
 
 
 class FakeFleet:
@@ -95,6 +98,8 @@ def sweep(dataset, tmp_path):
         fleet, requests = FakeFleet(scores, burst), Requests(stop_at)
         code = SweepRun(plan, book, fleet, tmp_path, sleep=requests.look).run(requests)
         write_sweep_report(plan, book, tmp_path)
+        with (tmp_path / PRINTED).open("w") as file:
+            print_sweep_result(plan, book, tmp_path, Console(file=file, width=200))
         return code, book, fleet
 
     return run
@@ -113,7 +118,7 @@ def test_trials_are_judged_by_their_last_score_on_held_out_examples(sweep):
 def test_a_failed_trial_says_why_and_the_sweep_goes_on(sweep, tmp_path):
     code, book, _ = sweep(["SIGKILL: no memory", [0.5], [0.6]])
     assert code == 0 and states(book) == {0: "failed", 1: "completed", 2: "completed"}
-    assert "SIGKILL: no memory" in (tmp_path / PAGE).read_text()
+    assert "failed: SIGKILL: no memory" in (tmp_path / PRINTED).read_text()
 
 
 def test_halving_stops_a_trial_that_is_behind_at_a_rung_and_marks_it(sweep):
@@ -171,7 +176,6 @@ def test_no_result_of_a_sweep_has_a_score_on_the_test_set(sweep, tmp_path):
     sweep([[0.25], [0.5]])
     written = json.loads((tmp_path / RESULTS).read_text())
     assert [trial["held_out_score"] for trial in written["trials"]] == [0.5, 0.25]
-    for name in (RESULTS, BEST, PAGE):
+    for name in (RESULTS, BEST, PRINTED):
         text = (tmp_path / name).read_text()
         assert "0.98" not in text and "98.7" not in text and ("0.5" in text or "50.00%" in text), name
-    assert (tmp_path / "parallel-coordinates.png").read_bytes().startswith(b"\x89PNG")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ps_cluster.system import network
+from ps_cluster.system import connections
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def pair():
 
 
 def test_every_connection_of_the_process_is_given_its_limits(pair):
-    network.give_up_lost_connections(8.0)
+    connections.give_up_lost_connections(8.0)
     deadline = time.monotonic() + 10
     while pair[1].getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) != 8000 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -34,7 +34,7 @@ def test_what_is_no_connection_is_left_alone(tmp_path):
         socket.socket(type=socket.SOCK_DGRAM) as udp,
         socket.socket() as tcp,
     ):
-        network._for_each_connection(
+        connections._for_each_connection(
             lambda connection: acted.append(os.readlink(f"/proc/self/fd/{connection.fileno()}"))
         )
         named = [os.readlink(f"/proc/self/fd/{one.fileno()}") for one in (file, local, udp, tcp)]
@@ -51,21 +51,21 @@ def test_connections_to_an_address_are_cut_and_no_others(family):
             client.connect((host, ports[0]))
             stays.connect((host, ports[1]))
             client.settimeout(5)
-            network.cut(f"localhost:{ports[0]}")
+            connections.cut(f"localhost:{ports[0]}")
             assert client.recv(1) == b"", "closed"
             other.accept()[0].sendall(b"!")
             assert stays.recv(1) == b"!"
 
 
 def test_an_address_with_brackets_is_taken_apart_and_an_unknown_name_is_told():
-    network.cut("[::1]:1")
+    connections.cut("[::1]:1")
     with pytest.raises(OSError):
-        network.cut("no-such-host.invalid:1")
+        connections.cut("no-such-host.invalid:1")
 
 
 def test_a_descriptor_that_became_a_file_meanwhile_is_not_kept_open(tmp_path):
     with (tmp_path / "file").open("w") as file:
         before = os.listdir("/proc/self/fd")
         with pytest.raises(OSError):
-            network._socket_of(file.fileno())
+            connections._socket_of(file.fileno())
         assert len(os.listdir("/proc/self/fd")) == len(before)

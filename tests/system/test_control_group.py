@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.system import environment
-from ps_cluster.system import machine as control_group
-from ps_cluster.system.machine import Allowance, allowance, describe
+from ps_cluster.system import limits as control_group
+from ps_cluster.system.limits import Allowance, allowance
+from ps_cluster.system.machine import describe
 
 PROJECT = Path(__file__).parents[2]
 GIB = 2**30
@@ -34,46 +35,50 @@ def seen(tmp_path):
     return call
 
 
-def test_version_2_in_a_namespace_of_its_own_as_a_container_has_it(seen):
-    files = {"cpu.max": "150000 100000", "memory.max": 2 * GIB}
-    assert seen("0::/\n", files) == (1.5, 2 * GIB)
+LIMITS = {
+    "version 2, in a namespace of its own as a container has it": (
+        "0::/\n", {"cpu.max": "150000 100000", "memory.max": 2 * GIB}, (1.5, 2 * GIB),
+    ),
+    "version 2 without limits": ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, (None, None)),
+    "the narrowest of the groups around counts": (
+        "0::/machine.slice/job\n",
+        {
+            "cpu.max": "max 100000",
+            "machine.slice/cpu.max": "400000 100000",
+            "machine.slice/job/cpu.max": "max 100000",
+            "machine.slice/memory.max": 8 * GIB,
+            "machine.slice/job/memory.max": 16 * GIB,
+            "other/cpu.max": "10000 100000",
+        },
+        (4.0, 8 * GIB),
+    ),
+    "version 1 has a folder for each controller": (
+        "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n",
+        {
+            "cpu,cpuacct/docker/abc/cpu.cfs_quota_us": 50000,
+            "cpu,cpuacct/docker/abc/cpu.cfs_period_us": 100000,
+            "memory/docker/abc/memory.limit_in_bytes": GIB,
+            "memory/memory.limit_in_bytes": 9223372036854771712,
+        },
+        (0.5, GIB),
+    ),
+    "version 1 in a container that sees the host's path and only its own group": (
+        "3:memory:/docker/abc\n2:cpu:/docker/abc\n",
+        {"cpu/cpu.cfs_quota_us": 300000, "cpu/cpu.cfs_period_us": 200000, "memory/memory.limit_in_bytes": GIB},
+        (1.5, GIB),
+    ),
+    "version 1 without limits": (
+        "1:cpu:/\n",
+        {"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100000, "memory/memory.limit_in_bytes": 2**63 - 4096},
+        (None, None),
+    ),
+}  # fmt: skip
 
 
-def test_version_2_without_limits(seen):
-    assert seen("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}) == (None, None)
-
-
-def test_the_narrowest_of_the_groups_around_counts(seen):
-    files = {
-        "cpu.max": "max 100000",
-        "machine.slice/cpu.max": "400000 100000",
-        "machine.slice/job/cpu.max": "max 100000",
-        "machine.slice/memory.max": 8 * GIB,
-        "machine.slice/job/memory.max": 16 * GIB,
-        "other/cpu.max": "10000 100000",
-    }
-    assert seen("0::/machine.slice/job\n", files) == (4.0, 8 * GIB)
-
-
-def test_version_1_has_a_folder_for_each_controller(seen):
-    membership = "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n"
-    files = {
-        "cpu,cpuacct/docker/abc/cpu.cfs_quota_us": 50000,
-        "cpu,cpuacct/docker/abc/cpu.cfs_period_us": 100000,
-        "memory/docker/abc/memory.limit_in_bytes": GIB,
-        "memory/memory.limit_in_bytes": 9223372036854771712,
-    }
-    assert seen(membership, files) == (0.5, GIB)
-
-
-def test_version_1_in_a_container_that_sees_the_path_of_the_host_and_only_its_own_group(seen):
-    files = {"cpu/cpu.cfs_quota_us": 300000, "cpu/cpu.cfs_period_us": 200000, "memory/memory.limit_in_bytes": GIB}
-    assert seen("3:memory:/docker/abc\n2:cpu:/docker/abc\n", files) == (1.5, GIB)
-
-
-def test_version_1_without_limits(seen):
-    files = {"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100000}
-    assert seen("1:cpu:/\n", files | {"memory/memory.limit_in_bytes": 9223372036854771712}) == (None, None)
+@pytest.mark.parametrize("group", LIMITS)
+def test_the_limits_of_a_control_group_are_read(seen, group):
+    membership, files, expected = LIMITS[group]
+    assert seen(membership, files) == expected
 
 
 def test_a_system_that_tells_nothing_sets_no_limits(tmp_path):
@@ -154,7 +159,7 @@ def group_of_half_a_processor():
 def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor):
     code = (
         "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "from ps_cluster.system import machine as control_group; from ps_cluster.system import machine\n"
+        "from ps_cluster.system import limits as control_group, machine\n"
         "allowed = control_group.allowance(); machine = machine.describe()\n"
         "print(allowed.cpus, allowed.threads, machine['cores'], machine['cpu_limit'])"
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.system import environment
 
@@ -72,19 +71,3 @@ def test_as_in_keras_the_home_of_a_user_who_may_not_write_there_does_not_count(t
     assert environment.keras_home({}) == Path("/tmp/.keras")
     monkeypatch.setenv("HOME", "/")
     assert environment.keras_home({}) == Path("/.keras")
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ({"floatx": "float8"}, "floatx: got 'float8': Keras takes float16 or float32 or float64"),
-        ({"image_data_format": "first"}, "image_data_format: got 'first'"),
-        ({"epsilon": 1}, "epsilon: got 1"),
-        ([], "holds no settings"),
-    ],
-)
-def test_a_keras_file_with_which_keras_can_not_be_imported_is_refused_in_one_line(tmp_path, content, told):
-    (tmp_path / "keras.json").write_text(json.dumps(content))
-    with pytest.raises(UserError) as error:
-        list(environment.not_used({"KERAS_HOME": str(tmp_path)}))
-    assert f"{tmp_path}/keras.json" in str(error.value) and told in str(error.value) and "\n" not in str(error.value)

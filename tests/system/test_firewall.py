@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ps_cluster.system.network import Refused, keep_rules, only_through
+from ps_cluster.system.firewall import Refused, keep_rules, only_through
 from ps_cluster.tools.chaos.hosts import hosts
 from tests.helpers.firewalls import why_no_firewall
 from tests.helpers.namespaces import LIBC, PR_CAPBSET_DROP
@@ -23,7 +23,7 @@ PORT = 2222
 LISTEN = f"import socket, time; s = socket.create_server(('', {PORT})); print('ready', flush=True); time.sleep(60)"
 KEEP = """
 import sys, time
-from ps_cluster.system.network import keep_rules
+from ps_cluster.system.firewall import keep_rules
 keep_rules(sys.argv[1])
 print("ready", flush=True)
 time.sleep(60)

@@ -13,10 +13,11 @@ import time
 
 import pytest
 
-import ps_cluster.system.fork_server as fork_server_module
 from ps_cluster.clock import AwakeClock
+from ps_cluster.launch import task_server
 from ps_cluster.system import environment
-from ps_cluster.system.fork_server import fork_server
+from ps_cluster.system.fork_server import ASK
+from ps_cluster.system.forked_tasks import fork_server
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
@@ -28,14 +29,13 @@ def root(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def made(root, *how):
+def made(root, *how, **timeouts):
     def popen(argv, **options):
-        arguments = argv[len(fork_server_module.ARGV) :]
-        stopping = [sys.executable, "-m", "tests.helpers.stopping_fork_server", *arguments, str(root / "stop"), *how]
-        return subprocess.Popen(stopping, **options)
+        return subprocess.Popen([*argv, str(root / "stop"), *how], **options)
 
     env = environment.for_child(os.environ, os.getpid())
-    with fork_server(popen, root, root / "server.log", env, AwakeClock()) as made:
+    argv = (sys.executable, "-m", "tests.helpers.stopping_fork_server")
+    with fork_server(argv, popen, root, root / "server.log", env, AwakeClock(), **timeouts) as made:
         yield made
     processes.assert_none_left(root, within_s=0)
 
@@ -49,7 +49,7 @@ def server(root):
 @pytest.fixture
 def empty(tmp_path):
     """A server that is there at once, as it has imported nothing."""
-    with made(tmp_path, "empty") as one:
+    with made(tmp_path, "empty", answers_within_s=0.5) as one:
         yield one
 
 
@@ -118,11 +118,8 @@ def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(empty, tmp
     ended(waiting)
 
 
-def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_not_become_the_task(
-    empty, tmp_path, monkeypatch
-):
+def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_not_become_the_task(empty, tmp_path):
     server, fork = empty, forking(empty, tmp_path)
-    monkeypatch.setattr(fork_server_module, "ANSWER_TIMEOUT_S", 0.5)
     ended(fork("exit", "0"))  # from here on it has half a second to answer
     stopped = server.pid
     others = {child.pid for child in processes.psutil.Process().children()} - {stopped}
@@ -149,7 +146,7 @@ def test_this_process_adopts_orphans_no_longer_than_the_fork_server_is_there(tmp
     before = adopts()
     ctypes.CDLL(None).prctl(36, 0)
     try:
-        with pytest.raises(KeyboardInterrupt), fork_server(None, tmp_path, tmp_path, {}, None):
+        with pytest.raises(KeyboardInterrupt), fork_server((), None, tmp_path, tmp_path, {}, None):
             assert adopts() == 1
             raise KeyboardInterrupt
         assert adopts() == 0
@@ -174,17 +171,17 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
         raise OSError("no process left")
 
     with (
-        fork_server(refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
+        fork_server(task_server.ARGV, refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match="no process left"),
     ):
         server.popen(ARGV, env=os.environ, cwd=tmp_path, stdout=log)
 
 
-def test_a_server_that_does_not_come_up_is_an_error_with_its_reason_and_its_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(fork_server_module, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
+def test_a_server_that_does_not_come_up_is_an_error_with_its_reason_and_its_log(tmp_path):
+    argv = (sys.executable, "-c", "raise SystemExit('no TensorFlow here')")
     with (
-        fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
+        fork_server(argv, subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match=r"does not answer: no TensorFlow here \(log: .*server\.log"),
     ):
@@ -202,18 +199,17 @@ class SlowServer:
 
     def _serve(self):
         for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, len(fork_server_module.ASK), 3)
+            _, descriptors, *_ = socket.recv_fds(self._channel, len(ASK), 3)
             for descriptor in descriptors:
                 os.close(descriptor)
             time.sleep(seconds)
             self._channel.send(b"42")
 
 
-def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path, monkeypatch):
+def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path):
     """As after a suspend: the wait took longer than it may, and no time has passed for either side."""
-    monkeypatch.setattr(fork_server_module, "ANSWER_TIMEOUT_S", 0.5)
     with (
-        fork_server(SlowServer, tmp_path, tmp_path / "server.log", os.environ, lambda: 0.0) as server,
+        fork_server((), SlowServer, tmp_path, tmp_path / "server.log", {}, lambda: 0.0, answers_within_s=0.5) as server,
         (tmp_path / "log").open("wb") as log,
     ):
         pids = [server.popen(ARGV, env={}, cwd=tmp_path, stdout=log).pid for _ in range(2)]

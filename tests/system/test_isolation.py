@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.network import RunNetwork, network_for
+from ps_cluster.system.private_network import RunNetwork, network_for
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
-from ps_cluster.system import network
-from ps_cluster.system.network import network_for
+from ps_cluster.system import private_network
+from ps_cluster.system.private_network import network_for
 from tests.helpers import listening_cluster
 from tests.helpers.data import LETTERS, pack_images, random_images
 from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allowed
 
 PROJECT = Path(__file__).parents[2]
 REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
-RUNNING = {"sweep": "ps_cluster.tools.sweep.sweep_run", "ensemble": "ps_cluster.tools.sweep.ensemble"}
+RUNNING = {"sweep": "ps_cluster.tools.sweep.sweep_run", "ensemble": "ps_cluster.tools.sweep.ensemble_run"}
 SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b'2'], [0])"
 
 
@@ -27,7 +27,7 @@ def test_where_the_system_refuses_the_run_says_so_in_one_line_and_goes_on(tmp_pa
     notices = []
     with network_for("auto", tmp_path, tmp_path, notices.append, namespace_argv=REFUSES) as network:
         assert not network.isolated and network.inside(("a", "b")) == ("a", "b")
-    (line,) = notices
+    (line,) = map(str, notices)
     assert line.startswith("not isolated: ") and "open to" in line and "\n" not in line
     assert "allows no private network: unshare: Operation not permitted" in line
 
@@ -43,7 +43,7 @@ def test_where_the_system_refuses_the_run_says_so_in_one_line_and_goes_on(tmp_pa
     ],
 )
 def test_where_it_is_required_a_refusal_is_the_users_error_of_one_line(tmp_path, monkeypatch, helper, says):
-    monkeypatch.setattr(network, "_NAMESPACE_WITHIN_S", 0.5 if "timed" in says else 20)
+    monkeypatch.setattr(private_network, "_NAMESPACE_WITHIN_S", 0.5 if "timed" in says else 20)
     with pytest.raises(UserError) as refusal, network_for("require", tmp_path, tmp_path, pytest.fail, helper):
         pytest.fail("it went on")
     line = str(refusal.value)
@@ -52,9 +52,9 @@ def test_where_it_is_required_a_refusal_is_the_users_error_of_one_line(tmp_path,
 
 def test_a_command_that_starts_several_runs_says_once_where_they_will_be(tmp_path, monkeypatch):
     def refuse(*_, **__):
-        raise network.Unavailable("private network")
+        raise private_network.Unavailable("private network")
 
-    monkeypatch.setattr(network, "new_namespaces", refuse)
+    monkeypatch.setattr(private_network, "new_namespaces", refuse)
     packed = pack_images(tmp_path / "packed", "synthetic", LETTERS, (*random_images(20), *random_images(20)))
     for module in RUNNING.values():
         monkeypatch.setattr(importlib.import_module(module), "resolve_data", lambda *_, notify: packed)
@@ -78,7 +78,8 @@ def test_switched_off_it_asks_nothing_of_the_system_and_says_what_that_means(tmp
     notices = []
     with network_for("off", tmp_path, tmp_path, notices.append, namespace_argv=("/absent",)) as network:
         assert not network.isolated
-    assert len(notices) == 1 and notices[0].startswith("not isolated, as asked for") and "open to" in notices[0]
+    (line,) = map(str, notices)
+    assert line.startswith("not isolated, as asked for") and "open to" in line
 
 
 def test_a_folder_that_could_not_be_written_inside_is_found_before_the_run_starts(tmp_path):

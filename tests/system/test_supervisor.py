@@ -121,14 +121,6 @@ def test_error_and_log_of_an_earlier_process_are_not_taken_for_those_of_this_one
     assert ended.last_line == "" and "no output" in str(ended)
 
 
-def test_the_end_of_a_task_whose_log_somebody_has_removed_is_told(spec):
-    machine = FakeMachine(ends={100: (0.0, -9)})
-    supervisor = start(machine, spec, ("worker", 0))
-    spec("worker").log.unlink()
-    (ended,) = supervisor.poll()
-    assert "ended with SIGKILL" in str(ended) and "no output" in str(ended)
-
-
 def test_bad_input_found_by_a_task_is_marked(spec):
     machine = FakeMachine(ends={100: (0.0, 2)})
     supervisor = start(machine, spec, ("chief", 0))
@@ -138,19 +130,15 @@ def test_bad_input_found_by_a_task_is_marked(spec):
 
 
 def test_stop_terminates_all_at_once_and_kills_only_who_stays_beyond_the_grace(spec):
+    machine = FakeMachine(after_term={100: 0.3})
+    start(machine, spec, ("chief", 0), ("worker", 0)).stop_all(grace_s=60.0)
+    assert machine.now < 0.5, "as soon as nobody is left"
     machine = FakeMachine(after_term={100: 0.3, 101: None})
     supervisor = start(machine, spec, ("chief", 0), ("worker", 0))
     assert supervisor.stop_all(grace_s=2.0) == []
     assert machine.signals[:2] == [(0.0, 100, TERM), (0.0, 101, TERM)]
     assert [(group, number) for _, group, number in machine.signals[2:]] == [(101, KILL)]
     assert 2.0 <= machine.now < 2.2, "one deadline for all"
-
-
-def test_stop_returns_as_soon_as_nobody_is_left(spec):
-    machine = FakeMachine(after_term={100: 0.3})
-    supervisor = start(machine, spec, ("chief", 0), ("worker", 0))
-    supervisor.stop_all(grace_s=60.0)
-    assert machine.now < 0.5
 
 
 def test_children_of_a_task_that_ended_are_killed_with_its_group(spec):

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.system.environment import age_seconds
-from ps_cluster.system.machine import MEMORY_EVERY_S, Usage, cpu_seconds, pss_bytes
+from ps_cluster.system.run_processes import age_seconds
+from ps_cluster.system.usage import MEMORY_EVERY_S, Usage, cpu_seconds, pss_bytes
 from tests.helpers.processes import wait_until
 
 MB = 2**20
@@ -39,21 +39,12 @@ def row(report, pid):
     return found
 
 
-def test_seconds_are_the_last_ones_seen_and_not_added_up_over_looks(machine):
+def test_seconds_are_the_last_ones_seen_and_those_of_a_process_that_ended_stay(machine):
     usage = machine.usage()
-    for machine.cpu in ({1: 1.0, 2: 2.0}, {1: 1.5, 2: 4.0}):
-        usage.look({1: CHIEF, 2: WORKER})
-    assert usage.report()["cpu_seconds"] == 5.5 and row(usage.report(), 2)["cpu_seconds"] == 4.0
-
-
-def test_seconds_of_a_process_that_ended_stay_and_those_of_its_successor_are_added(machine):
-    usage = machine.usage()
-    machine.cpu = {1: 3.0}
-    usage.look({1: WORKER})
-    machine.cpu = {9: 0.5}
-    usage.look({1: WORKER, 9: WORKER})
-    assert usage.report()["cpu_seconds"] == 3.5
-    assert [(process["index"], process["pid"]) for process in usage.report()["processes"]] == [(0, 1), (0, 9)]
+    for machine.cpu in ({1: 1.0, 2: 2.0}, {1: 1.5, 2: 4.0}, {9: 0.5}):
+        usage.look({1: CHIEF, 2: WORKER} | ({9: WORKER} if 9 in machine.cpu else {}))
+    assert usage.report()["cpu_seconds"] == 6.0 and row(usage.report(), 2)["cpu_seconds"] == 4.0
+    assert [(process["index"], process["pid"]) for process in usage.report()["processes"]] == [(0, 1), (0, 2), (0, 9)]
 
 
 def test_evaluator_is_among_the_processes_and_in_the_memory_but_not_in_the_seconds(machine):
@@ -82,18 +73,11 @@ def test_memory_is_read_now_and_then_and_seconds_at_each_look(machine):
     assert machine.pss_reads == 3 and usage.report()["cpu_seconds"] == 2.0
 
 
-def test_look_at_nothing_does_not_use_up_the_turn_of_the_memory(machine):
+def test_what_can_not_be_read_is_null_and_a_look_at_nothing_does_not_use_up_the_turn_of_the_memory(machine):
     usage = machine.usage()
     usage.look({})
-    machine.pss = {1: 7}
     usage.look({1: CHIEF})
-    assert usage.report()["peak_memory_bytes"] == 7
-
-
-def test_what_can_not_be_read_is_null(machine):
-    usage = machine.usage()
-    usage.look({1: CHIEF})
-    assert usage.report() == {
+    assert machine.pss_reads == 1 and usage.report() == {
         "cpu_seconds": 0.0, "peak_memory_bytes": None,
         "processes": [{"type": "chief", "index": 0, "pid": 1, "cpu_seconds": None, "peak_pss_bytes": None}],
     }  # fmt: skip

@@ -8,7 +8,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.system.machine import FreeMemory
+from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training import memory
 from tests.helpers.stores import LENGTH, make_store
 

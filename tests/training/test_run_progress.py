@@ -6,10 +6,10 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
+from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.checkpoints import ProgressState
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.result_rows import Gradients, ProgressRow, Updates, WorkerRow
-from ps_cluster.runs.run_dir import LIFE
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training.run_progress import FIRST_UPDATE_S, RATE_WINDOW_S, RunProgress

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.evaluation.recomputation import Recomputation
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import MOST_WAITING, RecomputedRow, SampledGradient, read_sample, waiting_samples
 from ps_cluster.server import samples

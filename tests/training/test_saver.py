@@ -9,7 +9,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
@@ -69,7 +69,7 @@ def make_saving(tmp_path, settings, books=FakeBooks, **more):
     let_pass.progress = RunProgress(config, 100)
     let_pass.saver = Saver(
         config, let_pass.run_dir, "synthetic", let_pass.books, Trained(let_pass.progress, applied=1),
-        notify=said.append, clock=clock,
+        notify=lambda line: said.append(str(line)), clock=clock,
     )  # fmt: skip
     return let_pass
 

@@ -14,7 +14,7 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from ps_cluster.config import ChangedSetting, build_config
-from ps_cluster.files.json_files import read_rows
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.runs.result_rows import ProgressRow, WorkerRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.training.reporter import Reporter

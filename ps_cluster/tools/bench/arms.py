@@ -24,7 +24,7 @@ from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.machine import allowance
+from ps_cluster.system.limits import allowance
 
 if TYPE_CHECKING:
     from ps_cluster.report.progress import ProgressView

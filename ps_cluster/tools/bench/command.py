@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,10 @@ def bench(
 ) -> None:
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
-    from ps_cluster.system import environment
+    from ps_cluster.system.environment import prepare_for_tensorflow
     from ps_cluster.tools.bench import empty, throughput
 
-    os.environ.update(environment.for_tensorflow(os.environ))
+    prepare_for_tensorflow()
     if tuple(names) == (empty.NAME,):
         used = ("names", "rounds", "assignments", "output", "data__dataset", "data__data_dir")
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")

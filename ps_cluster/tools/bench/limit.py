@@ -23,8 +23,8 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import RunFailed
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import die_with_parent
-from ps_cluster.system.machine import allowance
+from ps_cluster.system.lifetime import die_with_parent
+from ps_cluster.system.limits import allowance
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL
 from ps_cluster.training.step import TrainStep
 

@@ -29,7 +29,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import die_with_parent
+from ps_cluster.system.lifetime import die_with_parent
 from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, CLUSTER, BenchArm
 
 BATCH_SIZE = 128

@@ -34,7 +34,7 @@ from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run, TrainingRun, placed
 from ps_cluster.tools.chaos.hosts import NotAllowed, hosts
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, Row, Scene

@@ -21,16 +21,19 @@ import psutil
 from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, FAILED, SUPERSEDED
-from ps_cluster.files.json_files import RowTail, last_row, read_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail, last_row
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.rules import RestartPolicy
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import CALLER_PID, belongs, die_with_parent, state_of
+from ps_cluster.system.lifetime import die_with_parent
+from ps_cluster.system.run_processes import belongs, state_of
 from ps_cluster.system.supervisor import is_stopped
 from ps_cluster.tools.chaos.hosts import Host, take_mounts_of_its_own
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.system.environment import die_with_parent
-from ps_cluster.system.network import RunNetwork, Unavailable, new_namespaces
+from ps_cluster.system.lifetime import die_with_parent
+from ps_cluster.system.private_network import RunNetwork, Unavailable, new_namespaces
 
 NETWORK, MOUNTS = "net", "mnt"  # kinds of namespaces
 MOST_HOSTS = 100

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.padding import Padding
 
+from ps_cluster.files.json_files import Json
 from ps_cluster.report.summary import UPDATES
 from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.system import machine
@@ -20,8 +21,6 @@ from ps_cluster.tools.compare.estimates import t_quantile
 # machine, mode and network: at the highest rate of the recipe three runs had 65.75, 57.83 and 65.77 % (tutorial_cnn, 3
 # workers, the generated data). So the spread is measured each time, by at least this many runs, or nothing is claimed.
 LEAST_UNDISTURBED = 3
-
-Json = Mapping[str, Any]
 
 
 # Durations in a summary that can't exceed the run's, whatever happened to the machine's clock. In seconds.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
 @option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all without local steps.")
-@option("--seeds", type=Whole(1, 100), help="Train each arm with so many seeds (0, 1, 2, …); default: 3.")
+@option("--seeds", type=Whole(1, 100), help="Number of seeds (0, 1, 2, …) that each arm is trained with; default: 3.")
 @option(
     "--straggler",
     "stragglers",
@@ -83,7 +83,7 @@ def compare(
 ) -> int:
     """Train several modes on the same work, or take the finished runs RUN_DIR, and write a report that compares them."""
     from ps_cluster.files import locks
-    from ps_cluster.tools.compare import comparison_plan
+    from ps_cluster.tools.compare import comparison_plan, comparison_run
 
     values = overrides(assignments, options)
     changes = {
@@ -103,12 +103,12 @@ def compare(
     own: frozenset[str] = frozenset()
     with locks.sole_use(output, "--output:", notify=print_line):
         if comparison is None:
-            comparison_plan.check_free_for_report(output)
+            comparison_run.check_free_for_report(output)
         else:
             target_score, own = comparison.target_score, comparison.own
-            roots, code = comparison_plan.train_all(comparison, output, baseline=baseline, tensorboard=tensorboard)
+            roots, code = comparison_run.train_all(comparison, output, baseline=baseline, tensorboard=tensorboard)
         if code:
-            print_error(f"stopped before all runs were trained; the same command goes on: {output}")
+            print_error(f"stopped before all runs were trained; run the same command again to continue: {output}")
             return code
         from ps_cluster.tools.compare import comparison_report  # matplotlib takes half a second to import
 

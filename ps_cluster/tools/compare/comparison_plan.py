@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,40 +14,14 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.cli.reference import (
-    DIALECT,
-    Schema,
-    leaves,
-    names_schema,
-    one_object,
-    run_schema,
-    schema_of,
-    sections_schema,
-)
 from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.objectives import OBJECTIVES
-from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schema import parse_stragglers
-from ps_cluster.config.sections import CHOSEN, check_used, flat, joined, nested, uses, without_unused
+from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
 from ps_cluster.config.user_layers import trusted
-from ps_cluster.data.packed import PackedDataset
-from ps_cluster.errors import INTERRUPTED, UserError
-from ps_cluster.files import locks
+from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
-from ps_cluster.files.writing import write_whole
-from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.launch.local_run import complete_config, resolve_data, start_run
-from ps_cluster.report.progress import make_view
-from ps_cluster.report.terminal import print_line
-from ps_cluster.runs import checkpoints
-from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
-from ps_cluster.runs.scores import outcome_of
-from ps_cluster.system import environment, tensorboard_server
-from ps_cluster.tools.compare.estimates import METRICS
-from ps_cluster.tools.compare.labels import baseline_of, labels
+from ps_cluster.files.yaml_files import read_yaml
 
 Batch = Literal["same_per_update", "same_per_worker"]
 BATCHES: tuple[Batch, ...] = get_args(Batch)
@@ -271,137 +244,3 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
     if config.cluster.pin_workers == "auto":  # would pin in some modes only: they would differ in more than the mode
         values["cluster.pin_workers"] = False
     return config.with_values(values)
-
-
-# Train the runs of a comparison one after the other, and resume where it was interrupted.
-
-RUNS = "runs"  # folder of a comparison
-_NOUN = "comparison"
-
-
-def train_all(
-    comparison: Comparison, output: Path, *, baseline: str | None = None, tensorboard: bool = False
-) -> tuple[list[Path], int]:
-    """Train the runs not trained yet, in `training_order`, and record the plan and the order.
-
-    Returns the run directories as planned, and the exit code of the first run that failed.
-
-    An interrupted run is trained from its beginning, so its times belong to one training.
-
-    Args:
-      output: the caller holds its lock (files/locks.py).
-      baseline: the arm that the report compares others with.
-      tensorboard: show all runs in TensorBoard while they are trained, and tell the link.
-    Raises:
-      UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
-    """
-    runs = planned_runs(comparison)
-    # Errors are found before any file is written, and those that need no data before there are any.
-    check_unclaimed(output)
-    dataset = resolve_data(runs[0].config.data, notify=print_line)
-    comparison = _with_rule_of_compile(comparison, runs, dataset)
-    runs = planned_runs(comparison)
-    if comparison.target_score is not None:
-        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
-    complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
-    baseline_of(labels(complete), baseline)
-    _claim(output, comparison, training_order(runs))
-    roots = {run.name: output / RUNS / run.name for run in runs}
-    beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
-    with environment.temporary_files_in(output / TEMPORARY), beside:
-        return list(roots.values()), _train_in_order(training_order(runs), roots)
-
-
-def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
-    """Return the comparison with the optimizer of the network's compile(), where all arms leave it to that.
-
-    Rates are scaled from arm to arm, so they have to be known before the runs are planned. The staleness method of such a
-    rate comes with it.
-    """
-    if {run.config.optimizer.rule for run in runs} != {COMPILED}:
-        return comparison
-    # What an arm has set for itself is no setting of the others.
-    arms = [arm.model_copy(update={"set": _without_optimizer(arm.set)}) for arm in comparison.arms]
-    runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
-    stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
-    complete = complete_config((stale or runs)[0].config, dataset)
-    found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
-    if stale:
-        found["staleness.method"] = complete.staleness.method
-    return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
-
-
-def _without_optimizer(own: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in own.items() if not key.startswith(("optimizer.", "staleness."))}
-
-
-def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
-    for number, run in enumerate(runs, 1):
-        root = roots[run.name]
-        if not outcome_of(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
-            return code
-        # All checkpoints were kept for scoring; those of many runs would fill the disk.
-        checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
-    return 0
-
-
-def _train(run: PlannedRun, root: Path, title: str) -> int:
-    view = make_view()
-    view.notice(title)
-    code = start_run(run.config, root, view=view, anew=True)
-    return 0 if outcome_of(root) else code or INTERRUPTED  # one that diverged is a result of the comparison
-
-
-def check_unclaimed(output: Path) -> None:
-    """Raise UserError where a folder holds something, but no comparison."""
-    locks.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
-
-
-def check_free_for_report(output: Path) -> None:
-    """Raise UserError where a folder holds something other than a report on finished runs, which a new one replaces."""
-    if (output / PLAN).exists():
-        raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
-    locks.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
-
-
-def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
-    # Only the report uses the target: another target needs no new runs.
-    content = comparison.model_dump(mode="json", exclude={"target_score"})
-    content["trained_in_this_order"] = [run.name for run in runs]
-    content[SCALED] = [run.name for run in runs if run.scaled]
-    locks.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)
-
-
-# Write the JSON schemas of files for `run --config` and `compare --config`, from the classes that validate them.
-#
-# `python -m ps_cluster.tools.compare.comparison_plan` writes configs/schema.json and configs/compare.schema.json anew; a test
-# compares them. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
-
-
-_OF_RUNS = "schema.json"  # beside the other, which refers to it
-
-
-def comparison_schema() -> Schema:
-    """Return the schema of a comparison's file. Settings of runs stand in sections, or have dotted keys."""
-    properties = schema_of(Comparison)["properties"]
-    sections = sections_schema()
-    of_run = {
-        key: {"$ref": f"{_OF_RUNS}#/properties/{key.replace('.', '/properties/')}"}
-        for key in (*sections, *(key for key, _ in leaves(sections)))
-    }
-    properties["settings"] = one_object(of_run)
-    arm = properties["arms"]["items"]["properties"]
-    arm["set"] = one_object({key: found for key, found in of_run.items() if key.count(".") == 1})
-    arm["mode"] = names_schema(CHOSEN["mode"], arm["mode"])
-    return {"$schema": DIALECT, "title": "Comparison of ps_cluster", **one_object(properties)}
-
-
-def texts() -> dict[str, str]:
-    """Return the content of each file, by its name in configs/."""
-    schemas = {_OF_RUNS: run_schema(), "compare.schema.json": comparison_schema()}
-    return {name: f"{json.dumps(schema, indent=1, ensure_ascii=False)}\n" for name, schema in schemas.items()}
-
-
-if __name__ == "__main__":
-    for file, text in texts().items():
-        write_whole(CONFIG_FOLDER / file, text)

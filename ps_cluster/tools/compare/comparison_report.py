@@ -5,35 +5,25 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from ps_cluster.config import changed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.pages import Look, Plot, grid, legend_outside, logarithmic, looks, plot_style, rendered
-from ps_cluster.tools.compare import table
+from ps_cluster.report.pages import rendered
 from ps_cluster.tools.compare.comparison_plan import REPORT
-from ps_cluster.tools.compare.groups import (
-    NO_STRAGGLER,
-    Group,
-    View,
-    arms,
-    check,
-    flow,
-    make_groups,
-    make_views,
-    stragglers,
-    warn_of_rates,
-)
-from ps_cluster.tools.compare.records import Record, ScoreInTime, read_record
+from ps_cluster.tools.compare.comparison_plots import make_plots
+from ps_cluster.tools.compare.fairness import check, flow, warn_of_rates
+from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
+from ps_cluster.tools.compare.records import Record, read_record
+from ps_cluster.tools.compare.rows import difference_rows, group_rows, run_rows, to_csv
+from ps_cluster.tools.compare.tables import Table, print_tables, tables
+from ps_cluster.tools.compare.verdict import notes, verdict
 
 # In 1, the target was called target_accuracy; in 2, differences were sentences, called findings; in 3, target_is_limit was
 # called target_at_first_score.
@@ -47,7 +37,7 @@ class Report:
     page: Path
     warnings: Sequence[str]
     headline: Sequence[str]
-    tables: Sequence[table.Table]
+    tables: Sequence[Table]
 
 
 def write_report(
@@ -79,11 +69,10 @@ def write_report(
         warnings.insert(0, f"Generated {groups[0].unit}: no number here says anything about real data.")
     target = chosen_target(records, target)
     views = make_views(groups, baseline)
-    run_rows, group_rows = table.run_rows(groups, target), table.group_rows(groups, target)
-    differences = table.difference_rows(groups, views, target)
-    headline = [*table.verdict(groups, differences, target), *table.notes(groups, target)]
-    tables = table.tables(group_rows, differences, target)
-    plots = make_plots(groups, views)
+    of_runs, of_groups = run_rows(groups, target), group_rows(groups, target)
+    differences = difference_rows(groups, views, target)
+    headline = [*verdict(groups, differences, target), *notes(groups, target)]
+    shown, plots = tables(of_groups, differences, target), make_plots(groups, views)
     page = rendered(
         __package__,
         "report.html",
@@ -92,7 +81,7 @@ def write_report(
         headline=headline,
         metric=groups[0].metric,
         unit=groups[0].unit,
-        tables=tables,
+        tables=shown,
         plots=plots,
         **_origins(groups),
     )
@@ -104,17 +93,17 @@ def write_report(
         "target": target,
         "headline": headline,
         "differences": differences,
-        "rows": run_rows,
-        "groups": group_rows,
+        "rows": of_runs,
+        "groups": of_groups,
     }
     for plot in plots:
         write_whole(output / "plots" / f"{plot.name}.png", plot.png)
         write_whole(output / "plots" / f"{plot.name}.svg", plot.svg)
-    write_whole(output / "rows.csv", table.to_csv(run_rows))
-    write_whole(output / "groups.csv", table.to_csv(group_rows))
+    write_whole(output / "rows.csv", to_csv(of_runs))
+    write_whole(output / "groups.csv", to_csv(of_groups))
     write_whole(output / REPORT, json.dumps(content, indent=1) + "\n")
     write_whole(output / "report.html", page)
-    return Report(output / "report.html", warnings, headline, tables)
+    return Report(output / "report.html", warnings, headline, shown)
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -124,7 +113,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print()
     for line in report.headline:
         console.print(f"- {line}", highlight=False, markup=False)
-    table.print_tables(report.tables, console)
+    print_tables(report.tables, console)
     console.print()
     console.print(f"report  {report.page}", soft_wrap=True, highlight=False, markup=False)
 
@@ -185,105 +174,8 @@ def _scored(records: Sequence[Record]) -> str:
     return f"{counts[0]}, at the same numbers of {whole[0].summary.unit} (within {apart:.1%} of the training)"
 
 
-# Draw the metric of each arm over time and over examples.
-
-_GRID_POINTS = 200
-_ROW_IN = 0.13  # inches above a panel for each arm of which a run diverged
-_PANEL_IN = 3.0
-
-
-def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:
-    look, metric, unit = looks(arms(groups)), groups[0].metric, groups[0].unit
-    name, noun = metric.name.capitalize(), metric.noun
-    band = (
-        "Lines are means over the seeds, bands reach from the lowest to the highest seed, a marker is where a run ends."
-    )
-    if any(group.diverged for group in groups):
-        band += " A run that diverged is a cross above, at its first score without a finite loss, and in no line."
-    with plot_style():
-        time = _curves(views, look, lambda score: score.train_seconds, "training time [s]")
-        work = _curves(views, look, lambda score: score.examples / 1000, f"{unit} trained on [thousands]")
-    return [
-        Plot(f"{noun}-over-time", f"{noun.capitalize()} over time", f"{name} over seconds of training. {band}", time),
-        Plot(f"{noun}-over-examples", f"{noun.capitalize()} over examples", f"{name} over equal work. {band}", work),
-    ]
-
-
-def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreInTime], float], x_label: str) -> Figure:
-    """Return a figure with a row of panels for each kind of equal batch and a column for each straggler."""
-    batches = list(dict.fromkeys(view.batch for view in views))
-    columns = list(dict.fromkeys(view.straggler for view in views))
-    crosses = [_first_crosses(view.groups, x_of) for view in views]
-    figure, panels = grid(len(batches), len(columns), _PANEL_IN + _ROW_IN * max(map(len, crosses)))
-    axes, metric = [panel for row in panels for panel in row], views[0].groups[0].metric
-    for panel in axes:
-        panel.set_visible(False)
-        panel.sharey(axes[0])
-    if metric.is_log([height for view in views for group in view.groups for height in _heights(group)]):
-        logarithmic(axes)
-    for view, marks in zip(views, crosses):
-        panel = panels[batches.index(view.batch)][columns.index(view.straggler)]
-        panel.set_visible(True)
-        for group in view.groups:
-            _curve(panel, group, look[group.arm], x_of)
-        for place, (arm, x) in enumerate(marks.items()):
-            panel.plot(
-                x, [1 + (place + 0.6) * _ROW_IN / _PANEL_IN] * len(x), "x", color=look[arm].color, markersize=5,
-                markeredgewidth=1.4, transform=panel.get_xaxis_transform(), clip_on=False, label=f"{arm}: diverged",
-            )  # fmt: skip
-        straggler = "no straggler" if view.straggler == NO_STRAGGLER else f"straggler {view.straggler}"
-        panel.set(xlabel=x_label, ylabel=metric.axis)
-        panel.set_title(f"{straggler}\n{view.batch}", loc="left", pad=6 + 72 * _ROW_IN * len(marks))
-        panel.set_xlim(0, 1.03 * max(x_of(record.scores[-1]) for group in view.groups for record in group.records))
-    legend_outside(figure, axes)
-    return figure
-
-
-def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
-    """Return arm → the x at which each of its diverged runs was first found to have diverged."""
-    crosses: dict[str, list[float]] = {}
-    for group in groups:
-        for record in (record for record in group.records if record.diverged):
-            first = next(score for score in record.scores if score.diverged)
-            crosses.setdefault(group.arm, []).append(x_of(first))
-    return crosses
-
-
-def _heights(group: Group) -> list[float]:
-    """Return the shown numbers of all scores of the runs that did not diverge."""
-    whole = (record for record in group.records if not record.diverged)
-    return [group.metric.scale * value for record in whole for _, value in record.track]
-
-
-def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], float]) -> None:
-    label = group.arm if group.arm not in axes.get_legend_handles_labels()[1] else None
-    whole = [record for record in group.records if not record.diverged]
-    tracks = [[(x_of(score), group.metric.scale * value) for score, value in record.track] for record in whole]
-    if not tracks:
-        return
-    start, end = max(track[0][0] for track in tracks), min(track[-1][0] for track in tracks)
-    if end > start:
-        x = np.linspace(start, end, _GRID_POINTS)
-        y = np.array([np.interp(x, [at for at, _ in track], [height for _, height in track]) for track in tracks])
-        axes.plot(x, y.mean(axis=0), color=look.color, linestyle=look.line, linewidth=1.6)
-        if len(tracks) > 1:
-            axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
-    for track in tracks:
-        # A line without length: only the legend needs the marker.
-        axes.plot(
-            *track[-1], color=look.color, marker=look.marker, markersize=4.5, linestyle=look.line, linewidth=1.6,
-            markeredgecolor="white", markeredgewidth=0.5, label=label,
-        )  # fmt: skip
-        label = None
-
-
-# Say where each run comes from: its settings that are not the defaults, and the machine.
-
-_PLACES = ("data.data_dir",)  # depend on the machine
-
-
 def _origins(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the settings that all runs share and those of each group, and the machines with their runs."""
+    """Return what the page says of the runs: the settings that all share and those of each group, and the machines."""
     records = [record for group in groups for record in group.records]
     settings = [_changed(record) for record in records]
     common = {key: value for key, value in settings[0].items() if all(other.get(key) == value for other in settings)}
@@ -304,7 +196,8 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _changed(record: Record) -> dict[str, str]:
-    return {key: flow(one.value) for key, one in changed(record.config).items() if key not in _PLACES}
+    """Return the settings that are not the defaults, but for the folder of the data, which depends on the machine."""
+    return {key: flow(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}
 
 
 def _options(settings: Mapping[str, str]) -> str:

@@ -31,15 +31,16 @@ def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
     """
     from ps_cluster.data import sources
     from ps_cluster.tools.doctor import checks
+    from ps_cluster.tools.doctor.finding import Status, as_json, examine
 
     examined = []
-    for one in checks.examine(checks.all_checks(Path("runs"), sources.default_cache_dir(), data_dir, cluster=cluster)):
+    for one in examine(checks.all_checks(Path("runs"), sources.default_cache_dir(), data_dir, cluster=cluster)):
         examined.append(one)
         if json_file != STDOUT:
             print_line(f"{one.status:<5} {one.name:<11} {one.says}")
             if one.todo:
                 print_line(f"{'':<17} to do: {one.todo}")
-    report = checks.as_json(examined)
+    report = as_json(examined)
     if json_file:
         write_json_to(json_file, report)
-    return int(report["status"] == checks.Status.FAIL)
+    return int(report["status"] == Status.FAIL)

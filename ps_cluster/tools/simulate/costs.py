@@ -13,14 +13,15 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import MODES, Mode, Waits
 from ps_cluster.config.schema import Stragglers
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.runs import proof
+from ps_cluster.runs.phases import phase_times
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.times import phase_times
 from ps_cluster.system.machine import processor_of
 from ps_cluster.training.modes.asynchronous import Async
 from ps_cluster.training.modes.local_steps import LocalMode

@@ -24,7 +24,8 @@ from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.topology import keeps_to_cores
 from ps_cluster.system import machine
-from ps_cluster.system.machine import allowance, processor_of
+from ps_cluster.system.limits import allowance
+from ps_cluster.system.machine import processor_of
 from ps_cluster.tools.simulate.costs import (
     Costs,
     FinishedRun,

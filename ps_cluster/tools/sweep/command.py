@@ -8,7 +8,8 @@ from typing import Any
 from ps_cluster.cli.command_line import LIST, OUTPUT_FOLDER, OneOf, Whole, command, examples, option
 from ps_cluster.cli.options import config_layers, config_options, overrides_of_all, tensorboard_option, trusted_code
 from ps_cluster.report.terminal import print_line
-from ps_cluster.tools.sweep.space import MOST_TRIALS, SEARCH_METHODS, TRIALS, parse_varied
+from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
+from ps_cluster.tools.sweep.space import parse_varied
 
 OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps", "--batch-size", "--precision")
 
@@ -116,13 +117,13 @@ def ensemble(
 ) -> int:
     """Train several networks, several at once, and join them into one model that averages their probabilities."""
     from ps_cluster.files import locks
-    from ps_cluster.tools.sweep import ensemble as members
+    from ps_cluster.tools.sweep import ensemble_plan, ensemble_run
 
     values = overrides_of_all(assignments, options)
-    plan = members.read_ensemble(file, values, models=models, seeds=seeds, split=split)
+    plan = ensemble_plan.read_ensemble(file, values, models=models, seeds=seeds, split=split)
     if dry_run:
-        for line in members.preview(plan, at_once):
+        for line in ensemble_plan.preview(plan, at_once):
             print_line(line)
         return 0
     with locks.sole_use(output, "--output:", notify=print_line):
-        return members.run_ensemble(plan, output, at_once)
+        return ensemble_run.run_ensemble(plan, output, at_once)

@@ -1,40 +1,34 @@
-"""Join the networks of trained members: one model that averages their predictions, and how good all of them are."""
+"""Join the networks of trained members into one model that averages their predictions, and score all of them."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from pathlib import Path
-from statistics import fmean
 
 import keras
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
 
+from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
-from ps_cluster.files.values import number_text
-from ps_cluster.files.writing import write_json
 from ps_cluster.models.build import predicting
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.judges import judge_of
-from ps_cluster.report.analysis import Calibration
+from ps_cluster.report.calibration import Calibration
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.sweep.ensemble import Ensemble, EnsembleMember
+from ps_cluster.tools.sweep.ensemble_scores import Scores, ScoreTable
 
 BATCH_SIZE = 100
 
 
-def load_member(member: EnsembleMember, root: Path, dataset: PackedDataset) -> keras.Model:
+def load_member(config: RunConfig, root: Path, dataset: PackedDataset) -> keras.Model:
     """Return a member's network as it is after its last step, with predictions as its only output (`predicting`).
 
     Raises UserError where that checkpoint can't be read.
@@ -42,8 +36,8 @@ def load_member(member: EnsembleMember, root: Path, dataset: PackedDataset) -> k
     folder = RunDir(root).checkpoints
     ended = checkpoints.ended(folder)
     if ended is None:
-        raise UserError(f"member '{root}' has not ended its training: go on with the same command")
-    model: keras.Model = Scorer(member.config, dataset).model_of(
+        raise UserError(f"member '{root}' has not ended its training: run the same command again to continue")
+    model: keras.Model = Scorer(config, dataset).model_of(
         checkpoints.load(checkpoints.path_of(folder, ended.last_step))
     )
     return predicting(model, dataset.spec)
@@ -73,10 +67,10 @@ def save_joined(model: keras.Model, path: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def score(members: Sequence[keras.Model], dataset: PackedDataset) -> list[Scores]:
-    """Return the scores of each member on the test set, then those of their mean prediction."""
-    judge = judge_of(dataset.spec)
-    calibrated = OBJECTIVES[dataset.spec.objective].activation == "softmax"
+def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedDataset) -> ScoreTable:
+    """Return the scores of each member, and of their mean prediction, on the test set."""
+    judge, objective = judge_of(dataset.spec), OBJECTIVES[dataset.spec.objective]
+    calibrated = objective.activation == "softmax"
     predict = [
         tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members
     ]
@@ -93,108 +87,11 @@ def score(members: Sequence[keras.Model], dataset: PackedDataset) -> list[Scores
             metric, losses = judge.metric(targets, outputs), judge.losses(targets, outputs)
             sure = tf.reduce_max(prediction, axis=-1) if calibrated else tf.zeros_like(metric)
             of_one.append(np.stack([metric, losses, sure]))
-    return [_scores(np.concatenate(of_one, axis=1), calibrated=calibrated) for of_one in found]
+    *of_members, of_ensemble = (_scores(np.concatenate(of_one, axis=1), calibrated=calibrated) for of_one in found)
+    return ScoreTable(tuple(names), tuple(of_members), of_ensemble, objective.field)
 
 
 def _scores(found: np.ndarray, *, calibrated: bool) -> Scores:
     metric, losses, sure = found.astype(np.float64)
     off = Calibration.of(sure, metric > 0.5).expected_error if calibrated else None
     return Scores(float(metric.mean()), float(losses.mean()), off)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Over the test examples.
-
-    Attributes:
-      metric: the objective's, an accuracy (a share) or an error. loss: the objective's, without label smoothing.
-      calibration_error: the expected calibration error of a classification, Guo et al. 2017, eq. 3; None for others.
-    """
-
-    metric: float
-    loss: float
-    calibration_error: float | None
-
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """The scores in words.
-
-    Attributes:
-      names: of the members. scores: of the members, then of the ensemble. field: "accuracy" or "error".
-    """
-
-    names: tuple[str, ...]
-    scores: tuple[Scores, ...]
-    field: str
-
-    @property
-    def mean(self) -> Scores:
-        """The mean of each score of the members: what one of them is worth on average."""
-        members = self.scores[:-1]
-        off = [one.calibration_error for one in members if one.calibration_error is not None]
-        means = fmean(one.metric for one in members), fmean(one.loss for one in members)
-        return Scores(*means, fmean(off) if off else None)
-
-    @property
-    def headings(self) -> list[str]:
-        calibrated = self.scores[-1].calibration_error is not None
-        return ["member", f"test {self.field}", "loss", *(["calibration error"] * calibrated)]
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """Each member, their mean, and the ensemble."""
-        *of_members, of_ensemble = self.scores
-        names = (*self.names, "mean of the members", "the ensemble")
-        rows = []
-        for name, one in zip(names, (*of_members, self.mean, of_ensemble), strict=True):
-            off = [] if one.calibration_error is None else [f"{one.calibration_error:.2%}"]
-            rows.append([name, self._metric(one), f"{one.loss:.4f}", *off])
-        return rows
-
-    @property
-    def headline(self) -> str:
-        *of_members, of_ensemble = self.scores
-        best = (max if self.field == "accuracy" else min)(of_members, key=lambda one: one.metric)
-        ensemble, mean, best_one = map(self._metric, (of_ensemble, self.mean, best))
-        return f"The ensemble has a test {self.field} of {ensemble}; its members have {mean} on average, the best {best_one}."
-
-    def _metric(self, one: Scores) -> str:
-        return f"{one.metric:.2%}" if self.field == "accuracy" else number_text(one.metric)
-
-    def print_to(self, console: Console) -> None:
-        """Print the table."""
-        table = Table(title="on the test set", title_justify="left")
-        for place, heading in enumerate(self.headings):
-            table.add_column(heading, justify="right" if place else "left")
-        for row in self.rows:
-            table.add_row(*row)
-        console.print()
-        console.print(table)
-
-    def write(self, file: Path, ensemble: Ensemble, members: Sequence[EnsembleMember], *, dataset: str) -> None:
-        """Write ensemble.json, for programs."""
-        *of_members, of_ensemble = self.scores
-        content = {
-            "schema": 1,
-            "dataset": dataset,
-            **ensemble.content(),
-            "members": [
-                {
-                    "run": f"members/{member.name}",
-                    "model": member.config.model.name,
-                    "seed": member.config.training.seed,
-                    "sample": member.config.training.sample,
-                    **self._named(one),
-                }
-                for member, one in zip(members, of_members)
-            ],
-            "mean": self._named(self.mean),
-            "ensemble": self._named(of_ensemble),
-        }
-        write_json(file, content)
-
-    def _named(self, one: Scores) -> dict[str, float | None]:
-        names = (f"test_{self.field}", "test_loss", "calibration_error")
-        values = (one.metric, one.loss, one.calibration_error)
-        return {name: value if value is None or isfinite(value) else None for name, value in zip(names, values)}

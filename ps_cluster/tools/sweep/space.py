@@ -1,4 +1,4 @@
-"""The search space of a sweep, which settings vary over which values, and the methods that draw trials from it by Optuna."""
+"""The search space of a sweep: which settings vary, and over which values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import values as plain_numbers
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml
+
+if TYPE_CHECKING:
+    from optuna.trial import BaseTrial
 
 MOST_VALUES = 100  # of one setting
 MOST_SETTINGS = 20
@@ -42,7 +45,7 @@ class Axis:
     def is_whole(self) -> bool:
         return self.is_range and all(isinstance(end, int) for end in self.values)
 
-    def drawn(self, trial: Any, key: str) -> Any:
+    def drawn(self, trial: BaseTrial, key: str) -> Any:
         """Return the value that Optuna's `trial` has for this setting; the first call draws it."""
         if not self.is_range:
             return json.loads(trial.suggest_categorical(key, [self.label(value) for value in self.values]))
@@ -54,7 +57,7 @@ class Axis:
         return value if self.is_range else json.dumps(value)
 
     def split(self, points: int) -> Axis:
-        """Return so many numbers of a range, evenly spaced; whole ones are rounded, and none comes twice."""
+        """Return a number of points of the range, evenly spaced. Whole ones are rounded, and each is there once."""
         if not 2 <= points <= MOST_VALUES:
             raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
         low, high = (math.log(end) if self.log else end for end in self.values)
@@ -71,7 +74,7 @@ class Space:
 
     axes: Mapping[str, Axis]
 
-    def drawn(self, trial: Any) -> dict[str, Any]:
+    def drawn(self, trial: BaseTrial) -> dict[str, Any]:
         """Return the values of Optuna's `trial`; those that it lacks are drawn."""
         return {key: axis.drawn(trial, key) for key, axis in self.axes.items()}
 
@@ -96,7 +99,7 @@ class Space:
             yield dict(zip(self.axes, combination))
 
     def samples(self) -> Iterator[Values]:
-        """Yield combinations to check before the first trial: each value of each setting, beside the first of others."""
+        """Yield combinations to check before the first trial: each value of each setting, with the first values of others."""
         first = {key: axis.values[0] for key, axis in self.axes.items()}
         yield first
         for key, axis in self.axes.items():
@@ -156,69 +159,3 @@ def _interval(found: re.Match[str]) -> Axis:
         raise Malformed(f"a logarithmic range must begin above 0, not at {low:g}")
     axis = Axis((low, high), is_range=True, log=log)
     return axis if found["points"] is None else axis.split(int(found["points"]))
-
-
-# The methods of a sweep: how the next trial is drawn, and which trials are stopped early. Optuna does both.
-
-REDUCTION = 3  # successive halving keeps one trial in so many at each rung
-RUNGS = 2  # before the end: after 1/9 and 1/3 of a trial
-STAGES: int = REDUCTION**RUNGS  # equal parts of a trial, with a checkpoint after each
-MOST_TRIALS = 1000
-TRIALS = 20
-
-
-@dataclass(frozen=True)
-class SearchMethod:
-    """A way to choose trials.
-
-    Attributes:
-      name: by which it is chosen. says: in a few words.
-      is_grid: all combinations are tried. They are put into the study's queue: Optuna's GridSampler can't be used with ask
-        and tell (its `after_trial` calls `Study.stop`, which raises there: https://github.com/optuna/optuna/issues/4121).
-      halves: trials are stopped at rungs, by asynchronous successive halving: Li et al. 2020, "A System for Massively
-        Parallel Hyperparameter Tuning".
-      learns: a trial depends on how good the ones before it were, by a tree-structured Parzen estimator: Bergstra et al.
-        2011, "Algorithms for Hyper-Parameter Optimization".
-    """
-
-    name: str
-    says: str
-    is_grid: bool = False
-    halves: bool = False
-    learns: bool = False
-
-    def count(self, space: Space, wanted: int | None) -> int:
-        """Return the number of trials. Raises UserError where it can't be `wanted`."""
-        if not self.is_grid:
-            return TRIALS if wanted is None else wanted
-        size = space.size_of_grid()
-        if wanted is not None:
-            raise UserError(f"--trials: got {wanted}: a grid tries all its {size:,} combinations: leave it out")
-        if size > MOST_TRIALS:
-            raise UserError(f"--vary: {size:,} combinations: a grid has at most {MOST_TRIALS:,}; take --method random")
-        return size
-
-    def sampler(self, seed: int) -> Any:
-        """Return Optuna's sampler for one trial; `seed` differs from trial to trial."""
-        from optuna.samplers import RandomSampler, TPESampler
-
-        # The "constant liar" makes trials differ that run at once.
-        return TPESampler(seed=seed, constant_liar=True) if self.learns else RandomSampler(seed=seed)
-
-    def pruner(self) -> Any:
-        """Return Optuna's pruner, which counts in stages."""
-        from optuna.pruners import NopPruner, SuccessiveHalvingPruner
-
-        return SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION) if self.halves else NopPruner()
-
-
-_EARLY = " and ".join(f"1/{REDUCTION**rung}" for rung in range(RUNGS, 0, -1))
-SEARCH_METHODS = {
-    method.name: method
-    for method in (
-        SearchMethod("random", "draw each trial at random"),
-        SearchMethod("grid", "try all combinations", is_grid=True),
-        SearchMethod("halving", f"draw at random, and stop at {_EARLY} all but the best", halves=True),
-        SearchMethod("tpe", "draw near what was good so far", learns=True),
-    )
-}

@@ -1,4 +1,4 @@
-"""Run a sweep: start as many trials as fit, judge their scores, go on where an earlier command stopped, and write the page."""
+"""Run a sweep: start as many trials as fit, judge their scores, continue an interrupted sweep, and write the results."""
 
 from __future__ import annotations
 
@@ -12,44 +12,40 @@ from tempfile import TemporaryDirectory
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.errors import FAILED, UserError
-from ps_cluster.files import locks
-from ps_cluster.files.json_files import RowTail
+from ps_cluster.files import claimed_folders
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch import topology
 from ps_cluster.launch.local_run import resolve_data
-from ps_cluster.report.progress import warn_of_generated
+from ps_cluster.process_variables import temporary_files_in
+from ps_cluster.report.run_state import warn_of_generated
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import TEMPORARY, RunDir
-from ps_cluster.system import environment, network, tensorboard_server
-from ps_cluster.system.environment import StopRequests
+from ps_cluster.system import tensorboard_server
+from ps_cluster.system.private_network import announce_isolation
+from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.tools.fleet import EndedJob, Fleet, Job, train_at_once
-from ps_cluster.tools.sweep.space import REDUCTION, SEARCH_METHODS, STAGES
-from ps_cluster.tools.sweep.sweep_plan import (
-    Sweep,
-    SweepPlan,
-    Trial,
-    TrialBook,
-    check_installed,
-    checked_space,
-    mode_of,
-)
+from ps_cluster.tools.sweep.methods import REDUCTION, SEARCH_METHODS, STAGES
+from ps_cluster.tools.sweep.sweep_plan import Sweep, SweepPlan, checked_space, mode_of
 from ps_cluster.tools.sweep.sweep_report import (
+    JOURNAL,
     TRIALS_FOLDER,
     listed,
     print_sweep_result,
     score_text,
     write_sweep_report,
 )
+from ps_cluster.tools.sweep.trial_book import Trial, TrialBook, check_installed
 
-PLAN, JOURNAL, NOUN = "sweep.yaml", "trials.journal", "sweep"
+PLAN, NOUN = "sweep.yaml", "sweep"
 
 
 @dataclass
 class Running:
     """A trial under way: its job, its scores, the last one that was read, and the stage of the next rung.
 
-    `rung` is None behind the last one, and where the score of one was passed over for a newer one: the trial goes on.
+    `rung` is None after the last rung, and if the score at a rung was passed over for a newer one: the trial continues.
     """
 
     trial: Trial
@@ -133,7 +129,7 @@ class SweepRun:
             number = running.trial.number
             if is_judged and self._book.report(number, running.score, stage) and not has_ended:
                 running.is_pruned = True
-                self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
+                self._book.pruned(number)  # at once: a sweep that continues after a crash must not train it further
                 self._fleet.ask_to_stop(running.job)
 
     def _end(self, ended: EndedJob) -> None:
@@ -144,7 +140,7 @@ class SweepRun:
         if running.is_pruned:
             print_line(f"trial {trial.number} is stopped early, {on_held_out}")
         elif ended.outcome == "stopped":
-            print_line(f"trial {trial.number} is stopped; the same command goes on with it")
+            print_line(f"trial {trial.number} is stopped; the same command continues it")
         elif ended.outcome == "completed" and score is not None:
             self._book.completed(trial.number, score)
             print_line(f"trial {trial.number} is completed, {on_held_out}")
@@ -166,7 +162,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
       UserError: Optuna is missing, a setting does not fit, `output` holds something else, or there is no data.
     """
     check_installed()
-    locks.check_unclaimed(output, PLAN, NOUN)
+    claimed_folders.check_unclaimed(output, PLAN, NOUN)
     # Errors are found before any file is written.
     space = checked_space(sweep)
     config = build_config(None, dict(sweep.settings))
@@ -175,18 +171,18 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     plan = SweepPlan.on(dataset, sweep, space)
     # More trials, or more at once, are no other sweep.
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
-    locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
-    network.announce_isolation(config.cluster.isolation, output, print_line)
+    claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
+    announce_isolation(config.cluster.isolation, output, print_line)
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
     print_line(mode_of(sweep.settings, sweep.vary, "trial"))
     book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=not has_accuracy)
     beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", print_line)
-    with StopRequests() as requests, environment.temporary_files_in(output / TEMPORARY), beside:
+    with StopRequests() as requests, temporary_files_in(output / TEMPORARY), beside:
         code = SweepRun(plan, book, Fleet(at_once, print_line), output).run(requests)
     write_sweep_report(plan, book, output)
     print_sweep_result(plan, book, output, make_console())
     if code:
-        print_error(f"stopped before all trials were over; the same command goes on: {output}")
+        print_error(f"stopped before all trials were over; run the same command again to continue: {output}")
         return code
     if book.best() is None:
         print_error(f"no trial has completed: the logs are in {output / TRIALS_FOLDER}")

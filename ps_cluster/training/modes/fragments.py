@@ -7,7 +7,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import parse_stragglers
-from ps_cluster.runs.run_dir import of_left_out
+from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
@@ -38,7 +38,7 @@ class FragmentedWorker:
                 part.codec.rounded,
                 [part.length],
                 (training.seed + _APART * index) % 2**31,
-                of_left_out(index),
+                residual_files(index),
                 name=f"{store.session}/left-out-{index}",
             )
             for index, part in enumerate(self._slices)

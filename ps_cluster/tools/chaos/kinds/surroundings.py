@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from ps_cluster.config.tasks import OnDeaths
-from ps_cluster.system.network import NAMESPACE_ARGV
+from ps_cluster.system.private_network import NAMESPACE_ARGV
 from ps_cluster.tools.chaos.disturbed_runs import Run
 from ps_cluster.tools.chaos.hosts import MOUNTS, NETWORK, NotAllowed, inside, program
 from ps_cluster.tools.chaos.kind import (

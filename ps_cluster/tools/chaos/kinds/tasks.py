@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
-from ps_cluster.system import fork_server
-from ps_cluster.system.machine import ROOT, folders
+from ps_cluster.launch import task_server
+from ps_cluster.system.limits import ROOT, folders
 from ps_cluster.tools.chaos.disturbed_runs import Run
 from ps_cluster.tools.chaos.hosts import NotAllowed
 from ps_cluster.tools.chaos.kind import ChaosFailed, Condition, FaultKind, Injection, Lasting, Scene, TrainingBack
@@ -85,7 +85,7 @@ def _fork_servers(run: Run) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(run.pid).children():
             with contextlib.suppress(psutil.Error):
-                if fork_server.__name__ in child.cmdline():
+                if task_server.__name__ in child.cmdline():
                     found.append(child)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.files.json_files import append_row
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir

@@ -7,9 +7,8 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs import scores
+from ps_cluster.runs.predictions import Predictions, load_predictions, write_predictions
 from ps_cluster.runs.result_rows import EvaluationRow, PredictionsHeader, ProgressRow
-from ps_cluster.runs.scores import Predictions
 
 ARRAYS = {"target": np.array([0, 1, 1], np.int32), "confidence": np.array([0.5, 0.75, 1], np.float32)}
 SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)
@@ -17,12 +16,12 @@ SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)
 
 @pytest.fixture
 def file(tmp_path):
-    scores.write(tmp_path / "predictions.safetensors", SOME)
+    write_predictions(tmp_path / "predictions.safetensors", SOME)
     return tmp_path / "predictions.safetensors"
 
 
 def test_what_is_read_is_what_was_written(file):
-    read = scores.load(file)
+    read = load_predictions(file)
     assert (read.step, read.objective, read.unit, read.classes) == (7, "classification", "images", ("cat", "dög"))
     assert {name: array.tolist() for name, array in read.arrays.items()} == {
         "target": [0, 1, 1],
@@ -51,17 +50,17 @@ def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays,
     with (tmp_path / "predictions.safetensors").open("wb") as file:
         write_tensors(file, header, arrays)
     with pytest.raises(UserError, match=says) as error:
-        scores.load(tmp_path / "predictions.safetensors")
+        load_predictions(tmp_path / "predictions.safetensors")
     assert "predictions.safetensors" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_file_that_is_cut_short_is_refused_and_a_missing_one_is_missing(file):
     file.write_bytes(file.read_bytes()[:-30])
     with pytest.raises(UserError, match="damaged or cut short"):
-        scores.load(file)
+        load_predictions(file)
     file.unlink()
     with pytest.raises(FileNotFoundError):
-        scores.load(file)
+        load_predictions(file)
 
 
 def test_an_array_of_another_kind_is_refused():

@@ -1,0 +1,43 @@
+"""Claim a folder for one piece of work, whose plan is a file in it. The same command continues it; another is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import untrusted
+from ps_cluster.files.locks import LOCK, is_empty
+from ps_cluster.files.writing import write_whole
+
+
+def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
+    """Raise UserError if a folder holds something, but no plan.
+
+    Args:
+      plan: the name of the plan's file.
+      noun: the kind of work, e.g. "comparison".
+      besides: a name that may be there already.
+    """
+    if not (output / plan).is_file() and not is_empty(output, besides=besides):
+        raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")
+
+
+def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
+    """Write the plan of the work into its folder, which has no plan yet or the same one.
+
+    Args:
+      output: the folder, whose lock the caller holds (files/locks.py).
+      plan, noun, besides: as for `check_unclaimed`.
+    Raises:
+      UserError: the folder holds another plan, or something else, or can't be written.
+    """
+    file = output / plan
+    try:
+        if file.is_file():
+            untrusted.refuse_foreign(file)
+            if file.read_bytes() != content.encode():
+                raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
+        check_unclaimed(output, plan, noun, besides)
+        write_whole(file, content)
+    except OSError as error:
+        raise UserError(f"--output: '{output}' can't be written: {error.strerror}") from error

@@ -1,0 +1,137 @@
+"""Append rows to a file, one JSON object a line, and read them while the file grows. Lines that are no rows are skipped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic
+
+from pydantic import BaseModel, ValidationError
+
+from ps_cluster.files.json_files import Model, parse_json
+from ps_cluster.files.reading import open_regular
+from ps_cluster.files.values import Malformed, first_error
+from ps_cluster.files.writing import open_to_write
+
+LOOK_BYTES = 2**22  # read at once, so the longest possible row; the row of 1,000 workers has 100,000 bytes
+_END_BYTES = 2**16  # holds the last row of all but the largest clusters
+
+
+def append_row(path: Path, row: BaseModel) -> None:
+    """Append a JSON object as a line, in a single write. After a line that a full disk has cut short, start a new line."""
+    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        begin = b"\n" if file.read(1) not in (b"", b"\n") else b""
+        file.write(begin + row.model_dump_json().encode() + b"\n")
+
+
+def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = lambda line: None) -> Iterator[Model]:
+    """Yield the complete rows of a file that may not exist yet. At the end, report the skipped lines."""
+    tail, before = RowTail(path, model), -1
+    while tail.offset > before:
+        before = tail.offset
+        yield from tail.new_rows()
+    if tail.problem:
+        more = f" (and {tail.passed_over - 1} more)" if tail.passed_over > 1 else ""
+        notify(f"passed over in '{path}': {tail.problem}{more}")
+
+
+def last_row(path: Path, model: type[Model]) -> Model | None:
+    """Return the last complete row; None if there is none. Only the end of the file is read."""
+    for up_to_last in (min(_END_BYTES, LOOK_BYTES), LOOK_BYTES):
+        tail = RowTail(path, model)
+        tail.skip(up_to_last)
+        if rows := tail.new_rows():
+            return rows[-1]
+    return None
+
+
+def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
+    """Return at most `most` rows, evenly spaced over the lines of a file, and the last row.
+
+    Parsing is what takes time, so a run of a day takes about as long as a run of a minute. Lines that are no rows are left
+    out; a file that may not be read has none.
+    """
+    parser = RowTail(path, model)
+    try:
+        with open_regular(path) as file:
+            every = -(-sum(1 for _ in iter(lambda: file.readline(LOOK_BYTES), b"")) // most) or 1
+            file.seek(0)
+            lines = enumerate(iter(lambda: file.readline(LOOK_BYTES), b""))
+            chosen = [line for number, line in lines if number % every == 0 and line.endswith(b"\n")]
+    except (OSError, Malformed):
+        return []
+    found = [row for line in chosen if (row := parser.row(line)) is not None]
+    last = last_row(path, model)
+    return found if last is None or found and found[-1] == last else [*found, last]
+
+
+class RowTail(Generic[Model]):
+    """Reads the rows that were appended since the last call.
+
+    Attributes:
+      offset: bytes read so far.
+      passed_over: the number of lines that were no rows, e.g. because a full disk cut them short.
+      problem: what was wrong with the first of these lines.
+    """
+
+    def __init__(self, path: Path, model: type[Model]):
+        self.offset = self.passed_over = 0
+        self.problem: str | None = None
+        self._path = path
+        self._model = model
+        self._within_a_line = False  # True: skip up to the next end of a line
+
+    def skip(self, up_to_last: int = 0) -> None:
+        """Skip the rows present now, except for those in the last `up_to_last` bytes."""
+        with contextlib.suppress(OSError):
+            self.offset = max(0, self._path.stat().st_size - up_to_last)
+        self._within_a_line = self._read(self.offset - 1, 1) not in (b"", b"\n") if self.offset else False
+
+    def new_rows(self) -> list[Model]:
+        """Return the new rows within the next LOOK_BYTES bytes."""
+        content = self._read(self.offset, LOOK_BYTES)
+        lines, end, _ = content.rpartition(b"\n")
+        if not end:
+            self._leave_long_line(content)
+            return []
+        self.offset += len(lines) + 1
+        first = 1 if self._within_a_line else 0
+        self._within_a_line = False
+        return [row for line in lines.split(b"\n")[first:] if (row := self.row(line)) is not None]
+
+    def _leave_long_line(self, begin: bytes) -> None:
+        if len(begin) < LOOK_BYTES:
+            return  # the rest of the line is not written yet
+        self.offset += len(begin)
+        if not self._within_a_line:
+            self._pass_over(f"a line of more than {LOOK_BYTES:,} bytes")
+        self._within_a_line = True
+
+    def _read(self, offset: int, most: int) -> bytes:
+        try:
+            with open_regular(self._path) as file:
+                file.seek(offset)
+                return file.read(most)
+        except FileNotFoundError:
+            return b""
+        except (OSError, Malformed) as error:
+            self._pass_over(f"it {error}" if isinstance(error, Malformed) else f"{error.strerror}")
+            return b""
+
+    def row(self, line: bytes) -> Model | None:
+        """Return the row of a line; None, and note the problem, if it is none."""
+        try:
+            return self._model.model_validate(parse_json(line))
+        except Malformed as error:
+            self._pass_over(f"a row {error}")
+        except ValidationError as error:
+            self._pass_over(first_error(error, "a row"))
+        return None
+
+    def _pass_over(self, problem: str) -> None:
+        self.passed_over += 1
+        self.problem = self.problem or problem

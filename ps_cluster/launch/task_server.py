@@ -1,0 +1,31 @@
+"""Import TensorFlow and the program of every task once, and fork tasks for the launcher.
+
+    python -m ps_cluster.launch.task_server CHANNEL RUN_DIR
+
+RUN_DIR is an argument only so that the list of processes shows it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from ps_cluster.quiet_import import import_tensorflow
+from ps_cluster.system.fork_server import serve
+from ps_cluster.system.lifetime import die_with_launcher
+
+ARGV = (sys.executable, "-m", "ps_cluster.launch.task_server")
+
+
+def import_tasks() -> None:
+    """Import what the tasks of all types and modes need."""
+    import_tensorflow()
+    import ps_cluster.evaluation.evaluator
+    import ps_cluster.training.all_reduce
+    import ps_cluster.training.chief  # noqa: F401
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    with socket.socket(fileno=int(sys.argv[1])) as launcher:
+        serve(launcher, import_tasks)

@@ -1,0 +1,55 @@
+"""List the environment variables by which a process of this package passes state on to the processes that it starts.
+
+All other state is passed in as arguments. Only this module writes these variables into the environment of its own process.
+The variable of the files with trusted code is in config/registry.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # the launcher that a task ends with
+CALLER_PID = "PS_CLUSTER_CALLER_PID"  # the program that a command ends with, because it started the command for itself
+LIFE = "PS_CLUSTER_LIFE"  # the launcher's unique id, for rows; unset in a task that was started by hand
+LOG_FORMAT = "PS_CLUSTER_LOG_FORMAT"  # the name of the format of log lines (runs/logs.py)
+LOG_TASK = "PS_CLUSTER_LOG_TASK"  # the name of the process in log lines, e.g. "worker-1"
+_TEMPORARY = "TMPDIR"
+
+
+def set_log_format(name: str) -> None:
+    """Write the log lines of this process, and of those that it starts, in this format."""
+    os.environ[LOG_FORMAT] = name
+
+
+def set_log_task(name: str) -> None:
+    """Give this process a name for its log lines."""
+    os.environ[LOG_TASK] = name
+
+
+def take_caller_pid() -> str | None:
+    """Return the program that started this command for itself, and forget it: what this command starts has another."""
+    return os.environ.pop(CALLER_PID, None)
+
+
+@contextlib.contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Give the processes that are started inside the block `folder` for their temporary files; remove it at the end.
+
+    A task can't remove its temporary files itself, because it may be killed. Only this user reads them. What a killed
+    command has left in `folder` is removed first. If the folder can't be made, e.g. on a full disk, Python uses the
+    system's folder.
+    """
+    before = os.environ.get(_TEMPORARY)
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700)
+    os.environ[_TEMPORARY] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(_TEMPORARY) if before is None else os.environ.update({_TEMPORARY: before})
+        shutil.rmtree(folder, ignore_errors=True)

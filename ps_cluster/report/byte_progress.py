@@ -1,0 +1,51 @@
+"""Show the progress of a download or of reading a file: a bar on a terminal, a line for each tenth elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
+
+from ps_cluster.report.terminal import print_line
+
+Notify = Callable[[str], None]
+BytesDone = Callable[[int, int | None], None]
+"""Called with the bytes there are so far and the total, None if unknown."""
+
+
+@contextmanager
+def byte_progress(console: Console, *, told: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
+    """Yield a function for lines that stay, and one for progress.
+
+    Args:
+      told: whether there are lines of progress where there is no terminal.
+    """
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield print_line, every_tenth(print_line) if told else lambda done_bytes, total_bytes: None
+        return
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars: list[TaskID] = []
+
+        def show(done_bytes: int, total_bytes: int | None) -> None:
+            if not bars:
+                bars.append(progress.add_task(""))
+            progress.update(bars[0], completed=done_bytes, total=total_bytes)
+
+        yield lambda line: console.print(line, soft_wrap=True, highlight=False), show
+
+
+def every_tenth(notify: Notify) -> BytesDone:
+    """Return a function that tells the progress of a download at each further tenth."""
+    told = 0
+
+    def progress(done_bytes: int, total_bytes: int | None) -> None:
+        nonlocal told
+        tenths = 10 * done_bytes // total_bytes if total_bytes else 0
+        if tenths > told:
+            told = tenths
+            notify(f"downloaded {tenths * 10} % of {(total_bytes or 0) / 1e6:.0f} MB")
+
+    return progress

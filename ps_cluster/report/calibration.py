@@ -1,0 +1,107 @@
+"""Measure whether a network is right as often as it is sure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ps_cluster.report.plots import PALETTE, Plot, small_plot
+
+BINS = 15  # as many as in the paper's tables
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
+
+    Attributes:
+      counts: predictions in each bin, int64 [M]. rights: how many of them are right. sums: of their confidence.
+    """
+
+    counts: np.ndarray
+    rights: np.ndarray
+    sums: np.ndarray
+
+    @classmethod
+    def of(cls, confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
+        """Return predictions in bins.
+
+        Args:
+          confidence: float [N], the probability that each prediction gave to itself, 0..1.
+          right: bool [N], whether it is right.
+        """
+        sure = np.asarray(confidence, np.float64)
+        of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+        return cls(*(np.bincount(of_bin, values, bins) for values in (None, right, sure)))
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def expected_error(self) -> float | None:
+        """The expected calibration error: the mean over all predictions of |right − confidence| of their bin.
+
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
+        """
+        return share_of(np.abs(self.rights - self.sums).sum(), self.total)
+
+    @property
+    def overconfidence(self) -> float | None:
+        """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
+        return share_of((self.sums - self.rights).sum(), self.total)
+
+    def shares(self, sums: np.ndarray) -> list[float | None]:
+        """Return the mean of each bin; None for an empty one."""
+        return [share_of(total, count) for total, count in zip(sums, self.counts)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the bins and the errors that are computed from them, for results.json."""
+        return {
+            "expected_calibration_error": self.expected_error,
+            "overconfidence": self.overconfidence,
+            "bins": len(self.counts),
+            "counts": self.counts.tolist(),
+            "right": self.shares(self.rights),
+            "confidence": self.shares(self.sums),
+        }
+
+
+def reliability(found: Calibration, unit: str) -> list[Plot]:
+    """Return two plots: how often predictions were right, and how many there are, both by confidence."""
+    if not found.total:
+        return []
+    middles = 100 * (np.arange(BINS) + 0.5) / BINS
+    right = (
+        f"The share of predictions that are right, by how sure the network was, in {BINS} bins of equal width. "
+        "On the diagonal it is right as often as it says; below, it is too sure."
+    )
+
+    def draw_right(axes: Axes) -> None:
+        heights = [100 * (share or 0.0) for share in found.shares(found.rights)]
+        axes.bar(middles, heights, width=100 / BINS * 0.9, color=PALETTE[0], label="right")
+        axes.plot([0, 100], [0, 100], color=PALETTE[1], linestyle="--", linewidth=1.2, label="perfectly calibrated")
+        axes.set(xlabel="confidence [%]", ylabel="right [%]", xlim=(0, 100), ylim=(0, 100))
+
+    def draw_counts(axes: Axes) -> None:
+        share = 100 * found.counts / found.total
+        axes.bar(middles, share, width=100 / BINS * 0.9, color=PALETTE[5])
+        axes.set(xlabel="confidence [%]", ylabel="predictions [%]", xlim=(0, 100))
+
+    return [
+        small_plot("calibration", "Right, by confidence", right, draw_right),
+        small_plot("confidence", "How sure it was", f"How many test {unit} have which confidence.", draw_counts),
+    ]
+
+
+def percent(share: float | None) -> str:
+    """Return a share of 1 as text, e.g. "91.2 %"."""
+    return "–" if share is None else f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%")
+
+
+def share_of(part: float, whole: float) -> float | None:
+    """Return part / whole; None where there is nothing."""
+    return float(part / whole) if whole else None

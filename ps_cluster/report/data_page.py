@@ -1,0 +1,96 @@
+"""Show a data set of images on one page: examples of each class, as they are and varied, and how many there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
+from ps_cluster.data.describing import ExampleGroup, groups_of, variation, with_samples
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
+from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.report.pages import rendered
+from ps_cluster.report.pictures import as_source
+from ps_cluster.system.environment import prepare_for_tensorflow
+
+MOST_GROUPS = 100  # on one page
+FEW_GROUPS, VARIATIONS = 20, 5  # up to that many groups have two samples each; variations of a sample
+
+
+@dataclass(frozen=True)
+class ShownGroup:
+    """A class, label or range of the target. `samples`: of each the sources of <img>, those of its variations last."""
+
+    name: str
+    train_examples: int
+    test_examples: int
+    samples: list[list[str]]
+
+    @classmethod
+    def of(cls, group: ExampleGroup) -> ShownGroup:
+        samples = [[as_source(image) for image in (one.image, *one.varied)] for one in group.samples]
+        return cls(group.name, group.train_examples, group.test_examples, samples)
+
+
+def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path | None, seed: int) -> Path:
+    """Write the page of a data set of images, and return its file.
+
+    Args:
+      settings: the section `data`, which says how training varies images.
+      output: None: a file with the data set's name in the working directory.
+    Raises:
+      UserError: a variation does not fit the images.
+    """
+    kind = DATASETS[dataset.name]
+    (image,) = dataset.spec.inputs.values()
+    try:
+        if isinstance(settings, ImageSettings):
+            settings.augmentation.check(image.shape)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    prepare_for_tensorflow()  # it may be imported now, without its first lines
+    with without_first_lines():
+        vary = variation(kind, settings, dataset, seed)
+    found = groups_of(dataset)
+    samples = 2 if len(found) <= FEW_GROUPS else 1
+    wanted = {"samples": samples * (1 if vary else 1 + VARIATIONS), "variations": VARIATIONS if vary else 0}
+    groups = with_samples(dataset, found[:MOST_GROUPS], vary, **wanted, seed=seed)
+    lines = [_about(dataset), _about_variations(settings, vary is not None, seed)]
+    if len(found) > MOST_GROUPS:
+        lines.append(f"the first {MOST_GROUPS} of {len(found):,} classes")
+    page = rendered(
+        __package__,
+        "data.html",
+        title=kind.full_name,
+        lines=lines,
+        groups=[ShownGroup.of(group) for group in groups],
+        most=max(group.train_examples + group.test_examples for group in groups),
+        has_variations=vary is not None,
+    )
+    path = output or Path(f"{re.sub(r'[^A-Za-z0-9_]+', '-', dataset.name).strip('-')[-60:]}.html")
+    write_whole(path.absolute(), page)
+    return path
+
+
+def _about(dataset: PackedDataset) -> str:
+    (image,) = dataset.spec.inputs.values()
+    origin = "generated" if dataset.kind == "synthetic" else f"from {dataset.source}" if dataset.source else "real"
+    what = f"{len(dataset.spec.classes):,} classes" if dataset.spec.classes else dataset.spec.objective
+    counts = f"{dataset.train_examples:,} training + {dataset.test_examples:,} test images"
+    return f"{counts} of {'x'.join(map(str, image.shape))} · {what} · {origin}"
+
+
+def _about_variations(settings: DataSettings, varied: bool, seed: int) -> str:
+    if not varied:
+        return f"training takes them as they are · seed {seed}"
+    usual = Augmentation().model_dump()
+    given = getattr(settings, "augmentation", None)
+    chosen = {} if given is None else {key: value for key, value in given.model_dump().items() if value != usual[key]}
+    texts = (
+        f"{key} {value if not isinstance(value, tuple) else ' to '.join(map(str, value))}"
+        for key, value in chosen.items()
+    )
+    return f"training draws: {', '.join(texts) or 'variations of its own'} · seed {seed}"

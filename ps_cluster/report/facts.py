@@ -1,0 +1,202 @@
+"""The facts of a run that has ended, as rows of label and text: for the closing table and for the page of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from pydantic import JsonValue
+from rich.text import Text
+
+from ps_cluster.files.values import counted, one_line
+from ps_cluster.report.run_state import real
+from ps_cluster.runs.result_rows import BROKEN, EvaluationSummary, Proof, Summary, Updates, told
+
+BARS = "▁▂▃▄▅▆▇█"
+HISTOGRAM_COLUMNS = 24
+MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
+MOST_EPOCHS = 6  # epochs without a score that are named
+MOST_CHANGES = 3  # changes of the number of workers that are named
+_IN_OTHER_ROWS = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}
+_COLOURS = {"completed": "bold green", "stopped": "bold yellow"} | dict.fromkeys((*BROKEN, "failed"), "bold red")
+
+
+def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
+    """Yield label and text of the numbers of a run."""
+    evaluation, updates = summary.evaluation, summary.updates
+    model = f"   {summary.model} · {summary.precision} · {summary.mode} · seed {summary.seed}"
+    yield "run", Text(summary.outcome, _COLOURS.get(summary.outcome, "bold")) + Text(model, "default")
+    yield "data", _data(summary)
+    yield "settings", _settings(summary.settings)
+    if summary.network.notice:
+        yield "network", Text(summary.network.notice, "yellow")
+    metric = "accuracy" if evaluation.test_error is None else "error"
+    if evaluation.best_chosen_on == "validation":
+        yield f"validation {metric}", _validation_score(evaluation)
+    yield f"test {metric}", _test_score(evaluation, updates.applied, summary.unit)
+    if evaluation.epochs_not_scored:
+        yield "not scored", Text(_not_scored(evaluation.epochs_not_scored), "yellow")
+    if warning := _warning(summary):
+        yield "WARNING", Text(warning, "bold red")
+    yield "speed", f"{number(summary.examples_per_second, ',.0f')} {summary.unit}/s"
+    yield "time", _time(summary)
+    if summary.scaled:
+        earlier = len(summary.scaled) - MOST_CHANGES
+        last = [f"{row.before} → {row.workers} at update {row.applied:,}" for row in summary.scaled[-MOST_CHANGES:]]
+        yield "workers", " · ".join([*([f"{earlier} earlier"] if earlier > 0 else []), *last])
+    yield "updates", _updates(updates)
+    if summary.proof:
+        yield "proof", _proof(summary.proof)
+    gradients = summary.gradients
+    if gradients.dropped:
+        counts = {"scheduled": gradients.scheduled, "applied": gradients.applied, "dropped": gradients.dropped}
+        each = (gradients.applied or 0) / updates.applied if updates.applied else 0
+        texts = " · ".join(f"{number(count)} {name}" for name, count in counts.items())
+        yield "gradients", f"{texts} (late; {each:.3g} to an update)"
+    if summary.parameter_servers:  # without parameter servers all gradients are those of the newest parameters
+        stale = summary.staleness
+        measures = f"median {stale.p50} · 95 % up to {stale.p95} · max {stale.max}"
+        bars = f"0 {histogram_bars(stale.histogram)} {stale.max}"
+        yield "staleness", "–" if stale.mean is None else f"mean {stale.mean:.2f} · {measures}   {bars}"
+
+
+def number(value: float | None, spec: str = ",d") -> str:
+    """Return a number as text; "–" for None."""
+    return "–" if value is None else f"{value:{spec}}"
+
+
+def histogram_bars(histogram: Mapping[str, int]) -> str:
+    """Return a bar for each staleness from 0 to the highest, e.g. `▁█▄▁`; in wide ranges several share a bar."""
+    counts = {int(value): count for value, count in histogram.items()}
+    if not counts:
+        return ""
+    per_bar = -(-(max(counts) + 1) // HISTOGRAM_COLUMNS)
+    sums = [0] * (max(counts) // per_bar + 1)
+    for value, count in counts.items():
+        sums[value // per_bar] += count
+    # A count of 0 is a space; the smallest other count still shows.
+    return "".join(BARS[round(n / max(sums) * (len(BARS) - 1))] if n else " " for n in sums)
+
+
+def _data(summary: Summary) -> Text:
+    if summary.dataset_kind == "synthetic":
+        warning = f" generated {summary.unit}: no number here says anything about {real(summary.dataset)}"
+        return Text(" SYNTHETIC ", "bold black on yellow") + Text(warning, "yellow")
+    return Text(f"{summary.dataset} ({summary.dataset_kind or 'kind unknown'})")
+
+
+def _settings(settings: Mapping[str, JsonValue]) -> str:
+    """Return the settings that differ from the defaults, as `--set` takes them; of many, the first and a count."""
+    texts = [
+        f"{key}={one_line(value if isinstance(value, str) else json.dumps(value), MOST_OF_A_VALUE)}"
+        for key, value in settings.items()
+        if key not in _IN_OTHER_ROWS
+    ]
+    more = [f"and {len(texts) - MOST_SETTINGS} more in config.yaml"] if len(texts) > MOST_SETTINGS else []
+    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others as by default"
+
+
+def _not_scored(epochs: list[float]) -> str:
+    """Return which epochs have no score, and what may be the reason."""
+    named = ", ".join(f"{epoch:g}" for epoch in epochs[:MOST_EPOCHS])
+    more = f" and {len(epochs) - MOST_EPOCHS:,} more" if len(epochs) > MOST_EPOCHS else ""
+    says = (
+        "has no score: its checkpoint was not written, or was removed before it was scored"
+        if len(epochs) == 1
+        else "have no score: their checkpoints were not written, or were removed before they were scored"
+    )
+    return f"epoch{'s' * (len(epochs) > 1)} {named}{more} {says}; a larger checkpoints.every_epochs asks for fewer"
+
+
+def _validation_score(evaluation: EvaluationSummary) -> Text:
+    """Return the metric on held-out examples, by which the best model is chosen."""
+    text = Text(_value(evaluation.validation_accuracy, evaluation.validation_error), "bold")
+    text.append(f" at step {evaluation.step:,}", "default")
+    if evaluation.best_step == evaluation.step:
+        text.append(", the best", "default")
+    elif evaluation.best_step:
+        best = _value(evaluation.best_validation_accuracy, evaluation.best_validation_error)
+        text.append(f" · best {best} at step {evaluation.best_step:,}", "default")
+    return text
+
+
+def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Text:
+    """Return the metric on the test examples and its step. A step before the last one is pointed out."""
+    if evaluation.step is None:
+        return Text("not measured: no checkpoint was scored", "yellow")
+    text = Text(_value(evaluation.test_accuracy, evaluation.test_error), "bold")
+    text.append(f" at step {evaluation.step:,}", "default")
+    if evaluation.augmented_test_accuracy is not None:
+        text.append(f" · {evaluation.augmented_test_accuracy:.2%} over six views of each image", "default")
+    if evaluation.best_step not in (None, evaluation.step):
+        best = f"{_value(evaluation.best_test_accuracy, evaluation.best_test_error)} at step {evaluation.best_step:,}"
+        held_out = evaluation.best_chosen_on == "validation"
+        chosen = f"{best}, the best on {unit} held out" if held_out else f"best {best}, chosen on test {unit}"
+        text.append(f" · {chosen}", "default")
+    if evaluation.step < last_step:
+        text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
+    return text
+
+
+def _value(accuracy: float | None, error: float | None) -> str:
+    """Return a metric without its name, e.g. "91.20%"."""
+    words = told(accuracy, error)
+    return words.split(" ", 1)[1] if words else "not a finite number"
+
+
+def _warning(summary: Summary) -> str:
+    """Return why the numbers are not those of a training that works; an empty text if they may be."""
+    page, bad = "docs/extending.md#if-it-does-not-learn", summary.bad_losses
+    if summary.outcome == "diverged":
+        return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
+    if summary.outcome == "nan_loss":
+        return f"the loss was NaN or infinite in every step: no number here says that anything was learned. {page}"
+    if summary.too_few_examples:
+        return (
+            f"{summary.too_few_examples:,} test {summary.unit} are too few to tell whether it is better than guessing: "
+            f"score it on more, or let several runs agree. {page}"
+        )
+    if summary.learned is False:
+        has_error = summary.evaluation.test_error is not None
+        guess = told(*((None, summary.guess) if has_error else (summary.guess, None)))
+        hint = f" {summary.few_updates.capitalize()}." if summary.few_updates else ""
+        return f"not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
+    return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""
+
+
+def _updates(updates: Updates) -> Text:
+    text = Text()
+    for name, count in updates.model_dump().items():
+        text.append("\n" if name == "duplicated" else " · " if text else "")
+        is_wrong = bool(count) and name in ("duplicated", "lost")
+        text.append(f"{number(count)} {name.replace('_', ' ')}", "bold red" if is_wrong else "default")
+    return text
+
+
+def _proof(proof: Proof) -> Text | str:
+    if not proof.holds:
+        return Text(f"FAILS: {proof.problem}", "bold red")
+    rows = " + ".join(f"{part.rows:,}" for part in proof.slices)
+    again = proof.recomputed
+    count = f"{again.updates} of {again.of:,} updates were" if again.updates else "no update was"
+    agree = " and agree" if again.updates else ""
+    return (
+        f"holds: {rows} rows agree with versions and gradients accepted; no step twice; {count} computed again outside the "
+        f"cluster{agree}"
+    )
+
+
+def _time(summary: Summary) -> str:
+    """Return the seconds of training and of the command; of a resumed run on separate lines."""
+    training = f"{number(summary.train_seconds, '.1f')} s training"
+    command = f"{number(summary.startup_seconds, '.1f')} s start-up · {number(summary.wall_seconds, '.1f')} s in all"
+    lost = ""
+    if summary.rolled_back_seconds or summary.interrupted_seconds:
+        lost = (
+            f"\nof the training {summary.rolled_back_seconds:.1f} s were rolled back and "
+            f"{summary.interrupted_seconds:.1f} s without an update: goodput {number(summary.goodput, '.1%')}"
+        )
+    if summary.sessions == 1:
+        return f"{training} · {command}{lost}"
+    mine = f"since the last resume: {number(summary.session_train_seconds, '.1f')} s training · {command}"
+    return f"{training} over {counted(summary.sessions, 'session')}{lost}\n{mine}"

@@ -1,0 +1,61 @@
+"""The score of a guess, an answer that does not look at the inputs. A network that is not better has learned nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.data.packed import load_pointed
+from ps_cluster.errors import UserError
+from ps_cluster.runs.result_rows import EvaluationSummary
+
+FEW = 10  # test examples, below which a mean error says little
+
+
+class Guess(NamedTuple):
+    """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
+
+    value: float
+    examples: int
+
+    def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
+        """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
+
+        Returns None where nothing was scored, and where the examples are too few to say that it is not.
+        """
+        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
+        if self.is_too_uncertain_for(scores):
+            return None
+        if accuracies:
+            return max(accuracies) > self.value + self._chance
+        errors = [row.test_error for row in scores.history if row.test_error is not None]
+        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
+
+    def is_too_uncertain_for(self, scores: EvaluationSummary) -> bool:
+        """Return whether there are too few examples to tell that a network has learned nothing.
+
+        That is so where even half of the way from the guess to a perfect accuracy might be chance, and the best score is
+        not beyond chance; of errors, below `FEW` examples.
+        """
+        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
+        if accuracies:
+            best, half = max(accuracies), (1 - self.value) / 2
+            return self._chance > half and best <= self.value + self._chance
+        return self.examples < FEW and any(row.test_error is not None for row in scores.history)
+
+    @property
+    def _chance(self) -> float:
+        """Three standard errors of the guess's accuracy."""
+        return 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
+
+
+def guess_of_run(pointer: Path) -> Guess | None:
+    """Return the guess for the data set that a run's dataset.json names; None if it is unknown or not there."""
+    try:
+        dataset = load_pointed(pointer)
+        value = OBJECTIVES[dataset.spec.objective].guess(dataset.target("test"), dataset.spec)
+    except (UserError, OSError):
+        return None
+    return None if value is None else Guess(value, dataset.test_examples)

@@ -1,0 +1,51 @@
+"""Serve the metrics of a run over HTTP while its view shows it. Needs prometheus_client; no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ps_cluster.errors import UserError
+from ps_cluster.installation import to_install
+from ps_cluster.report.progress import ProgressView
+
+
+@contextmanager
+def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> Iterator[ProgressView]:
+    """Yield the view to use within the block: `view` alone or, with a port, one that also serves metrics.
+
+    Args:
+      port: to listen at; 0: any free one; None: serve nothing.
+      host: the address to listen at.
+      task: the name of this process in the run.
+    Raises:
+      UserError: prometheus_client is not installed, or the address can't be listened at.
+    """
+    if port is None:
+        yield view
+        return
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+        from ps_cluster.report.metrics import RunMetrics
+    except ImportError as error:
+        needs = f"--metrics-port needs prometheus_client ({error})"
+        raise UserError(f"{needs}: {to_install('metrics')}; or leave it out") from error
+    metrics, registry = RunMetrics(view, task), CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    ProcessCollector(registry=registry)  # start time, processor time and memory of this process
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise UserError(
+            f"--metrics-port: got {port}: nothing can listen at '{host}' there ({error.strerror}): take another, or 0 for any"
+        ) from error
+    # Errors of a reader that went away would be printed among the run's lines.
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+    metrics.url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+    try:
+        yield metrics
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,29 @@
+"""Scale pictures, and put them into pages."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+
+CELL = 84  # pixels of the longer side of a picture at most; small pictures are enlarged by a whole number
+
+
+def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
+    """Return an image, uint8 [H, W, 1 or 3], whose longer side fits `cell` pixels; enlarged pixels stay squares."""
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("RGB")
+    width, height = picture.size
+    times = cell // max(width, height)
+    if times >= 1:
+        return picture.resize((width * times, height * times), Image.Resampling.NEAREST)
+    share = cell / max(width, height)
+    return picture.resize((max(1, round(width * share)), max(1, round(height * share))), Image.Resampling.LANCZOS)
+
+
+def as_source(image: np.ndarray, cell: int = CELL) -> str:
+    """Return an image, uint8 [H, W, 1 or 3], scaled, as the source of an <img>: the page then needs no other file."""
+    content = io.BytesIO()
+    scaled(image, cell).save(content, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

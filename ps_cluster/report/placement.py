@@ -1,0 +1,27 @@
+"""List the device of each operation of a step, as metrics/placement.csv has it."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+# Operations that compute nothing: they hold or pass on a value, or control what runs.
+_PLUMBING = frozenset(
+    ("Const", "Identity", "Merge", "NoOp", "Switch", "_Arg", "_DeviceArg", "_Recv", "_Retval", "_Send")
+)
+
+
+def placement_lines(file: Path) -> Iterator[str]:
+    """Yield a line for each operation that computes, by device, then how many each device has."""
+    with file.open(encoding="utf-8", newline="") as rows:
+        operations = list(csv.DictReader(rows))
+    for row in operations:
+        row["device"] = row["device"].replace("/replica:0", "").replace("/device:", " ")
+        if row["type"] not in _PLUMBING:
+            yield f"{row['device']}  {row['type']}  {row['operation']}"
+    for device, count in Counter(row["device"] for row in operations).items():
+        yield f"{device}: {count} operations"
+    passing = sum(row["type"] in _PLUMBING for row in operations)
+    yield f"{passing} of them only hold or pass on values and are not listed here; all are in {file}"

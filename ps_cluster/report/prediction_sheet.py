@@ -1,0 +1,68 @@
+"""Draw pictures with their predicted classes, and the true classes where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from ps_cluster.files.values import one_line
+from ps_cluster.report.pictures import CELL, scaled
+
+_SMALL = 12  # size of letters
+_COLUMNS, _WIDTH, _LINE, _SPACE = 4, CELL + 20, 16, 6  # pixels, but for the columns
+_RIGHT, _WRONG, _NEITHER = "#0072B2", "#D55E00", "#1c2126"
+
+
+class Answer(NamedTuple):
+    """A picture, uint8 [H, W, 1 or 3], with its target in words, and the network's. `right`: None: it is a matter of degree."""
+
+    picture: np.ndarray
+    truth: str
+    predicted: str
+    right: bool | None
+
+
+def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
+    """Return a sheet of the pictures. Below each stands the prediction, and the truth where it differs."""
+    pictures = [scaled(answer.picture) for answer in answers]
+    pitch = max(picture.height for picture in pictures) + 2 * _LINE + _SPACE
+    columns = min(_COLUMNS, len(answers))
+    sheet = Image.new("RGB", (columns * _WIDTH + _SPACE, -(-len(answers) // columns) * pitch + _SPACE), "white")
+    pen = ImageDraw.Draw(sheet)
+    for number, (answer, picture) in enumerate(zip(answers, pictures)):
+        left, top = _SPACE + number % columns * _WIDTH, _SPACE + number // columns * pitch
+        sheet.paste(picture, (left, top))
+        below = top + pitch - 2 * _LINE - _SPACE
+        colour = {True: _RIGHT, False: _WRONG, None: _NEITHER}[answer.right]
+        _write(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE, _font(_SMALL))
+        if not answer.right:
+            _write(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE, _font(_SMALL))
+    return sheet
+
+
+def _write(
+    pen: ImageDraw.ImageDraw,
+    place: tuple[int, int],
+    text: str,
+    colour: str,
+    width: int,
+    font: ImageFont.FreeTypeFont,
+    anchor: str = "la",
+) -> None:
+    """Write a line; where it is wider than `width` pixels its end is replaced by …."""
+    text = whole = one_line(text)
+    while text and font.getlength(text if text == whole else f"{text}…") > width:
+        text = text[:-1]
+    pen.text(place, text if text == whole else f"{text}…", colour, font, anchor=anchor)
+
+
+@lru_cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """Return the letters that matplotlib contains: they are the same on every machine."""
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"), size)

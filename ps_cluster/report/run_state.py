@@ -1,0 +1,194 @@
+"""The newest state of a run, and the lines that tell it to a person. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ps_cluster.config import RunConfig, rate_origin
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.values import counted
+from ps_cluster.runs import logs
+from ps_cluster.runs.logs import GENERATED_DATA, Notify
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+
+SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
+
+
+class TaskState(NamedTuple):
+    """A process of the run. `state`: "running", or how it ended."""
+
+    task: Task
+    pid: int | None
+    state: str
+
+
+@dataclass
+class RunState:
+    """The newest values of everything reported about a run.
+
+    Attributes:
+      row: the newest row of progress; None before the first one.
+      predicts: what the network predicts, in words; an empty text stands for the words of the objective.
+    """
+
+    config: RunConfig
+    run_dir: RunDir
+    dataset: PackedDataset
+    tasks: Sequence[TaskState] = ()
+    row: ProgressRow | None = None
+    last_score: EvaluationRow | None = None
+    best_score: EvaluationRow | None = None
+    predicts: str = ""
+    planned: int = field(init=False)
+    """The updates of the whole run by its configuration."""
+
+    def __post_init__(self) -> None:
+        self.planned = self.config.total_updates(self.dataset.train_examples)
+
+    @property
+    def phase(self) -> str:
+        return self.row.phase if self.row else "starting"
+
+    @property
+    def total(self) -> int:
+        return self.row.total or self.planned if self.row else self.planned
+
+    @property
+    def applied(self) -> int:
+        return self.row.applied if self.row else 0
+
+    @property
+    def done(self) -> str:
+        """The updates so far, and their share of all."""
+        return f"{self.applied:,}/{self.total:,} updates ({self.applied / self.total:.0%})"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds left at the newest speed; None while no speed is known."""
+        if self.row is None or not self.row.examples_per_second:
+            return None
+        left = self.config.schedule.left(self.applied / self.total) * self.total
+        # As many examples as updates had so far: rounds and periods may have more or fewer than the settings say.
+        examples = self.row.examples / self.applied if self.applied else self.config.examples_per_update
+        return left * examples / self.row.examples_per_second
+
+    @property
+    def few_updates(self) -> str | None:
+        """Advice about epochs of very few updates; None if they have enough."""
+        return self.config.few_updates(self.dataset.train_examples)
+
+    def score(self, row: EvaluationRow) -> None:
+        """Record a score."""
+        if self.best_score is None or row.merit > self.best_score.merit:
+            self.best_score = row
+        self.last_score = row  # set last, since another thread may draw the view at any moment
+
+    @property
+    def headline(self) -> str:
+        """The data set, the network, its precision, the mode and the processes."""
+        config = self.config
+        dataset = "synthetic data" if self.dataset.kind == "synthetic" else f"{self.dataset.name} (real)"
+        return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _crew(config)))
+
+    @property
+    def task_line(self) -> str:
+        """What is learned, and by which rule, rate and length, e.g. "10 classes · adam, learning rate 0.001"."""
+        config, spec, training = self.config, self.dataset.spec, self.config.training
+        rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
+        length = counted(training.epochs, "epoch") if training.steps is None else counted(self.total, "update")
+        parts = [self.predicts or OBJECTIVES[spec.objective].task(spec.outputs), rate]
+        parts += [f"batch {training.batch_size_per_worker}", length]
+        if training.label_smoothing:
+            parts.append(f"label smoothing {training.label_smoothing:g}")
+        # Images that are small at first are why scores, which are of whole images, are low then.
+        sides = [field.shape[:2] for field in spec.inputs.values() if field.is_image]
+        if sides and (scales := config.schedule.image_scales):
+            (height, width), *_ = sides
+            sizes = (f"{scale.side(height)}x{scale.side(width)} until {scale.until:.0%}" for scale in scales)
+            parts.append(f"images {', '.join(sizes)} (scores are of whole ones)")
+        return " · ".join(parts)
+
+    @property
+    def rate_line(self) -> str:
+        """The origin of the learning rate: without it two runs with different rates look alike."""
+        return f"learning rate {self.config.optimizer.learning_rate:g}: {rate_origin(self.config)}"
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures that have a value, as `name value`."""
+        if self.row is None or not self.applied:
+            return ["no update yet"]
+        formats = {
+            "examples_per_second": f"{{:,.0f}} {self.dataset.spec.unit}/s",
+            "loss": "loss {:.3f}",
+            "accuracy": "accuracy {:.1%}",
+            "error": "error {:.4g}",
+            "staleness_mean": "staleness {:.2f}",
+            "learning_rate": "learning rate {:.3g}",
+            "epoch": "epoch {:.2f}",
+        }
+        values = ((text, getattr(self.row, name)) for name, text in formats.items())
+        dropped = [f"{self.row.dropped:,} gradients dropped"] if self.row.dropped else []
+        return [*(text.format(value) for text, value in values if value is not None), *dropped]
+
+    @property
+    def time_left(self) -> list[str]:
+        """The time left in words; nothing while it is unknown."""
+        left = self.seconds_left
+        return [f"{clock(left)} left"] if left is not None and self.phase == "training" else []
+
+    @property
+    def progress_line(self) -> str:
+        """The newest row of progress as a line for logs."""
+        return " · ".join((self.phase, self.done, *self.measures, *self.time_left))
+
+
+def score_line(row: EvaluationRow) -> str:
+    """Return a score as a line for logs. The first part is the score that the best model is chosen by."""
+    losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
+    parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
+    parts[0] += ", best so far" * row.best
+    return f"step {row.step:,}: {' · '.join(parts)}"
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as `m:ss` or `h:mm:ss`."""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def real(dataset: str | None) -> str:
+    """Return what a generated data set is not."""
+    return "CIFAR-10" if dataset == SYNTHETIC else "real ones"
+
+
+def synthetic_notice(dataset: PackedDataset) -> str:
+    """Return the two sentences of warning about a generated data set."""
+    instead = real(dataset.name)
+    return f"SYNTHETIC DATA: generated {dataset.spec.unit}, not {instead}. No number of this run says anything about {instead}."
+
+
+def synthetic_banner(dataset: PackedDataset) -> list[str]:
+    """Return the same warning as lines between two edges."""
+    edge, notice = "!" * 60, synthetic_notice(dataset)
+    return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in notice.split(". ")), edge]
+
+
+def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
+    """Warn that a data set is generated, if it is, in lines that cannot be missed."""
+    if dataset.kind == "synthetic":
+        for line in synthetic_banner(dataset) if logs.chosen().is_text else [synthetic_notice(dataset)]:
+            notify(GENERATED_DATA(line))
+
+
+def _crew(config: RunConfig) -> str:
+    if WORKER not in config.mode_kind.cluster.tasks:
+        return "1 process"
+    workers = counted(config.cluster.workers, "worker")
+    return f"{workers} + {config.cluster.parameter_servers} ps" if config.mode_kind.has_parameter_servers else workers

@@ -1,0 +1,49 @@
+"""Read the file in a task's workspace in which the leader tells the task how training stands.
+
+The leader writes the file through TensorFlow, on the task's device, so the task needs no other port or folder. It is
+written in place, so a reader may see a part of it, and reads it again later.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.values import Malformed
+from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.rows import Count, Row
+
+MESSAGE_FILE = "told.json"
+_MOST_BYTES = 10_000
+
+
+class LeaderMessage(Row):
+    """A message from a leader to a task.
+
+    Attributes:
+      term: the number of the leader's claim (runs/leaders.py).
+      ended: how training has ended; None while it continues.
+      refused: why the leader does not accept this task, on one line; None if it does.
+      start_again: why this task has to end and be started again, on one line; None if it need not.
+    """
+
+    term: Count
+    ended: Ending | None = None
+    refused: str | None = Field(default=None, max_length=2000)
+    start_again: str | None = Field(default=None, max_length=2000)
+
+
+def read_leader_message(folder: Path) -> LeaderMessage | None:
+    """Return the leader's newest message; None if there is none yet, or the leader is just writing it."""
+    try:
+        with (folder / MESSAGE_FILE).open("rb") as file:
+            return LeaderMessage.model_validate(parse_json(file.read(_MOST_BYTES).decode()))
+    except (OSError, UnicodeDecodeError, Malformed, ValidationError):
+        return None
+
+
+def forget_leader_message(folder: Path) -> None:
+    """Remove the message to an earlier process of this task."""
+    (folder / MESSAGE_FILE).unlink(missing_ok=True)

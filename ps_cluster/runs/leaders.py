@@ -1,0 +1,100 @@
+"""Claim the lead of a run, and describe how a leader was started.
+
+Two leaders may live at once: a scheduler starts a new one while the old one's machine can't be reached. So each leader
+claims the next number before it writes anything: there is a numbered file for each leader that ever was, and the newest
+is the only one. A leader asks before each rename and removal whether a newer one is there (files/writing.py). A lock
+can't do this: a process that is only frozen still holds it, and not every file system has locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.writing import open_to_write
+from ps_cluster.runs.run_dir import RunDir
+
+_NAME = re.compile(r"term-(\d{6,9})\.json")
+_MOST_TRIES = 1000
+
+
+class Superseded(RunFailed):
+    """A newer leader has taken over the run."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim that one leader has made on a run directory. `term` counts the leaders from 1, as terms do in Raft."""
+
+    folder: Path
+    term: int
+
+    def check(self) -> None:
+        """Raise Superseded if a newer leader has made its claim."""
+        # Claims have no gaps, so the next claim tells. Looking for one file is cheap in a shared folder too.
+        if _path(self.folder, self.term + 1).exists():
+            raise Superseded(
+                f"a newer leader (term {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one is of term "
+                f"{self.term} and stops without writing anything"
+            )
+
+
+def claim(run_dir: RunDir) -> Claim:
+    """Claim the next term of a run directory. Raises UserError if the folder can't be written."""
+    try:
+        run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for _ in range(_MOST_TRIES):
+            term = _newest(run_dir.leaders) + 1
+            with contextlib.suppress(FileExistsError):
+                _create(_path(run_dir.leaders, term))
+                return Claim(run_dir.leaders, term)
+    except OSError as error:
+        raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
+    raise UserError(
+        f"run directory '{run_dir.root}' is claimed by other leaders all the time: stop them, and try again"
+    )
+
+
+def _create(path: Path) -> None:
+    who = {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
+    descriptor = open_to_write(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with contextlib.suppress(OSError):  # a full disk: the name is the claim, the content is for people
+        os.write(descriptor, json.dumps(who).encode())
+    os.close(descriptor)
+
+
+def _newest(folder: Path) -> int:
+    terms = (int(match[1]) for match in map(_NAME.fullmatch, os.listdir(folder)) if match)
+    return max(terms, default=0)
+
+
+def _path(folder: Path, term: int) -> Path:
+    return folder / f"term-{term:06d}.json"
+
+
+@dataclass(frozen=True)
+class LeaderStart:
+    """How a leader was started. The default is a start by a launcher on the same machine.
+
+    Attributes:
+      alone: no launcher watches the other tasks. The leader tells them how training ends, and gives the steps of a
+        silent worker to others.
+      term: the number of the leader's claim; 0 without one.
+      least_workers: training begins with this many workers, and the others may come later. None means all.
+      wait_s: how long an evaluator waits for a sign of life; a launcher limits the wait itself.
+      silent_after_s: a dispatch without an update for so many seconds is given to another worker too.
+    """
+
+    alone: bool = False
+    term: int = 0
+    least_workers: int | None = None
+    silent_after_s: float = 60.0
+    wait_s: float = math.inf

@@ -1,0 +1,83 @@
+"""Keep the predictions of the last scored checkpoint for each test example. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.tensor_files import open_tensors, write_tensors
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writing import create_beside, remove_leftovers
+from ps_cluster.runs.result_rows import PredictionsHeader
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of all test examples, in the order of the data set.
+
+    Attributes:
+      step: of the checkpoint. objective: the name of the kind of task. unit: the word for several examples.
+      classes: names by label; empty without any.
+      arrays: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
+    """
+
+    step: int
+    objective: str
+    unit: str
+    classes: tuple[str, ...]
+    arrays: Mapping[str, np.ndarray]
+
+    @property
+    def examples(self) -> int:
+        return min(map(len, self.arrays.values()))
+
+    def column(self, name: str, kind: str, axes: int = 1) -> np.ndarray:
+        """Return an array. Raises Malformed if it is missing, or not `kind` (of numpy's dtypes) of so many axes."""
+        if name not in self.arrays:
+            raise Malformed(f"it has no array '{name}'")
+        array = self.arrays[name]
+        if array.dtype.kind != kind or array.ndim != axes:
+            raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+        return array
+
+
+def write_predictions(path: Path, predictions: Predictions) -> None:
+    """Write the file beside `path` and rename it. Raises OSError if the disk is full or refuses."""
+    header = PredictionsHeader(
+        step=predictions.step,
+        objective=predictions.objective,
+        unit=predictions.unit,
+        examples=predictions.examples,
+        classes=list(predictions.classes),
+        arrays=list(predictions.arrays),
+    )
+    remove_leftovers(path.parent, path.name)
+    with create_beside(path) as file:
+        write_tensors(file, header, predictions.arrays)
+
+
+def load_predictions(path: Path) -> Predictions:
+    """Read the file of `write_predictions`. The arrays map it.
+
+    Raises:
+      FileNotFoundError: there is none.
+      UserError: it can't be read, is cut short or damaged.
+    """
+    try:
+        header, written = open_tensors(path, PredictionsHeader)
+        if lacking := [name for name in header.arrays if name not in written]:
+            raise Malformed(f"it has no array '{lacking[0]}'")
+        arrays = {name: written[name] for name in header.arrays}
+        if not arrays or any(array.ndim == 0 or len(array) != header.examples for array in arrays.values()):
+            raise Malformed(f"its arrays are not of {header.examples:,} examples")
+        return Predictions(header.step, header.objective, header.unit, tuple(header.classes), arrays)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"'{path}' can't be read: {error.strerror or error}") from error
+    except Malformed as error:
+        raise UserError(f"'{path}' is damaged or cut short ({error})") from error

@@ -1,0 +1,109 @@
+"""Ask a launcher for another number of workers, and answer such requests: a file for each request and each answer."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks, untrusted
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.runs.rows import Index, Row, Text
+from ps_cluster.runs.run_dir import RunDir
+
+ANSWER_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.1
+_MOST_BYTES = 10_000
+
+
+class ScaleRequest(Row):
+    """The number of workers that somebody asks for."""
+
+    workers: Index
+
+
+class ScaleAnswer(Row):
+    """The launcher's answer on one line: its action, or the reason for none."""
+
+    line: Text
+    refused: bool
+
+
+class ScaleDesk:
+    """The launcher's side. Requests from before its start are removed: nobody waits for their answers any more."""
+
+    def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
+        self._run_dir = run_dir
+        self._notify = notify
+        self._asked = ""
+        for asked in (*run_dir.scale_requests(), *run_dir.scale_answers()):
+            _clear(run_dir, asked)
+
+    def asked(self) -> int | None:
+        """Return how many workers the oldest request asks for, and remove the request; None without one."""
+        for asked in self._run_dir.scale_requests():
+            if (request := self._take(asked)) is not None:
+                self._asked = asked
+                return request.workers
+        return None
+
+    def answer(self, line: str, *, refused: bool) -> None:
+        """Answer the request that `asked` returned last, and show the answer."""
+        self._notify(f"scale: {line}")
+        with contextlib.suppress(OSError):  # the disk may be full; the line is in the log
+            answer = ScaleAnswer(line=line, refused=refused)
+            write_json(self._run_dir.scale_answer(self._asked), answer.model_dump())
+
+    def _take(self, asked: str) -> ScaleRequest | None:
+        path = self._run_dir.scale_request(asked)
+        try:
+            untrusted.refuse_foreign(path)
+            return read_json(path, ScaleRequest, _MOST_BYTES)
+        except FileNotFoundError:  # the command has ended
+            return None
+        except UserError as error:
+            self._notify(f"a request to scale is left out: {error}")
+            return None
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def ask(
+    run_dir: RunDir, workers: int,
+    *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> str:  # fmt: skip
+    """Ask the launcher of a run for this number of workers; return what it did, on one line.
+
+    Raises:
+      UserError: it refuses, it has ended, or it does not answer.
+    """
+    asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # in the order of names the newest is the last
+    write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())
+    try:
+        return _answer(run_dir, asked, clock, sleep)
+    finally:
+        _clear(run_dir, asked)
+
+
+def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Callable[[float], None]) -> str:
+    until = clock() + ANSWER_WITHIN_S
+    while clock() < until:
+        with contextlib.suppress(FileNotFoundError):
+            answer = read_json(run_dir.scale_answer(asked), ScaleAnswer, _MOST_BYTES)
+            if answer.refused:
+                raise UserError(answer.line)
+            return answer.line
+        if not locks.is_held(run_dir.root):
+            raise UserError(
+                f"run directory '{run_dir.root}': no `run` works there: a run that has ended has no workers"
+            )
+        sleep(_LOOK_EVERY_S)
+    raise UserError(f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s (log: {run_dir.launcher_log})")
+
+
+def _clear(run_dir: RunDir, asked: str) -> None:
+    for path in (run_dir.scale_request(asked), run_dir.scale_answer(asked)):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,31 @@
+"""Take addresses `host:port` apart, and check whether this machine knows the host and has the port free."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of "host:port", an IPv6 address without its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def check_is_free(address: str) -> None:
+    """Raise OSError if another program listens at the port of `host:port`. TensorFlow would need seconds to notice."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
+        probe.bind(("", host_and_port(address)[1]))
+
+
+def unknown_hosts(addresses: Iterable[str]) -> list[str]:
+    """Return the hosts in addresses `host:port` whose names this machine can't look up."""
+    return [host for host in dict.fromkeys(host_and_port(address)[0] for address in addresses) if not _is_known(host)]
+
+
+def _is_known(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False

@@ -1,0 +1,219 @@
+"""Start tasks as forks of a server that has imported TensorFlow (fork_server.py): they start at once and share its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psutil
+
+from ps_cluster.files.writing import open_append
+from ps_cluster.system.fork_server import ANSWER_BYTES, ASK
+from ps_cluster.system.last_words import last_words
+
+FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
+ANSWERS_WITHIN_S = 10.0  # a fork takes milliseconds
+LOOK_EVERY_S = 0.5
+KILLED_WITHIN_S = 5.0
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+class ForkedProcess:
+    """A task that the fork server forked and this process adopted; has the part of `subprocess.Popen` that is used."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.returncode: int | None = None  # negative: killed by that signal
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class StopHeard(Exception):
+    """The run has to stop at once, while the launcher was waiting for the fork server."""
+
+
+class ForkServer:
+    """Starts the fork server with the first task, and again when it has ended or does not answer.
+
+    Its method `popen` stands in for `subprocess.Popen`, for commands `python -m MODULE …`.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        popen: Callable[..., subprocess.Popen[bytes]],
+        run_root: Path,
+        log: Path,
+        env: Mapping[str, str],
+        clock: Callable[[], float],
+        stops: Callable[[], bool],
+        answers_within_s: float,
+    ):
+        """Create a handle; nothing is started yet.
+
+        Args:
+          argv: the command of the server, without the channel and the run directory.
+          popen: starts the server; tasks run in the same network as the server.
+          run_root: the run directory, which the server's command names so that the list of processes shows it.
+          stops: returns whether the run has to stop at once, which ends a wait for the server.
+          answers_within_s: how long the server may take for a fork, once it has answered for the first time.
+        """
+        self._argv = argv
+        self._answers_within_s = answers_within_s
+        self._popen = popen
+        self._clock = clock
+        self._stops = stops
+        self._timeout_s = FIRST_ANSWER_TIMEOUT_S
+        self._run_root = run_root
+        self._log = log
+        self._env = env
+        self._forks: set[int] = set()  # the pids that the server has answered in time
+        self._log_start = 0  # bytes in the log before this server
+        self._server: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid if self._server is not None and self._server.poll() is None else None
+
+    def popen(self, argv: list[str], *, env: Mapping[str, str], cwd: Path, stdout: BinaryIO, **_: Any) -> ForkedProcess:
+        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`.
+
+        Raises:
+          OSError: the server did not come up, or has ended.
+          StopHeard: see `stops`.
+        """
+        request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
+        if self.pid is not None and self._channel is not None:
+            with contextlib.suppress(OSError):
+                return self._ask(self._channel, request, stdout)
+        channel = self._start()
+        try:
+            return self._ask(channel, request, stdout)
+        except OSError as error:
+            reason = self._why_ended() or str(error)
+            self.close()
+            message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
+            raise OSError(message) from error
+
+    def _ask(self, channel: socket.socket, request: str, stdout: BinaryIO) -> ForkedProcess:
+        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
+        leave, give_leave = os.pipe()
+        try:
+            with os.fdopen(os.memfd_create("request"), "wb") as file:
+                file.write(request.encode())
+                file.flush()
+                socket.send_fds(channel, [ASK], [file.fileno(), stdout.fileno(), leave])
+            answer = self._answer(channel)
+            if not answer:
+                raise ConnectionError("it ended")
+            self._forks.add(int(answer))
+            os.write(give_leave, b"\n")
+        finally:
+            os.close(leave)
+            os.close(give_leave)
+        self._timeout_s = self._answers_within_s
+        return ForkedProcess(int(answer))
+
+    def _answer(self, channel: socket.socket) -> bytes:
+        """Return the server's answer. Wait in short turns, because the clock counts only time in which this process ran."""
+        deadline = self._clock() + self._timeout_s
+        while True:
+            try:
+                return channel.recv(ANSWER_BYTES)
+            except TimeoutError:
+                if self._stops():
+                    raise StopHeard from None
+                if self._clock() > deadline:
+                    raise
+
+    def _start(self) -> socket.socket:
+        """Start the server anew; return the channel to it."""
+        self.close()
+        channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = channel
+        channel.settimeout(LOOK_EVERY_S)
+        self._timeout_s = FIRST_ANSWER_TIMEOUT_S
+        with theirs, open_append(self._log) as log:
+            self._log_start = log.tell()
+            self._server = self._popen(
+                [*self._argv, str(theirs.fileno()), str(self._run_root)],
+                env=dict(self._env),
+                cwd=self._run_root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+        return channel
+
+    def _why_ended(self) -> str:
+        """Return why the server ended by itself, from its log; "" if it still runs or has written nothing."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._server is not None:
+                return last_words(self._log, self._log_start, self._server.wait(KILLED_WITHIN_S))
+        return ""
+
+    def close(self) -> None:
+        """End the server, and the forks whose pids came too late; the tasks stay."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._server is not None:
+            self._server.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel does not end
+                self._server.wait(KILLED_WITHIN_S)
+            deadline = time.monotonic() + KILLED_WITHIN_S
+            while (late := self._late_forks(self._server.pid)) and time.monotonic() < deadline:
+                for pid in late:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+                time.sleep(0.001)
+        self._channel = self._server = None
+
+    def _late_forks(self, group: int) -> list[int]:
+        """Return the children of this process in the server's process group whose pids the server has not answered in time."""
+        children = [child.pid for child in psutil.Process().children()]
+        return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]
+
+
+@contextmanager
+def fork_server(
+    argv: Sequence[str],
+    popen: Callable[..., subprocess.Popen[bytes]],
+    run_root: Path,
+    log: Path,
+    env: Mapping[str, str],
+    clock: Callable[[], float],
+    stops: Callable[[], bool] = lambda: False,
+    answers_within_s: float = ANSWERS_WITHIN_S,
+) -> Iterator[ForkServer]:
+    """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children.
+
+    The arguments are those of `ForkServer`.
+    """
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        with contextlib.closing(ForkServer(argv, popen, run_root, log, env, clock, stops, answers_within_s)) as server:
+            yield server
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, before.value)

@@ -1,0 +1,121 @@
+"""Read the CPU and memory limits of this process's control group, which is how a container is limited.
+
+The kernel's documents: admin-guide/cgroup-v2.rst (cpu.max, memory.max), scheduler/sched-bwc.rst and
+admin-guide/cgroup-v1/memory.rst for version 1. The processors of a cpuset are those of `os.sched_getaffinity`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_MEMBERSHIP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The share of a machine that a process may use; None where there is no limit."""
+
+    processors: int  # that it may run on
+    cpus: float | None = None  # quota: processor seconds a second
+    memory_bytes: int | None = None
+    left_bytes: int | None = None  # of the memory, beside what the groups use now
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads can run at the same time: one per processor, or fewer under a quota."""
+        return self.processors if self.cpus is None else max(1, min(self.processors, math.ceil(self.cpus)))
+
+    @property
+    def quota_decides(self) -> bool:
+        """Return whether the quota allows fewer threads than there are processors."""
+        return self.threads < self.processors
+
+
+@dataclass(frozen=True)
+class FreeMemory:
+    """The memory that processes may still take: what is free now, or what the control group allows if that is less."""
+
+    free_bytes: int
+    allowed_bytes: int | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.free_bytes if self.allowed_bytes is None else min(self.free_bytes, self.allowed_bytes)
+
+    def __str__(self) -> str:
+        room = f"{self.memory_bytes / 1e9:.1f} GB"
+        if self.memory_bytes == self.free_bytes:
+            return f"the machine has {room}"
+        return f"its control group allows {room} more"
+
+
+def room() -> FreeMemory:
+    """Return the memory that there is room for now."""
+    return FreeMemory(psutil.virtual_memory().available, allowance().left_bytes)
+
+
+def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
+    """Return the tightest limits of this process's control group and its parents, in cgroup version 2, 1 or both.
+
+    Args:
+      membership: file with the groups of this process, one line each: `number:controllers:path`.
+      root: where the groups are mounted.
+    """
+    cpus = [limit for folder in folders("cpu", membership, root) for limit in _cpus(folder)]
+    memory = [(limit, folder) for folder in folders("memory", membership, root) for limit in _memory(folder)]
+    return Allowance(
+        len(os.sched_getaffinity(0)),
+        min(cpus, default=None),
+        min((limit for limit, _ in memory), default=None),
+        min((max(0, limit - _used(folder)) for limit, folder in memory), default=None),
+    )
+
+
+def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Iterator[Path]:
+    """Yield the folders that may hold limits of `controller`: the group's own and those above it. Some may not exist.
+
+    Inside a container the path may be the host's; only the mount itself is then visible.
+    """
+    for line in _lines(membership):
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        mounts = (root / names, root / controller) if names else (root, root / "unified")
+        for mount in mounts:
+            own = mount / path.strip().lstrip("/")
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(mount))
+
+
+def _cpus(folder: Path) -> Iterator[float]:
+    """Yield the CPU limit of a group. Version 2: `150000 100000` or `max 100000`; version 1: two files, -1 for none."""
+    for line in _lines(folder / "cpu.max"):
+        quota, period = line.split()
+        yield from [] if quota == "max" else [int(quota) / int(period)]
+    for quota, period in zip(_lines(folder / "cpu.cfs_quota_us"), _lines(folder / "cpu.cfs_period_us")):
+        yield from [int(quota) / int(period)] if int(quota) > 0 else []
+
+
+def _memory(folder: Path) -> Iterator[int]:
+    for line in (*_lines(folder / "memory.max"), *_lines(folder / "memory.limit_in_bytes")):
+        yield from [] if line == "max" or int(line) >= _NO_LIMIT_BYTES else [int(line)]
+
+
+def _used(folder: Path) -> int:
+    """Return the bytes that a group uses, without files in memory that nobody has read lately: the kernel drops those."""
+    used = sum(int(line) for name in ("memory.current", "memory.usage_in_bytes") for line in _lines(folder / name)[:1])
+    numbers = dict(line.split() for line in _lines(folder / "memory.stat"))  # version 1 has totals with its children
+    return used - int(numbers.get("total_inactive_file") or numbers.get("inactive_file") or 0)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,98 @@
+"""Tell who reaches the port of a task on one of several machines, and keep the port to one interface on request."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator, Mapping
+
+import psutil
+
+from ps_cluster.config.schema import interface_of
+from ps_cluster.config.tasks import Task
+from ps_cluster.errors import UserError
+from ps_cluster.system.addresses import host_and_port
+from ps_cluster.system.firewall import Refused, keep_rules, only_through
+from ps_cluster.system.private_network import REQUIRE
+
+_PAGE = "docs/clusters.md#security"
+
+
+def guard_port(
+    setting: str,
+    port: int | None,
+    members: Mapping[Task, str],
+    notify: Callable[[str], None],
+    keep: Callable[[str], None] = keep_rules,
+) -> None:
+    """Report who reaches the port of a task. If an interface is named, close the port to others until this process ends.
+
+    Args:
+      setting: `cluster.isolation`.
+      port: the port at which the task listens; None if it listens at none.
+      members: the tasks of the cluster, with their addresses.
+      keep: sets rules of the firewall until this process ends.
+    Raises:
+      UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
+    """
+    if port is None:
+        return
+    check_can_guard(setting)
+    if (interface := interface_of(setting)) is not None:
+        try:
+            keep(only_through(interface, port, _behind(interface, members)))
+        except Refused as reason:
+            raise UserError(f"cluster.isolation: got '{setting}': {reason}; by hand: {_PAGE}") from reason
+    notify(who_reaches(f"port {port}", setting))
+
+
+def check_can_guard(setting: str) -> None:
+    """Raise UserError for an isolation that is impossible for a task on several machines."""
+    if setting == REQUIRE:
+        raise UserError(
+            "cluster.isolation: got 'require': a task can't make a network that other machines share: give "
+            f"interface=NAME, or see {_PAGE}"
+        )
+
+
+def who_reaches(ports: str, setting: str) -> str:
+    """Return a line that says who reaches `ports`, e.g. "port 2222", with this isolation."""
+    if (interface := interface_of(setting)) is None:
+        return f"not isolated: whoever reaches {ports} runs code as you, and nothing is encrypted: {_PAGE}"
+    return f"{ports}: only {interface} and your own processes on the same machine get in"
+
+
+def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:
+    """Yield address and port of each member of the cluster. Raises UserError for one that is not behind `interface`."""
+    here = psutil.net_if_addrs()
+    if interface not in here:
+        raise _wrong(interface, f"there is no such interface with an address here, but {', '.join(sorted(here))}")
+    own = {one.address.partition("%")[0] for one in here[interface]}
+    for member, address in members.items():
+        host, port = host_and_port(address)
+        try:
+            endpoints = {
+                (family, where[0]) for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            }
+        except (OSError, UnicodeError) as error:
+            raise _wrong(interface, f"the address of {member}, '{address}', can't be looked up: {error}") from error
+        for family, number in endpoints:
+            if not ipaddress.ip_address(number).is_loopback and _source(family, str(number)) not in own:
+                raise _wrong(
+                    interface, f"{member} at '{address}' is not reached through it: give every task an address there"
+                )
+            yield str(number), port
+
+
+def _source(family: int, number: str) -> str | None:
+    """Return the address from which this machine would connect to `number`, None if there is no way. Sends nothing."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((number, 1))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _wrong(interface: str, what: str) -> UserError:
+    return UserError(f"cluster.isolation: got 'interface={interface}': {what}")

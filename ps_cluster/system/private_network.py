@@ -1,0 +1,150 @@
+"""Give the tasks of a run on one machine a network of their own, which nobody else reaches.
+
+A TensorFlow server runs code for anybody who reaches its port. So the tasks of a run on one machine get a private
+network. A short-lived process (namespace.py) makes the network namespace, sends its descriptors to the launcher and
+ends. Every task enters the namespace through the same file before it runs its program. So the launcher keeps its
+network and its threads (the kernel lets no process with threads into a user namespace) and stays the parent of all
+tasks. Only the tasks and the launcher's descriptors keep the namespace alive, so it ends with them, however they end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.config.schema import WORDS, interface_of
+from ps_cluster.errors import UserError
+from ps_cluster.runs.logs import PORTS_OPEN, Notify
+
+REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
+NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
+
+_NAMESPACE_WITHIN_S = 30.0  # the kernel makes a namespace in milliseconds, but queues behind others that it takes down
+_MOST_DESCRIPTORS = 253  # that the kernel sends at once
+_OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
+
+
+@dataclass(frozen=True)
+class RunNetwork:
+    """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
+
+    Attributes:
+      notice: a warning for the user where the network is not private, else None.
+    """
+
+    descriptors: tuple[int, ...] = ()
+    notice: str | None = None
+
+    @property
+    def isolated(self) -> bool:
+        return bool(self.descriptors)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the network's entry in summary.json."""
+        return {"private": self.isolated, "notice": self.notice}
+
+    def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a command that runs `argv` in this network. Its process must inherit the descriptors."""
+        if not self.descriptors:
+            return argv
+        return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
+
+    def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process in this network; otherwise as `subprocess.Popen`."""
+        return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
+
+
+class Unavailable(Exception):
+    """This system allows no private network; the message says why."""
+
+
+@contextmanager
+def network_for(
+    setting: str,
+    run_dir: Path,
+    data_dir: Path,
+    notify: Notify,
+    namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
+) -> Iterator[RunNetwork]:
+    """Yield the network of a run: a private one or, with a notice, the machine's. It is closed after the block.
+
+    Args:
+      setting: `cluster.isolation`, one of its words.
+      run_dir: the tasks must be able to write there.
+      data_dir: the tasks must be able to read there.
+    Raises:
+      UserError: a private network is required and impossible here, or the setting names an interface.
+    """
+    network = _choose(setting, run_dir, data_dir, namespace_argv)
+    if network.notice:
+        notify(PORTS_OPEN(network.notice))
+    try:
+        yield network
+    finally:
+        for descriptor in network.descriptors:
+            os.close(descriptor)
+
+
+def announce_isolation(setting: str, folder: Path, notify: Notify) -> None:
+    """Report which network the runs in a folder will have. Each run's notice is only in its log. Errors: `check_isolation`."""
+    with network_for(setting, folder, folder, notify):
+        pass
+
+
+def check_isolation(setting: str, run_dir: Path) -> None:
+    """Raise UserError if a run can't have the network that is asked for. Call it before the run changes anything."""
+    if setting == REQUIRE or interface_of(setting):
+        announce_isolation(setting, run_dir, notify=lambda _: None)
+
+
+def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:
+    if interface_of(setting):
+        words = ", ".join(WORDS)
+        raise UserError(f"cluster.isolation: got '{setting}': that is for `task`; on one machine it is one of {words}")
+    if setting == OFF:
+        return RunNetwork(notice=f"not isolated, as asked for: {_OPEN}")
+    try:
+        return RunNetwork(new_namespaces("create", str(run_dir), str(data_dir), namespace_argv=namespace_argv))
+    except Unavailable as reason:
+        if setting == REQUIRE:
+            raise UserError(f"cluster.isolation: 'require', but this system allows no {reason}") from reason
+        return RunNetwork(notice=f"not isolated: {_OPEN} (this system allows no {reason})")
+
+
+def new_namespaces(command: str, *arguments: str, namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> tuple[int, ...]:
+    """Run a command of namespace.py that makes namespaces; return their descriptors. Raises Unavailable."""
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        argv = [*namespace_argv, command, str(sender.fileno()), *arguments]
+        try:
+            helper = subprocess.run(
+                argv,
+                pass_fds=[sender.fileno()],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_NAMESPACE_WITHIN_S,
+                start_new_session=True,  # Ctrl-C is for the launcher
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"private network: {error}") from error
+        if helper.returncode:
+            said = helper.stderr.strip().splitlines() or [f"exit code {helper.returncode}"]
+            raise Unavailable(said[-1])
+        return _received(receiver)
+
+
+def _received(receiver: socket.socket) -> tuple[int, ...]:
+    count, descriptors, *_ = socket.recv_fds(receiver, 3, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    if len(descriptors) == int(count):
+        return tuple(descriptors)
+    for descriptor in descriptors:  # a user namespace alone would leave the tasks in the machine's network
+        os.close(descriptor)
+    raise Unavailable("private network: too many files are open")

@@ -1,0 +1,71 @@
+"""Tell which processes belong to a run: a pid in the run's files may be another program's by now."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+_LISTENING = "0A"  # the state of a socket in /proc/PID/net/tcp
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process was started, in clock ticks since boot; exec does not count as a start."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def age_seconds(pid: int) -> float:
+    """Return the seconds since a process was started; exec does not count as a start."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks(pid) / os.sysconf("SC_CLK_TCK")
+
+
+def life_of(launcher_pid: int) -> str:
+    """Return a unique id of a launcher process: pid and start time. In a container the pid alone is often reused."""
+    return f"{launcher_pid}@{start_ticks(launcher_pid)}"
+
+
+def state_of(pid: int, root: Path, life: str | None = None) -> str:
+    """Return "running", "stopped" (SIGSTOP), or "gone", for a process that a run's files name.
+
+    Args:
+      root: the run directory, resolved.
+      life: the unique id of the process (`life_of`), where the files have it.
+    """
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if _lives(process, life) if life else belongs(process, root):
+            return "stopped" if process.status() == psutil.STATUS_STOPPED else "running"
+    return "gone"
+
+
+def _lives(process: psutil.Process, life: str) -> bool:
+    with contextlib.suppress(OSError):
+        return process.status() != psutil.STATUS_ZOMBIE and life_of(process.pid) == life
+    return False
+
+
+def listens(pid: int, port: int) -> bool:
+    """Return whether a process listens at a TCP port in the network of process `pid`, which may be a private one.
+
+    Nothing is sent to the port. Return True if the system does not tell.
+    """
+    try:
+        tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    return any(row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port for row in rows)
+
+
+def belongs(process: psutil.Process, root: Path) -> bool:
+    """Return whether a process names this run directory (resolved) or works in it."""
+    with contextlib.suppress(psutil.Error):
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return str(root) in process.cmdline() or root in Path(process.cwd()).parents
+    return False

@@ -1,0 +1,62 @@
+"""Count Ctrl-C, SIGTERM and SIGHUP, for a loop that checks the count."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal.signal` takes and returns it
+
+
+def stop_signals() -> tuple[int, ...]:
+    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out where `nohup` ignores it."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return signal.SIGINT, signal.SIGTERM, *hang_up
+
+
+class Drain(threading.Event):
+    """Asks the leader to end in order: no new steps, then a last checkpoint.
+
+    Attributes:
+      for_good: the user wants the training to end (Ctrl-C). Otherwise the machine is needed, and the training goes on
+        when a leader is started again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_good = True
+
+    def ask(self, number: int) -> None:
+        """Ask by a signal with this number."""
+        self.for_good = number == signal.SIGINT
+        self.set()
+
+
+class StopRequests:
+    """Counts the stop signals inside the `with` block, in place of their earlier handlers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_signal = 0
+        self._before: dict[int, Handler] = {}
+
+    def __enter__(self) -> StopRequests:
+        for number in stop_signals():
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.count += 1
+        self.last_signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """The code that shells report for a process ended by this signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        return 128 + self.last_signal

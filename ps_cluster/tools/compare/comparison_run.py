@@ -1,0 +1,131 @@
+"""Train the runs of a comparison one after the other, and continue an interrupted comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.recipe import COMPILED
+from ps_cluster.config.sections import flat
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import INTERRUPTED, UserError
+from ps_cluster.files import claimed_folders
+from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.launch.local_run import complete_config, resolve_data, start_run
+from ps_cluster.process_variables import temporary_files_in
+from ps_cluster.report.progress import make_view
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
+from ps_cluster.runs.scores import outcome_of
+from ps_cluster.system import tensorboard_server
+from ps_cluster.tools.compare.comparison_plan import (
+    PLAN,
+    REPORT,
+    SCALED,
+    Comparison,
+    PlannedRun,
+    planned_runs,
+    training_order,
+)
+from ps_cluster.tools.compare.labels import baseline_of, labels
+from ps_cluster.tools.compare.metric import METRICS
+
+RUNS = "runs"  # folder of a comparison
+_NOUN = "comparison"
+
+
+def train_all(
+    comparison: Comparison, output: Path, *, baseline: str | None = None, tensorboard: bool = False
+) -> tuple[list[Path], int]:
+    """Train the runs not trained yet, in `training_order`, and record the plan and the order.
+
+    Returns the run directories as planned, and the exit code of the first run that failed.
+
+    An interrupted run is trained from its beginning, so its times belong to one training.
+
+    Args:
+      output: the caller holds its lock (files/locks.py).
+      baseline: the arm that the report compares others with.
+      tensorboard: show all runs in TensorBoard while they are trained, and tell the link.
+    Raises:
+      UserError: `output` holds another comparison, the settings fit no run, no arm is the baseline, or there is no data.
+    """
+    runs = planned_runs(comparison)
+    # Errors are found before any file is written, and those that need no data before there are any.
+    check_unclaimed(output)
+    dataset = resolve_data(runs[0].config.data, notify=print_line)
+    comparison = _with_rule_of_compile(comparison, runs, dataset)
+    runs = planned_runs(comparison)
+    if comparison.target_score is not None:
+        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
+    complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
+    baseline_of(labels(complete), baseline)
+    _claim(output, comparison, training_order(runs))
+    roots = {run.name: output / RUNS / run.name for run in runs}
+    beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
+    with temporary_files_in(output / TEMPORARY), beside:
+        return list(roots.values()), _train_in_order(training_order(runs), roots)
+
+
+def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
+    """Return the comparison with the optimizer of the network's compile(), where all arms leave it to that.
+
+    Rates are scaled from arm to arm, so they have to be known before the runs are planned. The staleness method of such a
+    rate comes with it.
+    """
+    if {run.config.optimizer.rule for run in runs} != {COMPILED}:
+        return comparison
+    # What an arm has set for itself is no setting of the others.
+    arms = [arm.model_copy(update={"set": _without_optimizer(arm.set)}) for arm in comparison.arms]
+    runs = planned_runs(comparison.model_copy(update={"arms": tuple(arms)}))
+    stale = [run for run in runs if run.config.staleness.method == RULES[COMPILED].staleness_method]
+    complete = complete_config((stale or runs)[0].config, dataset)
+    found = flat({"optimizer": complete.optimizer.model_dump(mode="json")})
+    if stale:
+        found["staleness.method"] = complete.staleness.method
+    return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
+
+
+def _without_optimizer(own: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in own.items() if not key.startswith(("optimizer.", "staleness."))}
+
+
+def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
+    for number, run in enumerate(runs, 1):
+        root = roots[run.name]
+        if not outcome_of(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
+            return code
+        # All checkpoints were kept for scoring; those of many runs would fill the disk.
+        checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
+    return 0
+
+
+def _train(run: PlannedRun, root: Path, title: str) -> int:
+    view = make_view()
+    view.notice(title)
+    code = start_run(run.config, root, view=view, anew=True)
+    return 0 if outcome_of(root) else code or INTERRUPTED  # one that diverged is a result of the comparison
+
+
+def check_unclaimed(output: Path) -> None:
+    """Raise UserError where a folder holds something, but no comparison."""
+    claimed_folders.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
+
+
+def check_free_for_report(output: Path) -> None:
+    """Raise UserError where a folder holds something other than a report on finished runs, which a new one replaces."""
+    if (output / PLAN).exists():
+        raise UserError(f"--output: '{output}' holds a {_NOUN} with runs of its own: choose another")
+    claimed_folders.check_unclaimed(output, REPORT, "report on finished runs", besides=CODE)
+
+
+def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
+    # Only the report uses the target: another target needs no new runs.
+    content = comparison.model_dump(mode="json", exclude={"target_score"})
+    content["trained_in_this_order"] = [run.name for run in runs]
+    content[SCALED] = [run.name for run in runs if run.scaled]
+    claimed_folders.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)

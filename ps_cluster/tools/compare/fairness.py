@@ -1,0 +1,196 @@
+"""Check whether runs may be compared, and find what a reader has to know about their differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ps_cluster.config import has_rates
+from ps_cluster.config.sections import uses
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.installation import PROGRAM
+from ps_cluster.launch.topology import keeps_to_cores
+from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
+from ps_cluster.tools.compare.groups import Group
+from ps_cluster.tools.compare.labels import flat_settings
+from ps_cluster.tools.compare.records import FIELDS, Record
+
+EXAMPLES_TOLERANCE = 0.02
+_ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
+
+# An arm's own settings: its method and the rate it is trained with. Tables, labels and pages show them, so they can't be
+# overlooked.
+_OF_AN_ARM = {
+    "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.seed",
+    "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",
+    "optimizer.global_clip_norm",
+}  # fmt: skip
+_SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
+# Compared elsewhere (as fields and examples, or among the surroundings), or a place on this machine.
+_KNOWN_OTHERWISE = {
+    "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
+}  # fmt: skip
+_ABSENT = "not noted"
+
+
+class Difference(NamedTuple):
+    """Something that is not the same in all runs. `values`: each distinct value once, in the order of the runs."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {', '.join(self.values)}"
+
+
+def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Difference]:
+    """Return what must be equal in all runs and is not: data set, network, precision, settings that are no arm's own.
+
+    Args:
+      own: dotted keys that arms of this comparison set on purpose, besides those that always are an arm's own.
+    """
+    fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
+    may_differ = {*_OF_AN_ARM, *_KNOWN_OTHERWISE, *own}
+    settings = [
+        {
+            key: value
+            for key, value in flat_settings(record.config).items()
+            if key not in may_differ and not key.startswith(_SECTIONS_OF_AN_ARM) and uses(record.config.mode.name, key)
+        }
+        for record in records
+    ]
+    return [*_differing(fields), *_differing(settings, absent=None)]
+
+
+def in_surroundings(records: Sequence[Record]) -> list[Difference]:
+    """Return the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
+    pinned = [
+        {"whether workers keep to cores of their own": keeps_to_cores(record.config)}
+        for record in records
+        if record.config.training_workers > 1
+    ]
+    isolated = [{_ISOLATION: record.config.cluster.isolation} for record in records]
+    return [
+        *_differing([record.summary.machine or {} for record in records]),
+        *_differing(isolated),
+        *_differing(pinned),
+    ]
+
+
+def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
+    """Yield what is not the same in all rows. `absent` stands for a missing value; None leaves missing values out."""
+    for name in dict.fromkeys(key for row in rows for key in row):
+        found = (flow(row[name]) if name in row else absent for row in rows)
+        values = tuple(dict.fromkeys(value for value in found if value is not None))
+        if len(values) > 1:
+            yield Difference(name, values)
+
+
+def flow(value: Any) -> str:
+    """Return a value in YAML's flow style. JSON is YAML; plain words stay without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()) -> list[str]:
+    """Return what is unequal among the runs, one sentence each, to be shown above everything made of them.
+
+    Args:
+      own: dotted keys of settings that the arms of this comparison set on purpose.
+    Raises:
+      UserError: something is unequal and `force` is not set, the metrics differ, or one run was given twice.
+    """
+    roots = [record.root for record in records]
+    twice = next((root for root in roots if roots.count(root) > 1), None)
+    if twice is not None:
+        raise UserError(f"run directory '{twice}' is given twice: it would count as two runs")
+    metrics = list(dict.fromkeys(record.metric.name for record in records))
+    if len(metrics) > 1:
+        raise UserError(
+            f"these runs can't be compared: some have a {metrics[0]}, others a {metrics[1]}: give runs of one data set"
+        )
+    unequal = [
+        *(f"they differ in {difference}" for difference in in_settings(records, own)),
+        *_unequal_seeds(groups),
+        *_unequal_examples(records),
+    ]
+    if unequal and not force:
+        # One line names one difference: enough to see that the runs don't match.
+        more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
+        raise UserError(
+            f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them "
+            "with --force: the report then has every difference on top"
+        )
+    surroundings = (
+        f"The runs differ in {difference}. A difference between arms may come from that."
+        for difference in in_surroundings(records)
+    )
+    return [*(f"Not a fair comparison (--force): {text}." for text in unequal), *surroundings]
+
+
+def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for group in groups:
+        by_seeds.setdefault(group.seeds, []).append(_place(group))
+    if len(by_seeds) > 1:
+        described = (
+            f"{_list(seeds)} ({places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''})"
+            for seeds, places in by_seeds.items()
+        )
+        yield f"they differ in seeds: {' against '.join(described)}"
+    repeated = next((group for group in groups if len(set(group.seeds)) < len(group.seeds)), None)
+    if repeated:
+        yield f"a seed comes more than once in one group: {_list(repeated.seeds)} ({_place(repeated)})"
+
+
+def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
+    whole = [record for record in records if not record.diverged]  # one that diverged ended before
+    if not whole:
+        return
+    least, most = (choose(whole, key=lambda record: record.examples) for choose in (min, max))
+    if most.examples > least.examples * (1 + EXAMPLES_TOLERANCE):
+        yield (
+            f"they differ in examples trained on by more than {EXAMPLES_TOLERANCE:.0%}: {least.examples:,} "
+            f"('{least.root.name}') to {most.examples:,} ('{most.root.name}')"
+        )
+
+
+def _place(group: Group) -> str:
+    return f"{group.arm}, batch {group.batch_per_worker} per worker, straggler {group.straggler}"
+
+
+def _list(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))
+
+
+def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield warnings for the top of a report: rates that were only scaled, and networks that have none of single modes."""
+    scaled = {
+        f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
+        for group in groups
+        if any(record.root.name in _noted_as_scaled(record.root.parent.parent) for record in group.records)
+    }
+    if scaled:
+        rules = ", ".join(sorted({group.first.config.optimizer.rule for group in groups}))
+        yield (
+            f"Learning rates that were not found for their mode but scaled by the {groups[0].unit} of an update: "
+            f"{', '.join(sorted(scaled))}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates "
+            f"of their own these arms may come out otherwise. `{PROGRAM} sweep --mode MODE --vary "
+            "optimizer.learning_rate=LOW..HIGH:log` finds such."
+        )
+    configs = [record.config for group in groups for record in group.records]
+    models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
+    if models:
+        yield (
+            f"No learning rates were found for single modes of {', '.join(models)}: the network's recipe has none. At rates "
+            "of their own the modes may come out otherwise."
+        )
+
+
+def _noted_as_scaled(comparison: Path) -> Collection[str]:
+    """Return the names of the runs whose rate a comparison scaled; none where the folder is no comparison."""
+    names = read_yaml(comparison / PLAN).get(SCALED) if (comparison / PLAN).is_file() else None
+    return names if isinstance(names, list) else ()

@@ -1,0 +1,52 @@
+"""Write the JSON schemas of the files for `run --config` and `compare --config`, from the classes that validate them.
+
+`python -m ps_cluster.tools.compare.schemas` writes configs/schema.json and configs/compare.schema.json anew; a test
+compares them. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ps_cluster.cli.reference import (
+    DIALECT,
+    Schema,
+    leaves,
+    names_schema,
+    one_object,
+    run_schema,
+    schema_of,
+    sections_schema,
+)
+from ps_cluster.config.sections import CHOSEN
+from ps_cluster.files.writing import write_whole
+from ps_cluster.installation import CONFIG_FOLDER
+from ps_cluster.tools.compare.comparison_plan import Comparison
+
+_OF_RUNS = "schema.json"  # beside the other, which refers to it
+
+
+def comparison_schema() -> Schema:
+    """Return the schema of a comparison's file. Settings of runs stand in sections, or have dotted keys."""
+    properties = schema_of(Comparison)["properties"]
+    sections = sections_schema()
+    of_run = {
+        key: {"$ref": f"{_OF_RUNS}#/properties/{key.replace('.', '/properties/')}"}
+        for key in (*sections, *(key for key, _ in leaves(sections)))
+    }
+    properties["settings"] = one_object(of_run)
+    arm = properties["arms"]["items"]["properties"]
+    arm["set"] = one_object({key: found for key, found in of_run.items() if key.count(".") == 1})
+    arm["mode"] = names_schema(CHOSEN["mode"], arm["mode"])
+    return {"$schema": DIALECT, "title": "Comparison of ps_cluster", **one_object(properties)}
+
+
+def texts() -> dict[str, str]:
+    """Return the content of each file, by its name in configs/."""
+    schemas = {_OF_RUNS: run_schema(), "compare.schema.json": comparison_schema()}
+    return {name: f"{json.dumps(schema, indent=1, ensure_ascii=False)}\n" for name, schema in schemas.items()}
+
+
+if __name__ == "__main__":
+    for file, text in texts().items():
+        write_whole(CONFIG_FOLDER / file, text)

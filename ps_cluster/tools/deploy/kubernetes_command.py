@@ -1,0 +1,151 @@
+"""The command `ps-cluster k8s render`."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+
+from ps_cluster.cli.command_line import (
+    PRINTED_FILE,
+    Matching,
+    OneLineErrors,
+    OneOf,
+    Whole,
+    examples,
+    option,
+    write_text_to,
+)
+from ps_cluster.cli.options import (
+    OPTIONS_OF_TASKS,
+    OfTypes,
+    config_layers,
+    config_options,
+    layered_config,
+    waiting_options,
+    waiting_words,
+)
+from ps_cluster.config import RunConfig, datasets
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.errors import UserError
+from ps_cluster.report.terminal import print_note
+from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
+from ps_cluster.tools.deploy.roles import check_for_tasks, roles_of
+
+_NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -, the first a letter")
+_CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
+_NAMESPACE = Matching(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")
+_IMAGE = Matching(r"[a-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image: REGISTRY/NAME:TAG or NAME@sha256:DIGEST")
+_CPU = OfTypes(Matching(r"[1-9][0-9]{0,5}m?|[0-9]{1,4}\.[0-9]{1,3}", "a number of cores: 4, 0.5 or 500m"))
+_AMOUNT = r"[1-9][0-9]{0,14}([KMGT]i)?"
+_MEMORY = OfTypes(Matching(_AMOUNT, "an amount of memory: 4Gi or 500Mi"))
+_SIZE = Matching(_AMOUNT, "a size: 10Gi or 500Mi")
+_RESTARTS = OfTypes(Whole(0, 10_000))
+
+_EXAMPLES = (
+    "k8s render --run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",
+    "k8s render --kind trainjob --workers 8 --ps 2 --run-volume runs --data-volume cifar "
+    "--image me/ps-cluster:1 --dataset cifar10 --precision bfloat16 --output train.yaml",
+    "k8s render --kind jobs --cpu 4 --cpu ps=2 --memory worker=8Gi --restarts worker=50 "
+    "--run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",
+)
+
+
+@click.group(cls=OneLineErrors, epilog=examples(*_EXAMPLES))
+def k8s() -> None:
+    """Write manifests for Kubernetes."""
+
+
+@k8s.command(epilog=examples(*_EXAMPLES))
+@option(
+    "--kind",
+    type=OneOf(tuple(KINDS)),
+    default="jobset",
+    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.says})' for one in KINDS.values())}.",
+)
+@option("--name", type=_NAME, default="ps-cluster", help="The names of all objects and of the run directory.")
+@option("--namespace", type=_NAMESPACE, help="Default: the one that kubectl uses.")
+@option("--image", type=_IMAGE, required=True, help="The container image, built from the Containerfile.")
+@option("--run-volume", type=_CLAIM, required=True, metavar="CLAIM", help="The volume for the run directory.")
+@option(
+    "--share-run-dir/--no-share-run-dir",
+    help="Mount it in all pods, not only in those of the leader and the evaluator.",
+)
+@option("--data-volume", type=_CLAIM, metavar="CLAIM", help="A volume with the data set; mounted at /data, read-only.")
+@option(
+    "--scratch", type=_SIZE, default="10Gi", help="Most that the cache of a pod, and its other own folders, may hold."
+)
+@option("--cpu", type=_CPU, multiple=True, help="Cores of each pod, or of those of one type; default: 2.")
+@option("--memory", type=_MEMORY, multiple=True, help="Memory of each pod, or of those of one type; default: 4Gi.")
+@option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of all, or one type of task; default: 20.")
+@option(
+    "--restart-job/--no-restart-job",
+    help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
+)
+@option("--output", type=PRINTED_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@waiting_options()
+@config_options(*OPTIONS_OF_TASKS)
+@config_layers
+def render(
+    kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None,
+    scratch: str, cpu: tuple[tuple[str | None, str], ...], memory: tuple[tuple[str | None, str], ...],
+    restarts: tuple[tuple[str | None, int], ...], share_run_dir: bool, restart_job: bool,
+    name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None, min_workers: int | None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Print the manifests of a training on Kubernetes.
+
+    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    """
+    config = layered_config(file, assignments, options)
+    if (isolation := config.cluster.isolation) not in ("auto", "off"):
+        raise UserError(
+            f"cluster.isolation: got '{isolation}': containers may neither make networks nor set rules of the firewall: "
+            "leave it out; the NetworkPolicy closes the ports"
+        )
+    check_for_tasks(config, min_workers)
+    config = _with_data(config, data_volume)
+    roles = roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts)
+    deployment = Deployment(
+        name=name,
+        namespace=namespace,
+        image=image,
+        config=config,
+        roles=roles,
+        run_volume=run_volume,
+        data_volume=data_volume,
+        scratch=scratch,
+        restart_job=restart_job,
+        task_options=waiting_words(wait_seconds, min_workers),
+    )
+    write_text_to(output, KINDS[kind].manifests(deployment))
+
+
+def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
+    """Return the configuration with the volume as the place of a data set that has to be found, unless it names another.
+
+    Raises UserError for a data set that is made up, where nothing would read the volume, and for one that no pod reaches.
+    """
+    kind, own = DATASETS[config.data.dataset], datasets.parse(config.data.dataset)
+    place = own.path if own else config.data.data_dir
+    if place is not None and claim is None:
+        print_note(f"the image has to have '{place}': no volume is mounted (--data-volume)")
+    if place is not None and claim is not None and not PurePosixPath(place).is_relative_to(DATA):
+        name = f"{own.form.name}:{DATA}/{place.name}" if own else f"--data-dir {DATA}/{place.name}"
+        raise UserError(
+            f"data.{'dataset' if own else 'data_dir'}: got '{place}', and the volume is mounted at {DATA}: give a path in it, "
+            f"e.g. {name}"
+        )
+    if claim is None:
+        if kind.is_on_disk and config.data.data_dir is None:
+            raise UserError(
+                f"data.dataset: got '{kind.name}', which no pod can download, as it reaches only the others and DNS: give "
+                "--data-volume CLAIM, or --data-dir if it is in the image"
+            )
+        return config
+    if kind.generated:
+        raise UserError(f"--data-volume: got '{claim}', but the data set '{kind.name}' is generated: leave it out")
+    if config.data.data_dir is not None or not kind.is_on_disk:
+        return config
+    return config.with_values({"data.data_dir": DATA})

@@ -1,0 +1,95 @@
+"""The roles of a training that a scheduler runs: how many tasks each has, and how they are restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
+from ps_cluster.errors import UserError
+from ps_cluster.launch.rules import LauncherLimits
+
+_GRACE_S = 30  # for a worker to hand back its steps, or any task to end
+
+OfType = tuple[str | None, Any]  # the type of a role, or None for all; a value
+
+
+@dataclass(frozen=True)
+class Role:
+    """All tasks of one type.
+
+    Attributes:
+      alone: a task that failed is started again by itself; if not, all tasks start again with it.
+      leads: its first task leads the training.
+      shares: its tasks read or write the run directory of the leader.
+      grace_s: seconds from SIGTERM to SIGKILL; the leader writes a snapshot in this time.
+      cpu, memory: of each task, as Kubernetes writes them.
+      restarts: how often tasks of the role may be restarted.
+    """
+
+    type: str
+    count: int
+    alone: bool
+    leads: bool
+    shares: bool
+    grace_s: int
+    cpu: str = "2"
+    memory: str = "4Gi"
+    restarts: int = 20
+
+    @property
+    def listens(self) -> bool:
+        return self.type != EVALUATOR
+
+
+def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:
+    """Return the roles that the mode of `config` has, and the evaluator if it is wanted.
+
+    Args:
+      shared_by_all: all tasks get the run directory of the leader, not only those that have to.
+      given: cpu, memory, restarts → values for all roles or for one.
+    Raises:
+      UserError: a value for a role that is not there, or two for one.
+    """
+    mode, cluster = config.mode_kind, config.cluster
+    counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
+    leader = CHIEF if CHIEF in mode.cluster.tasks else WORKER
+    types = (*mode.cluster.tasks, EVALUATOR) if cluster.evaluator else mode.cluster.tasks
+    drain_s = int(LauncherLimits().for_waits_of(config.longest_update_seconds()).drain_s)
+    values = {field: _by_type(field, some, types) for field, some in given.items()}
+    return tuple(
+        Role(
+            type=kind,
+            count=counts[kind],
+            alone=not mode.cluster.on_death[kind].whole_cluster,
+            leads=kind == leader,
+            shares=shared_by_all or kind in (leader, EVALUATOR),
+            grace_s=_GRACE_S + (drain_s if kind == leader else 0),
+            **{field: some[kind] for field, some in values.items() if kind in some},
+        )
+        for kind in types
+    )
+
+
+def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
+    """Raise UserError for what each task would take in another way, or for too many or few `min_workers`."""
+    from ps_cluster.launch.one_task import check_min_workers, check_named
+
+    check_named(config)
+    mode = config.mode_kind
+    check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.tasks else 0, mode)
+    if (folder := config.data.data_dir) is not None and not folder.is_absolute():
+        raise UserError(f"data.data_dir: got '{folder}': name the whole path, as the tasks find it")
+
+
+def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> dict[str, Any]:
+    """Return a value for each type that has one. One for a type wins over one for all."""
+    found: dict[str | None, Any] = {}
+    for kind, value in values:
+        if kind is not None and kind not in types:
+            raise UserError(f"--{field}: got {kind}={value}, but this training has only {', '.join(types)}")
+        if found.setdefault(kind, value) != value:
+            raise UserError(f"--{field}: got {found[kind]} and {value} for {kind or 'all'}: give one of them")
+    return {kind: found.get(kind, found.get(None)) for kind in types if kind in found or None in found}

@@ -1,0 +1,79 @@
+"""Checks of `doctor`, what they find, and how they are carried out one after the other, each within its time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+
+class Status(StrEnum):
+    """The ways in which a check can end. After a warning training works, but is slower, less safe or not as expected."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of a check. `todo`: what to do about it; empty where all is well.
+
+    `name` of the check and the `seconds` that it took are set by `examine`.
+    """
+
+    status: Status
+    says: str
+    todo: str = ""
+    name: str = ""
+    seconds: float = 0.0
+
+
+ok = partial(Finding, Status.OK)
+warn = partial(Finding, Status.WARN)
+fail = partial(Finding, Status.FAIL)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question about this machine or installation.
+
+    Attributes:
+      name: what is examined, in one or two words.
+      look: returns the answer. An exception counts as a failure.
+      limit_s: seconds after which it counts as failed.
+    """
+
+    name: str
+    look: Callable[[], Finding]
+    limit_s: float = 10.0
+
+
+def examine(checks: Sequence[Check]) -> Iterator[Finding]:
+    """Yield what each check has found. One that raises or takes too long has failed; its thread is left behind."""
+    for check in checks:
+        began = time.monotonic()
+        findings: list[Finding] = []
+
+        def look(check: Check = check, findings: list[Finding] = findings) -> None:
+            try:
+                findings.append(check.look())
+            except Exception as error:  # nothing that one check meets may keep the others from their turn
+                findings.append(fail(f"{type(error).__name__}: {error}", "look into what the message names"))
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(check.limit_s)
+        late = fail(f"no answer within {check.limit_s:g} s", "see whether the machine is overloaded or a disk hangs")
+        finding = (findings or [late])[0]
+        yield replace(finding, name=check.name, seconds=round(time.monotonic() - began, 3))
+
+
+def as_json(examined: Sequence[Finding]) -> dict[str, Any]:
+    """Return the output of --json. Its status is the worst of all checks."""
+    worst = max((one.status for one in examined), key=list(Status).index, default=Status.OK)
+    return {"status": worst.value, "checks": [asdict(one) for one in examined]}

@@ -1,0 +1,95 @@
+"""Check the installation: Python, its packages, TensorFlow, the environment, and whether CIFAR-10 is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from packaging.markers import Marker
+
+from ps_cluster.data import sources
+from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
+from ps_cluster.system import environment
+from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
+
+FIRST_PYTHON, LAST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml
+_LOCK = IMPORT_FOLDER / "requirements.txt"
+_PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)\s*(?:;\s*([^\\]+))?")
+_MOST_NAMED = 5
+_IMPORT = "import tensorflow; print(tensorflow.__version__)"
+
+
+def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Check the version of Python."""
+    told = ".".join(map(str, version))
+    first, last = (".".join(map(str, one)) for one in (FIRST_PYTHON, LAST_PYTHON))
+    if FIRST_PYTHON <= version[:2] <= LAST_PYTHON:
+        return ok(f"{told}, {sys.executable}")
+    return fail(f"{told}: {first} to {last} is supported", how_to_install(f"python{last}"))
+
+
+def surroundings(given: Mapping[str, str] | None = None) -> Finding:
+    """Look for settings of other programs that tasks can't take: Keras on another library, keras.json, and the like."""
+    if lines := list(environment.not_used(os.environ if given is None else given)):
+        return warn("; ".join(lines), "nothing, unless you rely on it: tasks take what they need")
+    return ok("nothing in it asks for what tasks can't do")
+
+
+def tensorflow_import(
+    argv: tuple[str, ...] = (sys.executable, "-P", "-c", _IMPORT), timeout_s: float = 120.0
+) -> Finding:
+    """Import TensorFlow in a process of its own."""
+    env = environment.for_tensorflow(os.environ)
+    try:
+        ended = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env)
+    except subprocess.TimeoutExpired:
+        return fail(f"not imported within {timeout_s:g} s", "see whether the machine is overloaded")
+    last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()[-1:]
+    told = " ".join(last) or f"exit code {ended.returncode}"
+    return ok(told) if ended.returncode == 0 else fail(told, how_to_install())
+
+
+def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
+    """Compare the installed packages with the lock, with which the project is tested."""
+    if not lock.is_file():
+        return ok("installed as a package: there is no lock to hold it against")
+    count, others = 0, []
+    for line in lock.read_text(encoding="utf-8").splitlines():
+        match = _PINNED.match(line)
+        if match is None or (match[3] and not Marker(match[3].strip()).evaluate()):
+            continue  # no package, or one of other machines
+        count += 1
+        try:
+            if (found := version_of(match[1])) != match[2]:
+                others.append(f"{match[1]} {found} instead of {match[2]}")
+        except metadata.PackageNotFoundError:
+            others.append(f"{match[1]} {match[2]} is missing")
+    if not others:
+        return ok(f"all {count} packages are those of {lock.name}")
+    more = f", and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+    return warn(
+        f"{len(others)} of {count} packages are not those of {lock.name}: {', '.join(others[:_MOST_NAMED])}{more}",
+        f"python -m pip install --require-hashes --no-deps -r {lock.name}",
+    )
+
+
+def data_set(cache_dir: Path, data_dir: Path | None) -> Finding:
+    """Look for CIFAR-10 on this machine."""
+    entry = next(entry for entry in sources.entries(cache_dir, data_dir) if entry.name == "cifar10")
+    damaged = [copy.directory.name for copy in entry.copies if copy.dataset is None]
+    if sound := [copy for copy in entry.copies if copy.dataset is not None]:
+        return ok(f"{entry.title} is packed in {sound[0].directory}")
+    if entry.archives:
+        return ok(f"{entry.title} is here: {entry.archives[0]}")
+    if damaged:
+        return warn(f"the packed copy {damaged[0]} is damaged", f"{PROGRAM} data rm {shlex.quote(damaged[0])}")
+    return warn(
+        f"{entry.title} is not here: a run downloads it, or else trains on the generated set and says so",
+        f"{PROGRAM} data fetch cifar10, or give it by --data-dir",
+    )

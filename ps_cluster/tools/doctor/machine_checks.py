@@ -1,0 +1,110 @@
+"""Check the machine: its processor, memory, disk, ports, and whether a run gets a network of its own."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writable import check_folder
+from ps_cluster.launch import topology
+from ps_cluster.system import machine
+from ps_cluster.system.limits import Allowance, FreeMemory, allowance, room
+from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
+from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
+
+GB = 10**9
+# A default run writes 0.2 GB; each packed copy of CIFAR-10 has 0.2 GB.
+ENOUGH_DISK_BYTES, LEAST_DISK_BYTES = GB, GB // 10
+SMALLEST = {"model.name": "tutorial_cnn", "cluster.workers": 1, "cluster.evaluator": False}
+PORTS = 13  # of a run with the most workers and parameter servers, and its chief
+_TIMEOUT_S = 5.0
+
+
+def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None) -> Finding:
+    """Name the processor, its cores that may be used, and the precision that it gives."""
+    allowed = allowed or allowance()
+    found = machine.describe(cpuinfo, allowed)
+    precision = machine.fastest_precision(cpuinfo)
+    why = "" if precision == "bfloat16" else ", as it has no instructions for bfloat16"
+    told = f"{machine.processor_of(found)}, {found['cores']} at a time: precision auto is {precision}{why}"
+    flags = machine.flags_of(cpuinfo)
+    if platform.machine() == "x86_64" and flags and "avx" not in flags:
+        return fail(f"{told}; it has no AVX", "use another machine: TensorFlow's packages need AVX")
+    if allowed.quota_decides:
+        return warn(told, f"give the container more processors: of {allowed.processors} it may use a part")
+    if found["cores"] < 2:
+        return warn(told, "give it a second core: on one, workers take turns")
+    return ok(told)
+
+
+def memory(space: FreeMemory | None = None) -> Finding:
+    """Check that the memory is enough for the default run."""
+    space = space or room()
+
+    def needed(config: RunConfig) -> int:
+        size = topology.needed_bytes(config)
+        assert size is not None  # these networks were measured
+        return size
+
+    default, smallest = needed(build_config()), needed(build_config(None, SMALLEST))
+    told = f"{space}, the default run takes about {default / GB:.1f} GB"
+    if smallest > space.memory_bytes:
+        return fail(told, f"free some: the smallest run takes about {smallest / GB:.1f} GB")
+    if default > space.memory_bytes:
+        return warn(told, "use fewer --workers, a smaller --batch-size, --model tutorial_cnn or --no-evaluator")
+    return ok(told)
+
+
+def free_disk(
+    folders: Sequence[Path], free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
+) -> Finding:
+    """Check that runs and packed data can be written."""
+    told = []
+    for folder in folders:
+        try:
+            check_folder(folder)
+        except Malformed as error:
+            return fail(f"'{folder}' {error}", "work in a folder of your own; PS_CLUSTER_CACHE moves the cache")
+        place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        told.append((free_bytes(place), folder))
+    free, folder = min(told)
+    says = f"{free / GB:.1f} GB are free for {folder}"
+    if free < LEAST_DISK_BYTES:
+        return fail(says, "free some: a run and its data take several 100 MB")
+    if free < ENOUGH_DISK_BYTES:
+        return warn(says, "free some, or remove old runs and packed data (data rm)")
+    return ok(says)
+
+
+def ports(host: str = "127.0.0.1") -> Finding:
+    """Check that programs of this machine can listen on ports and reach each other."""
+    try:
+        with ExitStack() as stack:
+            for _ in range(PORTS):
+                server = stack.enter_context(socket.create_server((host, 0)))
+                stack.enter_context(socket.create_connection(server.getsockname()[:2], timeout=_TIMEOUT_S))
+    except OSError as error:
+        reason = error.strerror or error
+        return fail(f"no connection to {host}: {reason}", "allow local connections, and more open files")
+    return ok(f"{PORTS} ports of {host} can be opened and reached")
+
+
+def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding:
+    """Check that a run gets a network of its own, in which nobody else reaches its ports."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with network_for("auto", folder, folder, lambda line: None, namespace_argv) as network:
+            if network.isolated:
+                return ok("a run gets a network of its own")
+            return warn(
+                network.notice or "no private network",
+                "allow user namespaces (sysctl user.max_user_namespaces; on Ubuntu also "
+                "kernel.apparmor_restrict_unprivileged_userns=0), or use a machine that you share with nobody",
+            )

@@ -1,0 +1,128 @@
+"""Plan the members of an ensemble: each a run with its own network, seed and part of the data."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config, user_code
+from ps_cluster.config.sections import flat, joined
+from ps_cluster.config.user_layers import of_options, settings_of_file
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.launch import topology
+from ps_cluster.launch.local_run import complete_config
+from ps_cluster.tools.fleet import config_at_once
+from ps_cluster.tools.sweep.sweep_plan import mode_of
+
+FOLDER = "members"  # the folder of their run directories
+MEMBERS, MOST_MEMBERS = 4, 32
+
+# Name → `training.sample` of member i of n.
+SPLITS: dict[str, Callable[[int, int], str]] = {
+    "all": lambda index, count: "all",
+    "shards": lambda index, count: f"shard:{index}/{count}",
+    "bootstrap": lambda index, count: f"bootstrap:{index}",
+}
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """An ensemble.
+
+    Attributes:
+      models: the networks. seeds: how many members each network has.
+      split: one of `SPLITS`. settings: dotted key → value, of all members.
+    """
+
+    models: tuple[str, ...]
+    seeds: int
+    split: str
+    settings: dict[str, Any]
+
+    @property
+    def count(self) -> int:
+        return len(self.models) * self.seeds
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of the file of the plan."""
+        return {"models": list(self.models), "seeds": self.seeds, "split": self.split, "settings": self.settings}
+
+
+@dataclass(frozen=True)
+class EnsembleMember:
+    """A member. `name`: the name of its run directory."""
+
+    index: int
+    name: str
+    config: RunConfig
+
+    def root(self, output: Path) -> Path:
+        return Path(os.path.realpath(output / FOLDER / self.name))
+
+
+def read_ensemble(
+    file: Path | None, overrides: dict[str, Any], *, models: tuple[str, ...] | None, seeds: int | None, split: str
+) -> Ensemble:
+    """Return the ensemble of a command line.
+
+    Args:
+      file: settings of all members, as of a run. overrides: dotted key → value, over it.
+      models: networks; None: the one of the settings. seeds: of each network; None: 1 of several, else `MEMBERS`.
+    Raises:
+      UserError: the file can't be read, or these don't fit together.
+    """
+    from_file = flat(settings_of_file(file)) if file else {}
+    given = joined([from_file, flat(of_options(overrides).settings)])
+    settings = to_jsonable_python({"mode.name": "single", **given})  # a path as text
+    if models and "model.name" in settings:
+        raise UserError(f"--models: model.name is also set to '{settings['model.name']}': leave one of them out")
+    for key in ("training.seed", "training.sample"):
+        if key in settings:
+            raise UserError(
+                f"{key}: got {settings[key]!r:.80}: each member has its own (--members, --split): leave it out"
+            )
+    named = models or (build_config(None, dict(settings)).model.name,)
+    seeds = seeds or (1 if len(named) > 1 else MEMBERS)
+    ensemble = Ensemble(named, seeds, split, settings)
+    if len(set(named)) < len(named):
+        raise UserError(f"--models: got {', '.join(named)}: one comes twice; --members 2 gives each network two seeds")
+    if not 2 <= ensemble.count <= MOST_MEMBERS:
+        raise UserError(f"--members: {ensemble.count} in all: an ensemble has from 2 to {MOST_MEMBERS}")
+    return ensemble
+
+
+def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list[EnsembleMember]:
+    """Return the members; with a data set their configurations are complete. Raises UserError for what doesn't fit."""
+    members = []
+    for index in range(ensemble.count):
+        model = ensemble.models[index // ensemble.seeds]
+        own = {
+            "model.name": model,
+            "training.seed": index,  # also of two networks: equal seeds would give both the same batches
+            "training.sample": SPLITS[ensemble.split](index, ensemble.count),
+        }
+        config = config_at_once({**ensemble.settings, **own})
+        if config.checkpoints.every_seconds == "auto":  # only the last one is used
+            config = config.with_values({"checkpoints.every_seconds": LONGEST_SECONDS})
+        if dataset is not None:
+            config = complete_config(config, dataset.holding_out(config.evaluation.validation_examples))
+        short = re.sub(r"[^\w.]+", "_", Path(user_code.short_name(model)).stem)
+        members.append(EnsembleMember(index, f"{index}-{short}-seed{index}", config))
+    return members
+
+
+def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
+    """Yield a line for each member, then what all take. Raises UserError as `members_of`."""
+    members = members_of(ensemble)
+    for member in members:
+        yield f"{member.name}: {member.config.training.sample} of the training examples"
+    yield mode_of(ensemble.settings, (), "member")
+    expected = topology.expected((member.config for member in members), min(at_once, len(members)))
+    yield f"members: {len(members)}, {at_once} at once; memory expected: {expected}; nothing was started"
