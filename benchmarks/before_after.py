@@ -18,7 +18,7 @@ import click
 
 from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.command_line import CommaList, NameOf, OneLineCommand
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.tools.bench.throughput import case
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)

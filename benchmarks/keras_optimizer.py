@@ -21,7 +21,7 @@ from rich.table import Table
 from ps_cluster.cli.command_line import OneLineCommand, Whole
 from ps_cluster.config import build_config
 from ps_cluster.report.terminal import make_console
-from ps_cluster.server.update_rules import make_rule
+from ps_cluster.server.update_rules.rule import make_rule
 
 
 class Counted(NamedTuple):

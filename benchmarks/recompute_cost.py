@@ -17,7 +17,7 @@ import click
 from benchmarks.before_after import pair
 from benchmarks.in_turns import Case, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.tools.bench.throughput import case
 
 WITH_EVALUATOR = {"cluster.evaluator": True}

@@ -17,7 +17,7 @@ import click
 from benchmarks.in_turns import Case, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.command_line import CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.tools.bench import empty
 from ps_cluster.tools.bench.empty import CHEAPEST_RULE

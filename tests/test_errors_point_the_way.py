@@ -44,7 +44,7 @@ CASES = [
     (
         "run --set schedule.kind=mine.py:x",
         CODE,
-        ["schedule", "mine.py:x'", "config.modes.Schedule", EXTENDING],
+        ["schedule", "mine.py:x'", "config.schedules.Schedule", EXTENDING],
     ),
     ("chaos --kinds mine.py", CODE, ["--kinds", "'mine.py'", "kill worker", EXTENDING]),
 ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ps_cluster.config import user_code
-from ps_cluster.config.layers import without_variables
+from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.process_variables import CALLER_PID, LAUNCHER_PID

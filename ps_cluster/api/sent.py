@@ -21,10 +21,10 @@ import numpy as np
 from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
-from ps_cluster.config.layers import trusted
-from ps_cluster.config.network_recipes import arguments_taken
+from ps_cluster.config.networks import arguments_taken
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.config.user_code import PICKLE, Reference
+from ps_cluster.config.user_layers import trusted
 from ps_cluster.data import packed, sources
 from ps_cluster.data.array_files import as_contents
 from ps_cluster.data.packed import check_contents, sound_pieces, write_packed

@@ -18,7 +18,7 @@ from ps_cluster.api import sent
 from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted

@@ -16,11 +16,12 @@ from pydantic.fields import FieldInfo
 from ps_cluster.cli.command_line import FOLDER, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
 from ps_cluster.config import LONGEST_SECONDS, Resolved, RunConfig, parse_assignment, resolve, user_code
 from ps_cluster.config.datasets import NO_VARIATION, VARIATIONS, read_variations
-from ps_cluster.config.layers import NamedLayer, known_keys, settings_of_environment
+from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import PAGE, sections
 from ps_cluster.config.sections import CHOSEN, flat, joined, own_settings
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES
+from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
 from ps_cluster.errors import UserError
 from ps_cluster.process_variables import set_log_format
 from ps_cluster.runs.logs import FORMATS, TEXT

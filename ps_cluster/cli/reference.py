@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from ps_cluster.cli.options import CONFIG_OPTIONS
 from ps_cluster.config.datasets import VARIATIONS
-from ps_cluster.config.layers import EXTENDS
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
+from ps_cluster.config.user_layers import EXTENDS
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER

@@ -25,8 +25,9 @@ from ps_cluster.cli.options import (
     trusted_code,
 )
 from ps_cluster.config import Resolved
-from ps_cluster.config.layers import loaded, variables, without_variables
+from ps_cluster.config.layers import loaded
 from ps_cluster.config.modes import MODES
+from ps_cluster.config.user_layers import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import print_line

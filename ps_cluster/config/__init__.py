@@ -1,18 +1,8 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
-from ps_cluster.config.layers import (
-    ChangedSetting,
-    Resolved,
-    build_config,
-    changed,
-    has_rates,
-    load_config,
-    parse_assignment,
-    rate_origin,
-    rates_found,
-    resolve,
-    telling,
-)
+from ps_cluster.config.changes import ChangedSetting, changed, rate_origin, telling
+from ps_cluster.config.layers import Resolved, build_config, load_config, resolve
+from ps_cluster.config.recipe import has_rates, rates_found
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
     MOST_PARAMETER_SERVERS,
@@ -22,6 +12,7 @@ from ps_cluster.config.schema import (
     RunConfig,
     fitted,
 )
+from ps_cluster.config.user_layers import parse_assignment
 
 __all__ = [
     "LONGEST_SECONDS",

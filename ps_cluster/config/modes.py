@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from ps_cluster.server.initial_state import InitialState
     from ps_cluster.server.shard import ParameterShard
     from ps_cluster.server.store import ParameterStore
-    from ps_cluster.server.update_rules import UpdateRule
+    from ps_cluster.server.update_rules.rule import UpdateRule
     from ps_cluster.training.job import TrainingJob
     from ps_cluster.training.recomputed_steps import RecomputedSteps
     from ps_cluster.training.step import TrainStep
-    from ps_cluster.training.worker import Compute, Dispatch, StepSource
+    from ps_cluster.training.step_source import StepSource
+    from ps_cluster.training.worker import Compute, Dispatch
 
 
 class Waits(Enum):

@@ -1,6 +1,6 @@
 """The base class of optimizer rules: how a parameter server changes its weights with one gradient.
 
-The package's own rules are in ps_cluster/server/update_rules.py.
+The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor, Section
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
-    from ps_cluster.server.update_rules import UpdateRule
+    from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
 CLIPPING = ("clip_norm", "global_clip_norm", "clip_value")

@@ -1,6 +1,6 @@
 """The base class of learning-rate schedules: the factor of the peak rate at each update.
 
-The package's own schedules are in ps_cluster/training/step.py.
+The package's own schedules are in ps_cluster/training/schedules.py.
 """
 
 from __future__ import annotations
@@ -84,4 +84,4 @@ class Schedule:
         raise NotImplementedError
 
 
-SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.step", "ps_cluster.schedules")
+SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")

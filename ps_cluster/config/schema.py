@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model, fiel
 
 from ps_cluster.config.datasets import ALL, DATASETS, OF_WORKER, DataSettings, Sample, parse_sample
 from ps_cluster.config.modes import MODES, Mode, ModeSettings, Waits
-from ps_cluster.config.network_recipes import NetworkSettings
+from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested

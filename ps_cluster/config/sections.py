@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.registry import Registry
 from ps_cluster.config.schedules import SCHEDULES

@@ -1,6 +1,6 @@
 """The base class of staleness methods: how a parameter server treats a gradient that comes from older weights.
 
-The package's own methods are in ps_cluster/server/staleness.py.
+The package's own methods are in ps_cluster/server/staleness/, a file for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ps_cluster.config.setting_types import Section
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
-    from ps_cluster.server.staleness import Correction
+    from ps_cluster.server.staleness.correction import Correction
 
 
 class StalenessSettings(Section):

@@ -27,7 +27,7 @@ from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
 from ps_cluster.runs.update_samples import waiting_samples
-from ps_cluster.training.reporter import EvaluationWriter
+from ps_cluster.training.tensorboard_files import EvaluationWriter
 
 POLL_S = 0.5
 NICE = 10

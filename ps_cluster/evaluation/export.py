@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ps_cluster import __version__
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.sources import size_of

@@ -16,7 +16,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.lazy import keras, tf
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of

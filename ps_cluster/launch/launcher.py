@@ -51,7 +51,7 @@ from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
 from ps_cluster.system.usage import Usage
-from ps_cluster.training.agreement import newest_for
+from ps_cluster.training.resuming import newest_for
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.launch.task")

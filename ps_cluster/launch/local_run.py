@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 from ps_cluster.config import Resolved, RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
 from ps_cluster.config.layers import loaded
-from ps_cluster.config.network_recipes import COMPILED, NETWORKS, check_examples
+from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
+from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.tasks import Task
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset, fields_of, file_name
@@ -41,7 +42,8 @@ from ps_cluster.system.environment import not_used
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import stop_signals
-from ps_cluster.training.agreement import CompatibilityFingerprint, check_journals, newest_checkpoint
+from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.resuming import check_journals, newest_checkpoint
 
 Notify = Callable[[str], None]
 

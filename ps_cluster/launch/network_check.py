@@ -18,9 +18,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.network_recipes import COMPILED, NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schema import fitted
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError

@@ -54,7 +54,7 @@ from ps_cluster.system.probes import working
 from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import is_stopped, signal_name
-from ps_cluster.training.agreement import newest_checkpoint
+from ps_cluster.training.resuming import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
 PORT_FREE_WITHIN_S = 10.0  # seconds in which an earlier process of the task may still end

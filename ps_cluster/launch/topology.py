@@ -15,11 +15,11 @@ import portpicker
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.layers import NamedLayer
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import nested
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed, first_error, one_line

@@ -15,17 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig, user_code
-from ps_cluster.config.network_recipes import (
-    COMPILED,
-    NETWORKS,
-    Network,
-    NetworkSettings,
-    SavedNetwork,
-    check_examples,
-    unbuildable,
-)
+from ps_cluster.config.networks import NETWORKS, Network, NetworkSettings, SavedNetwork, check_examples, unbuildable
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.sections import listed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted

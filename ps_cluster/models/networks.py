@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from ps_cluster.config.lazy import keras
-from ps_cluster.config.network_recipes import ActivationSettings, Network, NetworkSettings
+from ps_cluster.config.networks import ActivationSettings, Network, NetworkSettings
 from ps_cluster.config.objectives import BYTES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ps_cluster.server.leftovers import new_session, note
-from ps_cluster.server.update_rules import Matrix
+from ps_cluster.server.update_rules.rule import Matrix
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,13 @@ from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import LOCK
+from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import after, now_after
+from ps_cluster.server.rate_of_more_workers import NEVER, RateOfMoreWorkers
 from ps_cluster.server.samples import NOBODY, KeptState, UpdateSamples
 from ps_cluster.server.shard_ledger import ShardLedger
-from ps_cluster.server.staleness import NEVER, Arrival, RateOfMoreWorkers
-from ps_cluster.server.update_rules import Lookahead, times
+from ps_cluster.server.staleness.correction import Arrival
+from ps_cluster.server.update_rules.rule import times
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 

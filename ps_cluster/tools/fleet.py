@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.layers import without_variables
 from ps_cluster.config.tasks import Task
+from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole

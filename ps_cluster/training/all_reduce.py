@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,9 +37,11 @@ from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import StepResult, WorkerIdentity
 from ps_cluster.training.worker import Compute, TimedComputation
+from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
@@ -253,86 +254,3 @@ def all_reduce_function(
 
     updates: RunUpdates = run_updates
     return updates
-
-
-# Exchange bytes between the workers of an all-reduce, outside of the steps. All call the same methods in the same order.
-
-_WORD_BYTES = 8
-
-
-class WorkerGroup:
-    """The workers of a strategy, as worker `index` of `workers`.
-
-    Raises from every method:
-      tf.errors.OpError: another worker was lost.
-    """
-
-    def __init__(self, strategy: tf.distribute.Strategy, index: int, workers: int):
-        self._index = index
-        self._workers = workers
-
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
-        def summed(values: tf.Tensor) -> tf.Tensor:
-            def all_reduce() -> tf.Tensor:
-                own = tf.identity(values)  # on the worker's device, which an argument is not, and the all-reduce needs
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
-
-            return strategy.run(all_reduce)
-
-        self._summed = summed
-
-    def broadcast(self, content: bytes, source: int = 0) -> bytes:
-        """Return the content that worker `source` gave; that of the others does not count."""
-        own = content if self._index == source else b""
-        length = int(self._sum([len(own)])[0])
-        # As whole int64, with zeros up to a whole word.
-        words = np.frombuffer(own.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
-        return self._sum(words).tobytes()[:length]
-
-    def gather(self, content: bytes) -> list[bytes]:
-        """Return the content that each worker gave."""
-        return [self.broadcast(content, source) for source in range(self._workers)]
-
-    def wait(self) -> None:
-        """Wait until every worker waits here."""
-        self._sum([0])
-
-    def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
-        """Return the sums over all workers, int64 [k]. One that is nothing at all needs no all-reduce."""
-        return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)
-
-
-# End a worker's wait for the others when a round takes too long: TensorFlow's collectives wait for ever.
-
-_LOOKS = 10  # within the limit
-
-
-class RoundWatch:
-    """Calls `give_up` once, from its own thread, when `moved` was not called for `limit_s` inside the `with` block."""
-
-    def __init__(
-        self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic
-    ):  # fmt: skip
-        """Begin with a limit, which `moved` changes. `give_up` is called with the one that was exceeded."""
-        self._limit_s = limit_s
-        self._give_up = give_up
-        self._clock = clock
-        self._over = threading.Event()
-        self._moved_s = clock()
-
-    def moved(self, limit_s: float) -> None:
-        """Note that a round has ended. `limit_s`: of the next one."""
-        self._moved_s, self._limit_s = self._clock(), limit_s
-
-    def __enter__(self) -> RoundWatch:
-        threading.Thread(target=self._watch, name="rounds", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-    def _watch(self) -> None:
-        while not self._over.wait(self._limit_s / _LOOKS):
-            if self._clock() - self._moved_s > self._limit_s:
-                self._give_up(self._limit_s)
-                return

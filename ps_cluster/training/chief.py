@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,11 @@ from ps_cluster.runs.run_dir import say
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.background_poller import BackgroundPoller
+from ps_cluster.training.building import Build, build
+from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.membership import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
-from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
+from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import Dispatch
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
@@ -234,43 +236,3 @@ class Chief:
             time.sleep(POLL_S)
             if self._look("draining"):
                 return  # nothing is under way any more: updates still outstanding are lost
-
-
-# Look at the parameter servers beside the dispatching. No TensorFlow.
-
-
-class BackgroundPoller:
-    """Does looks, one after the other, in a thread of its own: one that saves keeps nobody from handing out steps.
-
-    Use it as a context manager. A block that ends well waits for the look under way, and raises its error.
-    """
-
-    def __init__(self, look: Callable[..., None]):
-        self._look = look
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
-        self._under_way: Future[Any] | None = None
-
-    def __enter__(self) -> BackgroundPoller:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._pool.shutdown(wait=kind is None)  # after another error, a server that is gone may never answer
-        if kind is None and self._under_way is not None:
-            self._under_way.result()
-
-    @property
-    def is_under_way(self) -> bool:
-        return self._under_way is not None
-
-    def begin(self, *arguments: object) -> None:
-        """Begin a look. Call it while none is under way."""
-        self._under_way = self._pool.submit(self._look, *arguments)
-
-    def ended_within(self, seconds: float) -> bool:
-        """Wait so long for the look under way; return whether it has ended. Raises its error."""
-        if (look := self._under_way) is not None:
-            if not wait([look], seconds).done:
-                return False
-            self._under_way = None
-            look.result()
-        return True

@@ -12,32 +12,22 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import tensorflow as tf
 
-from ps_cluster.config.tasks import CHIEF, PS, WORKER, Task
-from ps_cluster.errors import UserError
-from ps_cluster.files.values import Malformed
+from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.private_names import (
     CLOSURE_ERRORS,
-    PartlyConnectedStrategy,
-    hand_failures_to,
     is_ps_failure,
     is_worker_failure,
     server_def,
     update_server_def,
 )
-from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
-from ps_cluster.runs.leaders import LeaderStart
-from ps_cluster.runs.result_rows import Ending
-from ps_cluster.runs.run_dir import AGREEMENT, say
-from ps_cluster.server.leftovers import end_earlier
-from ps_cluster.system.addresses import check_is_free
+from ps_cluster.runs.logs import Notify
+from ps_cluster.runs.run_dir import say
 from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working
-from ps_cluster.training.agreement import CompatibilityFingerprint
 
 LOOK_EVERY_S = 1.0
 _LOOKS_LAST_S = 15.0  # one look is at most so long after the one before, probes included; else nobody looked
@@ -58,7 +48,7 @@ class Membership:
     def __init__(
         self, addresses: Mapping[int, str], present: set[int], welcome: Callable[[Task], str | None],
         *, silent_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
-        cut: Callable[[str], None] = cut, notify: Callable[[str], None] = say,
+        cut: Callable[[str], None] = cut, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Begin with the workers `present`, out of all that may ever come: `addresses`, index → host:port.
@@ -225,122 +215,3 @@ def update_members(workers: Mapping[int, str]) -> None:
             for index, address in workers.items():
                 job.tasks[index] = address
     update_server_def(server, KEEP_S)
-
-
-# Connect the chief to the tasks that are there, compare what each works with, and tell them how training ends.
-
-Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"
-
-CONNECT_EVERY_S = 0.2
-TELL_WITHIN_S = 10.0
-
-
-def device_of(task: Task) -> str:
-    return f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
-
-
-class TaskAdmission:
-    """Compares what a task that has come works with, tells it who leads, and ends what earlier leaders left there.
-
-    A launcher's tasks need none of it.
-    """
-
-    def __init__(self, leading: LeaderStart, own: CompatibilityFingerprint):
-        self._leading = leading
-        self._own = own
-
-    def __call__(self, task: Task) -> str | None:
-        """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError where it is gone."""
-        if not self._leading.alone:
-            return None
-        with tf.device(device_of(task)):
-            text = tf.io.read_file(AGREEMENT).numpy()
-        try:
-            reason = self._own.difference(CompatibilityFingerprint.from_json(text), at=str(task))
-        except Malformed as error:
-            reason = f"its {AGREEMENT} {error}"
-        if reason is None:
-            end_earlier(device_of(task), self._leading.term)
-        tell(task, LeaderMessage(term=self._leading.term, refused=reason))
-        return reason
-
-
-def _strategy(
-    cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None
-) -> PartlyConnectedStrategy:
-    """Return a strategy of as many workers as may come, connected to those that are there."""
-    there = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(there, rpc_layer="grpc", task_type=CHIEF, task_id=0)
-    return PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
-
-
-def connect(
-    cluster: Mapping[str, list[str]],
-    leading: LeaderStart = LeaderStart(),
-    welcome: Callable[[Task], str | None] = lambda task: None,
-) -> tuple[Coordinator, Membership]:
-    """Connect to the parameter servers and the workers that are there; make variables and Keras objects only after it.
-
-    Waits until all parameter servers and `leading.least_workers` workers are there. Whoever started this process
-    bounds the wait.
-
-    Raises:
-      UserError: a task is there that can't take part.
-      OSError: another program has the chief's port.
-    """
-    check_is_free(cluster[CHIEF][0])  # before a wait that may be long
-    present = _wait_for(cluster, leading.least_workers)
-    strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
-    silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends what is silent
-    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
-    check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    hand_failures_to(membership, coordinator)
-    return coordinator, membership
-
-
-def check_all(tasks: Sequence[Task], cluster: Mapping[str, list[str]], welcome: Callable[[Task], str | None]) -> None:
-    """Raise UserError where one of these tasks can't take part, with its address and the reason."""
-    for task in tasks:
-        if reason := welcome(task):
-            raise UserError(f"{task} ({cluster[task.type][task.index]}) can't take part: {reason}")
-
-
-def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> dict[int, str]:
-    """Return the workers that are there, index → address, once there are enough. None: all."""
-    servers, workers = dict(enumerate(cluster[PS])), dict(enumerate(cluster[WORKER]))
-    least = len(workers) if least_workers is None else least_workers
-    while True:
-        there = working(workers)
-        if len(there) >= least and working(servers) == servers.keys():
-            return {index: workers[index] for index in sorted(there)}
-        time.sleep(CONNECT_EVERY_S)
-
-
-def tell(task: Task, told: LeaderMessage) -> None:
-    """Write a word to a task into its workspace. Raises tf.errors.OpError where it can't be reached."""
-    with tf.device(device_of(task)):
-        tf.io.write_file(MESSAGE_FILE, told.model_dump_json())
-
-
-def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:
-    """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
-    _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
-
-
-def ask_to_start_again(leading: LeaderStart, workers: Sequence[int], why: str) -> None:
-    """Ask workers to end and be started again. `why`: on one line."""
-    _tell_all([Task(WORKER, worker) for worker in workers], LeaderMessage(term=leading.term, start_again=why))
-
-
-def _tell_all(tasks: Sequence[Task], message: LeaderMessage) -> None:
-    def one(task: Task) -> None:
-        with contextlib.suppress(tf.errors.OpError):
-            tell(task, message)
-
-    threads = [threading.Thread(target=one, args=(task,), daemon=True) for task in tasks]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + TELL_WITHIN_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))

@@ -33,8 +33,8 @@ from ps_cluster.models.judges import (
     judge_of,
 )
 from ps_cluster.runs.update_samples import SampledGradient
-from ps_cluster.server.update_rules import decay_rates
-from ps_cluster.training.step import learning_rate, progress, updates_at
+from ps_cluster.server.update_rules.rule import decay_rates
+from ps_cluster.training.learning_rate import learning_rate, progress, updates_at
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,18 @@ import os
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
 
-from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import ledger
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
-from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
-from ps_cluster.runs.logs import DISK_REFUSES, Notify
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -32,9 +29,9 @@ from ps_cluster.runs.result_rows import (
     Updates,
     WorkerRow,
 )
-from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingClock
-from ps_cluster.server.store import Ledgers, ParameterStore
+from ps_cluster.server.store import Ledgers
+from ps_cluster.training.dispatch_tracker import OpenDispatches
 
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
@@ -453,140 +450,3 @@ class AppliedTotals:
             return None
         began, before = firsts[max(0, len(firsts) - 1 - backup_workers)]
         return (self.examples - before) / (last_update - began) if last_update > began else None
-
-
-# Track the dispatches that are not done, and the process that works on each. No TensorFlow.
-
-
-class _Dispatch:
-    def __init__(self, steps: set[int]):
-        self.steps = steps  # that are open; a repeat has the same set
-        self.pid: int | None = None  # of the process that pushed its newest update
-        self.news_s: float | None = None  # when its work began, or it had its newest update; None while it waits
-        self.is_repeated = False
-
-
-class OpenDispatches:
-    """The dispatches with steps that are not yet applied, in the order in which they were handed out.
-
-    Workers take them in this order, so work on one has begun if a later one has news, or if there are no more than
-    workers. A finished one takes no memory.
-    """
-
-    def __init__(self, clock: Callable[[], float] | None = None):
-        self._of_step: dict[int, list[_Dispatch]] = {}  # all steps of a dispatch share a list: it, and its repeats
-        self._open: dict[_Dispatch, None] = {}
-        self._clock = clock or AwakeClock()
-
-    def add(self, steps: np.ndarray) -> None:
-        """Add `steps` (int64 [k]) as one dispatch."""
-        dispatch = _Dispatch(set(steps.tolist()))
-        self._open[dispatch] = None
-        self._of_step |= dict.fromkeys(dispatch.steps, [dispatch])
-
-    def take(self, rows: np.ndarray) -> None:
-        """Remove the steps of `rows`, which were applied: a structured array [k] of ROW."""
-        now_s = self._clock()
-        for step, pid in zip(rows["step"].tolist(), rows["pid"].tolist()):
-            for dispatch in (dispatches := self._of_step.pop(step, [])):
-                if dispatch is dispatches[0] or dispatch.news_s is not None:  # a repeat that waits has no news
-                    dispatch.pid, dispatch.news_s = int(pid), now_s
-                dispatch.steps.discard(step)
-                if not dispatch.steps:
-                    del self._open[dispatch]
-
-    def late(self, after_s: float, workers: int) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch whose worker gave no news for so long, to be repeated.
-
-        Each is returned once. The repeat is a dispatch like others: it is late if it gives no news once work on it has
-        begun. Call this at each look, as that is how the beginning of work is noticed.
-
-        Args:
-          workers: how many take part now.
-        """
-        now_s = self._clock()
-        repeats, has_begun = [], len(self._open) <= workers
-        for dispatch in reversed(list(self._open)):
-            has_begun |= dispatch.news_s is not None
-            if not has_begun:
-                continue
-            if dispatch.news_s is None:
-                dispatch.news_s = now_s
-            elif now_s - dispatch.news_s > after_s and not dispatch.is_repeated:
-                dispatch.is_repeated = True
-                repeat = _Dispatch(dispatch.steps)
-                self._open[repeat] = None
-                self._of_step[next(iter(repeat.steps))].append(repeat)
-                repeats.append(np.array(sorted(repeat.steps), np.int64))
-        return repeats
-
-    def pids(self) -> list[int | None]:
-        """Return for each open dispatch the pid that pushed its newest update; None where it has no update yet."""
-        return [dispatch.pid for dispatch in self._open]
-
-
-# Copy new rows from the parameter servers' ledgers into the journals on disk and into the run's progress.
-
-
-class LedgerReader:
-    """The only reader of the ledgers, so that each row is taken once."""
-
-    def __init__(
-        self,
-        store: ParameterStore,
-        progress: RunProgress,
-        journals: Sequence[Journal],
-        *,
-        notify: Notify = say,
-        on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
-    ):
-        """Keep the parts.
-
-        Args:
-          journals: one for each slice; none where another process keeps them.
-          on_rows: called with the new rows of each slice, once they are counted.
-        """
-        self._store = store
-        self._progress = progress
-        self._journals = journals
-        self._notify = notify
-        self._refused = False
-        self._on_rows = on_rows
-
-    def look(self) -> None:
-        """Take the new rows. A disk that refuses is reported once, and training goes on."""
-        self._keep_rows(self._store.read_ledgers(self._progress.positions))
-
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a checkpoint, after every row that it counts is on the disk.
-
-        Raises:
-          JournalNotWritten: the disk refuses.
-        """
-        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
-        self._keep_rows(ledgers)
-        for journal in self._journals:
-            journal.flush()
-        return arrays | {"waiting": self._progress.waiting}
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """What each journal holds of the rows that were read so far."""
-        return [journal.piece for journal in self._journals]
-
-    def _keep_rows(self, ledgers: Ledgers) -> None:
-        ledgers = self._progress.unsettled(ledgers)
-        self._append(ledgers.rows)
-        self._progress.update(ledgers)
-        self._on_rows(ledgers.rows)
-
-    def _append(self, rows: Sequence[np.ndarray]) -> None:
-        refused = None
-        for journal, own in zip(self._journals, rows):
-            try:
-                journal.append(own)
-            except JournalNotWritten as error:
-                refused = error
-        if refused and not self._refused:
-            self._notify(DISK_REFUSES(f"training goes on, but: {refused}"))
-        self._refused = refused is not None

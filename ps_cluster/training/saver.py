@@ -25,7 +25,8 @@ from ps_cluster.runs.logs import DISK_REFUSES, Notify
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
-from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.ledger_reader import LedgerReader
+from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9

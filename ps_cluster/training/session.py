@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Protocol
 
-import numpy as np
-import tensorflow as tf
-
-from ps_cluster.config import RunConfig
-from ps_cluster.config.network_recipes import NETWORKS
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.config.optimizer_rules import RULES
-from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.recomputed_batches import RecomputedBatches
-from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
-from ps_cluster.models import build as networks
-from ps_cluster.models import flat
-from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import proof as tables
@@ -34,90 +20,23 @@ from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, 
 from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
-from ps_cluster.server.capabilities import Capabilities
-from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules import Matrix
-from ps_cluster.system.limits import FreeMemory, room
-from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
+from ps_cluster.training.agreement import facts_of_data
+from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.learning_rate import expected_rates, text_of_rules
+from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
-from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint
+from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
-from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
-from ps_cluster.training.worker import Compute, Dispatches
+from ps_cluster.training.step_source import Dispatches
+from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
 NO_LOSS_AFTER = 100  # steps; a training that has no finite loss in any of them is stopped
-
-
-def build(
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
-) -> tuple[ParameterStore, Compute]:
-    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step.
-
-    Args:
-      session: the leader's, by which all is named that it makes on servers (server/leftovers.py).
-    """
-    network, start = make_network(config, dataset, own_device)
-    start = replace(start, session=session)
-    store = make_store(config, dataset, network, devices, start.split(len(devices)))
-    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
-    return store, config.mode_kind.worker_step(step, config, start, network.keep)
-
-
-def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
-    """Return the network, and the initial values of its flat vectors."""
-    with tf.device(own_device):
-        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
-        for line in networks.notes(model, config):
-            say(line)
-        networks.check_sizes(model, config)
-        network = flat.FlatNetwork(model)
-        if config.model.name not in NETWORKS.own and network.has_moving_statistics:
-            network.trace(dataset.spec)
-        if warning := check(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
-            say(warning)
-        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
-    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
-    matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
-    # Each batch of a step keeps `keep` of the statistics that the batch before it left.
-    return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step, matrices)
-
-
-def make_store(
-    config: RunConfig,
-    dataset: PackedDataset,
-    network: flat.FlatNetwork,
-    devices: Sequence[str],
-    parts: Sequence[InitialState],
-    positions: Sequence[np.ndarray] | None = None,
-) -> ParameterStore:
-    """Return the store of a network with these initial values, a slice on each of `devices`.
-
-    Args:
-      positions: see `ParameterStore`.
-    """
-    return ParameterStore(
-        devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
-        kind=config.mode_kind.shard, positions=positions,
-        layout=[*network.weights.lines, *network.statistics.lines],
-    )  # fmt: skip
-
-
-def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
-    """Return the inputs of the first training examples, from which initial weights may be computed."""
-    return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}
-
-
-class Build(Protocol):
-    """Makes the store of a training, and what a worker computes. The module's `build` is one."""
-
-    def __call__(
-        self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
-    ) -> tuple[ParameterStore, Compute]: ...
 
 
 class SessionStart:
@@ -384,111 +303,3 @@ class Session:
             rows += piece.rows
             other = other if leader.rules == own else rows
         return other
-
-
-# Estimate the memory that training takes with a network that nobody has measured, before the training starts.
-#
-# The launcher has an estimate for networks that are measured (launch/topology.py): it can't build one. This one comes from
-# the network itself, in the process that has built it.
-
-# Copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
-# Those of a worker include what is under way to and from it in the parameter servers.
-WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
-# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; those of some 100 MB and
-# more by at least 0.6. What would not fit even so is refused.
-SURE_SHARE = 0.7
-# Operations whose result is no new memory.
-_VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
-# TensorFlow can't send a larger tensor: "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
-MOST_SENT_BYTES = 2**31 - 2**20
-
-
-def check(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, room: FreeMemory | None) -> str | None:
-    """Return a line for the user where training may take more memory than there is, else None.
-
-    Args:
-      room: for all tasks together; None if they are on several machines, of which this process knows nothing.
-
-    Raises:
-      UserError: it surely takes more than there is, or a slice is too large to be sent.
-    """
-    _check_slices(config, network)
-    if room is None or NETWORKS[config.model.name].worker_mb is not None:
-        return None  # the launcher has said it
-    activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
-    needs = needed_bytes(config, network.weights.length, activations)
-    if needs <= room.memory_bytes:
-        return None
-    line = (
-        f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, and {room}: fewer "
-        "cluster.workers or a smaller training.batch_size_per_worker take less"
-    )
-    if SURE_SHARE * needs > room.memory_bytes:
-        raise UserError(line)
-    return f"memory: {line}; the system may end processes of the run"
-
-
-def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
-    """Return what all tasks together will take beside what they take without a network.
-
-    Args:
-      weights: how many numbers the network has.
-      activations: bytes of all floats of a forward pass of a batch.
-    """
-    whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
-    copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
-    if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
-        copies += SERVER_COPIES  # all slices together hold the weights once
-    if config.cluster.evaluator:
-        copies += EVALUATOR_COPIES
-    return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
-
-
-def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the slices keep for their workers: of mode and method, and old versions."""
-    kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
-    of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
-    of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
-    return of_mode + of_method + (delay + 1 if delay > 0 else 0)
-
-
-def kept_by_worker(config: RunConfig) -> int:
-    """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
-
-    Where pushes lose values, what the ones before have left out, and what the one under way would. With local steps also its
-    optimizer's slots; all that is kept is there twice more while it is written to files. Then there is what the mode keeps
-    (`Mode.worker_vectors`). A new leader frees what an earlier one left in a worker before it makes its own.
-    """
-    left_out = under_way = int(config.loses_of_pushes)
-    if not config.mode_kind.promise.takes_local_steps:
-        return left_out + under_way
-    in_files = left_out + len(RULES[config.optimizer.rule].update.slot_names)
-    return 3 * in_files + under_way + config.mode_kind.worker_vectors(config)
-
-
-def _kinds(config: RunConfig) -> tuple[Capabilities, Capabilities]:
-    """Return the capabilities of the mode's shards, and those of the staleness method."""
-    return config.mode_kind.shard.capabilities, METHODS[config.staleness.method].correction.capabilities
-
-
-def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
-    """Return the size of all floats that a forward pass in training mode computes, as far as their shapes are known."""
-    outputs = [
-        output
-        for operation in network.trace(spec, batch_size).graph.get_operations()
-        if operation.type not in _VIEWS
-        for output in operation.outputs
-    ]
-    return sum(x.dtype.size * (x.shape.num_elements() or 0) for x in outputs if x.dtype.is_floating)
-
-
-def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
-    rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
-    largest = -(-network.weights.length // config.shards) * 4 * rows  # snapshots are sent in float32
-    if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
-        servers = -(-largest * config.shards // MOST_SENT_BYTES)
-        raise UserError(
-            f"cluster.parameter_servers: got {config.shards}: the network has {network.weights.length:,} weights"
-            f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
-            f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
-        )

@@ -15,10 +15,11 @@ from ps_cluster.models.cuts import StagedNetwork, WideNetwork, blocks_of
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.judges import MicroBatch
+from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
 from ps_cluster.training.placement import device_of, devices_of, first_blocks, names_of_all_devices
-from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, clipping_of, rows_in
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, rows_in
 
 
 class SplitStep(TrainStep):

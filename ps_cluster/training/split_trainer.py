@@ -29,13 +29,14 @@ from ps_cluster.runs.run_dir import say
 from ps_cluster.server.ordering import now_after
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
+from ps_cluster.training.connecting import TaskAdmission, check_all, tell_end
 from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.membership import TaskAdmission, check_all, tell_end
 from ps_cluster.training.modes.split_network import SplitNetwork
 from ps_cluster.training.placement import device_of, names_of_all_devices
-from ps_cluster.training.session import SessionStart, make_network, make_store
+from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import worker_row

@@ -11,22 +11,13 @@ imports this module, to check modes: nothing here imports TensorFlow before a gr
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
-
-import numpy as np
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.schema import (
-    TASK_VARIATION,
-    Stragglers,
-    dispatch_size,
-    machine_means,
     parse_stragglers,
 )
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
@@ -34,11 +25,12 @@ from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import DROPPED, NO_STEP
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
+from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, WorkerIdentity
 from ps_cluster.training.worker_state import ErrorFeedback, KeepsState, Settle
 
 if TYPE_CHECKING:  # imports what the launcher does not need
-    from ps_cluster.training.run_progress import RunProgress
+    pass
 
 
 class Compute(Protocol):
@@ -205,148 +197,3 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
 
     dispatch: Dispatch = run_steps
     return dispatch
-
-
-# The chief's side: what is handed out, in which dispatches.
-
-
-ScheduleDispatch: TypeAlias = Callable[[Dispatch, np.ndarray | int], None]
-"""Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
-
-
-@dataclass(frozen=True)
-class Dispatches:
-    """The two graphs that a run dispatches. Each is built when it is first used.
-
-    Attributes:
-      make: returns the graph of a dispatch. Its argument: whether steps are handed out a second time (`Mode.dispatch`).
-    """
-
-    make: Callable[[bool], Dispatch]
-
-    @cached_property
-    def first(self) -> Dispatch:
-        """The graph for steps that are handed out for the first time."""
-        return self.make(False)
-
-    @cached_property
-    def again(self) -> Dispatch:
-        """The graph for steps that may have been applied already."""
-        return self.make(True)
-
-
-class StepSource(ABC):
-    """The work of a run, in the dispatches of a mode.
-
-    Attributes:
-      handed_out: the last step id that was handed out, -1 before the first.
-      ends: whether nothing more will be handed out.
-      workers: how many work now; the chief keeps it up to date.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        progress: RunProgress,
-        graphs: Dispatches,
-        schedule: ScheduleDispatch,
-    ):
-        self.handed_out = -1
-        self.ends = False
-        self.workers = config.training_workers
-        self._config = config
-        self._progress = progress
-        self._graphs = graphs
-        self._schedule = schedule
-
-    @abstractmethod
-    def dispatches(self) -> Iterator[bool]:
-        """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
-
-    def repeat(self, steps: np.ndarray) -> None:
-        """Give steps (int64 [k]) of a dispatch without news to another worker too; nothing where that is no use."""
-
-    @property
-    def two_dispatches_each(self) -> float:
-        """The number of updates in two dispatches per worker, one under way and one waiting."""
-        steps = 2 * self.workers * self._size(self._steps_per_second, left=math.inf)
-        return steps / self._config.steps_per_update
-
-    @property
-    def _steps_per_second(self) -> float:
-        """Steps per second of one worker."""
-        return self._progress.updates_per_second() * self._config.steps_per_update / self.workers
-
-    def _size(self, per_second: float, left: float) -> int:
-        wanted = self._config.cluster.steps_per_dispatch
-        return dispatch_size(wanted, workers=self.workers, per_second=per_second, left=left)
-
-
-class AsynchronousSteps(StepSource):
-    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
-
-    def repeat(self, steps: np.ndarray) -> None:
-        self._schedule(self._graphs.again, steps)
-
-    def dispatches(self) -> Iterator[bool]:
-        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
-        while left := len(again) + total - following:
-            size = self._size(self._steps_per_second, left=left / self.workers)
-            if len(again):  # not mixed with new ones, which may have to wait until these are done
-                step_ids, again = np.split(again, [min(size, len(again))])
-            else:
-                step_ids = np.arange(following, min(total, following + size))
-                following = int(step_ids[-1]) + 1
-            while step_ids[-1] >= self._progress.end_of_window:
-                yield False
-            # First counted, then sent: a look in another thread may find its first update at once.
-            self._progress.scheduled(step_ids)
-            self._schedule(self._graphs.first, step_ids)
-            self.handed_out = int(step_ids[-1])
-            self.ends = not len(again) and following == total
-            yield True
-
-
-# Slow workers down by a wait after the computation, so that two cores can emulate a cluster with slow machines.
-
-
-class SlowDown:
-    """Computes how much longer a slow worker's step takes, and waits that long."""
-
-    def __init__(self, stragglers: Stragglers, workers: int, seed: int, parts: int = 1):
-        """Prepare. `parts`: a step waits so many times, a part of its extra seconds each."""
-        self._stragglers = stragglers
-        self._seed = seed
-        named = {slow.worker: slow for slow in stragglers.slow}
-        self._factors = [named[w].factor if w in named else 1.0 for w in range(workers)]
-        self._extras = [named[w].extra_s / parts if w in named else 0.0 for w in range(workers)]
-        self._means = machine_means(workers, seed)
-
-    def seconds(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> tf.Tensor:
-        """Return the seconds, float64 [], that `worker` waits after a computation of `own_seconds` (float64 [])."""
-        if self._stragglers.gamma:
-            shape = TASK_VARIATION**-2
-            seed = tf.stack([tf.constant(self._seed, tf.int64), step])
-            draw = tf.random.stateless_gamma([], seed, shape, shape, tf.float64)
-            return tf.maximum(tf.gather(tf.constant(self._means), worker) * draw - 1, 0.0) * own_seconds
-        factor = tf.gather(tf.constant(self._factors, tf.float64), worker)
-        return (factor - 1) * own_seconds + tf.gather(tf.constant(self._extras, tf.float64), worker)
-
-    def wait(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> list[tf.Tensor]:
-        """Return the wait that must come before the push; empty where nobody is slow."""
-        if not self._stragglers:
-            return []
-        seconds = self.seconds(worker, step, own_seconds)
-        return [tf.cond(seconds > 0, lambda: sleep(seconds), lambda: 0)]
-
-
-def sleep(seconds: tf.Tensor) -> tf.Tensor:
-    """Wait `seconds` (float64 []) without using a processor. Returns a tensor to depend on."""
-    # TensorFlow has no operation that sleeps, but a dataset that does. Taking its only element asks it twice (for the
-    # element and for the end), and it sleeps both times.
-    microseconds = tf.cast(tf.maximum(seconds, 0.0) * 1e6 / 2, tf.int64)
-    element = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
-    slow = tf.raw_ops.SleepDataset(
-        input_dataset=element, sleep_microseconds=microseconds, output_types=[tf.int32], output_shapes=[[]]
-    )
-    return tf.raw_ops.DatasetToSingleElement(dataset=slow, output_types=[tf.int32], output_shapes=[[]])[0]

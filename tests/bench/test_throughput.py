@@ -221,7 +221,7 @@ def test_the_limit_needs_all_of_every_gradient(regression_case, monkeypatch):
     import tensorflow as tf
 
     from ps_cluster.tools.bench import limit
-    from ps_cluster.training.session import make_network
+    from ps_cluster.training.building import make_network
     from ps_cluster.training.step import TrainStep
 
     case, regression = regression_case

@@ -32,7 +32,7 @@ from ps_cluster.tools.chaos.settings import (
 def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
     import tensorflow as tf
 
-    from ps_cluster.training.step import schedule_factor
+    from ps_cluster.training.learning_rate import schedule_factor
 
     def factor(values, step):
         config = build_config(None, {"model.name": "tutorial_cnn"}).with_values(values)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ps_cluster.config import network_recipes
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config import recipe
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.launch import network_check
@@ -27,7 +27,7 @@ EPOCHS = SMALL | {"training.steps": None}
 @pytest.fixture(autouse=True)
 def no_rates_found(monkeypatch):
     """As for a network whose recipe has no rates of single modes."""
-    monkeypatch.setattr(network_recipes, "read_modes", lambda *_: ())
+    monkeypatch.setattr(recipe, "read_modes", lambda *_: ())
 
 
 def plan(**changes):

@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster.config import ChangedSetting, build_config, changed, fitted
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 
 
 def values(**settings) -> dict[str, object]:

@@ -1,7 +1,7 @@
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 

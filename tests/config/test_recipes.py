@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison, was_found
 

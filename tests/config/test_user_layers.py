@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import Resolved, build_config, resolve, user_code
-from ps_cluster.config.layers import MOST_FILES, NamedLayer, loaded, without_variables
+from ps_cluster.config.layers import loaded
 from ps_cluster.config.sections import flat
+from ps_cluster.config.user_layers import MOST_FILES, NamedLayer, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.tools.compare.comparison_plan import read_comparison
 from ps_cluster.tools.sweep.sweep_plan import read_sweep

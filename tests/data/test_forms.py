@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.config import build_config, load_config, registry
+from ps_cluster.config import build_config, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, FORMS, DataSet, Form
 from ps_cluster.data import sources
 from ps_cluster.data.packed import write_pointer
@@ -203,7 +203,7 @@ class Notes(Form):
 def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monkeypatch, name):
     point = EntryPoint("notes", f"{__name__}:Notes", "ps_cluster.forms")
     monkeypatch.setattr(EntryPoint, "load", lambda self: Notes)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(user_code, "entry_points", lambda group: [point] if group == point.group else [])
     monkeypatch.setattr(FORMS, "_brought", {})
     touched(tmp_path / name)
     assert DATASETS.named_by_user(name, tmp_path) == f"notes:{tmp_path / name}"

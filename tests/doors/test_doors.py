@@ -16,7 +16,7 @@ import pytest
 from ps_cluster.config import build_config, load_config, user_code
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints

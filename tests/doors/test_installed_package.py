@@ -48,7 +48,7 @@ import json
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.datasets import FORMS
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.schedules import SCHEDULES
 from ps_cluster.config.staleness_methods import METHODS

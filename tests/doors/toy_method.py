@@ -2,7 +2,7 @@
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
-from ps_cluster.server.staleness import Correction
+from ps_cluster.server.staleness.correction import Correction
 
 
 class Settings(StalenessSettings):

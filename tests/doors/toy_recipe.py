@@ -1,7 +1,7 @@
 """A network that the package knows nothing of, with the settings in which it differs from the defaults."""
 
 from ps_cluster.config.lazy import keras
-from ps_cluster.config.network_recipes import Network
+from ps_cluster.config.networks import Network
 from ps_cluster.models.networks import pixels, scores
 
 

@@ -1,7 +1,7 @@
 """An optimizer rule that the package knows nothing of: it sets every weight to one value."""
 
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
-from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.server.update_rules.rule import UpdateRule
 
 
 class Settings(RuleSettings):

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate

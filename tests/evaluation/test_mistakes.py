@@ -11,7 +11,7 @@ import pytest
 
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.server.update_rules import Nesterov
+from ps_cluster.server.update_rules.nesterov import Nesterov
 from tests.helpers.local_training import train
 from tests.helpers.mistakes import MISTAKES
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import ps_cluster
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, user_code
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.models import build as networks
 from ps_cluster.models.judges import judge_of
 from ps_cluster.runs.run_dir import RunDir

@@ -14,7 +14,8 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.server.ordering import after
 from ps_cluster.training.modes.asynchronous import Async
 from ps_cluster.training.modes.bounded import Bounded
-from ps_cluster.training.worker import WorkerIdentity, sleep
+from ps_cluster.training.slow_down import sleep
+from ps_cluster.training.worker import WorkerIdentity
 
 LOOK_EVERY_S = 0.02
 

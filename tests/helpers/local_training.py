@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
@@ -21,11 +21,12 @@ from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training import placement, split_step, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
+from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.layers import DEVICE
 from ps_cluster.training.sampling import UpdateSampler
-from ps_cluster.training.session import LOCAL_DEVICE, SessionStart, build
+from ps_cluster.training.session import LOCAL_DEVICE, SessionStart
 from tests.helpers.data import LETTERS, pack_images, random_images
 
 NETWORK = """

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import DROPPED
-from ps_cluster.training.worker import sleep
+from ps_cluster.training.slow_down import sleep
 from tests.helpers.stores import row
 
 

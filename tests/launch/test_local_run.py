@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.config import build_config, load_config, network_recipes
+from ps_cluster.config import build_config, load_config, recipe
 from ps_cluster.config.objectives import Field
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
@@ -31,7 +31,8 @@ from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyStat
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.training.agreement import CompatibilityFingerprint, newest_checkpoint
+from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.resuming import newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal
 
@@ -125,10 +126,8 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
     """A straggler and backup workers that the default of three workers has no place for, and a rate found for five."""
     configs = []
     monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
-    found = network_recipes.FoundRates(
-        mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1
-    )
-    monkeypatch.setattr(network_recipes, "read_modes", lambda *_: (found,))
+    found = recipe.FoundRates(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
+    monkeypatch.setattr(recipe, "read_modes", lambda *_: (found,))
     cluster = CHIEF | {"ps": ["b:2"], "worker": [f"w{index}:1" for index in range(5)]}
     tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})
     settings = ("--set", "cluster.straggler=4:2x", "--set", "mode.backup_workers=4")

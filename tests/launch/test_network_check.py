@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import OwnDataSettings
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.array_files import as_contents
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ps_cluster.api.sent import write_network
 from ps_cluster.config import user_code
-from ps_cluster.config.network_recipes import NETWORKS, NetworkSettings
+from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build, look_over

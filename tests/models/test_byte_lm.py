@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
 from ps_cluster.data.texts import TextFile, TextSettings, contents_of_texts
 from ps_cluster.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import IN_DEVIATIONS, ExampleSpec, Field
 from ps_cluster.models.build import load_finished, look_over, predicting
 from ps_cluster.models.judges import CompiledMetrics, judge_of

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.network_recipes import NETWORKS, Network
+from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.errors import UserError

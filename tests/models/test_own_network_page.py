@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import user_code
-from ps_cluster.config.network_recipes import NETWORKS, NetworkSettings
+from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build, load_saved, look_over, notes

@@ -7,7 +7,8 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
-from ps_cluster.server.update_rules import Matrix, make_rule, orthogonal
+from ps_cluster.server.update_rules.muon import orthogonal
+from ps_cluster.server.update_rules.rule import Matrix, make_rule
 
 RATE, MOMENTUM, DECAY = 0.1, 0.6, 0.5
 PATHS = ("net/whiten/kernel", "net/conv/kernel", "net/conv/bias", "net/wide/kernel")

@@ -8,7 +8,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.runs.ledger import HEARD_OF, RATE_RETURNS_OVER
 from ps_cluster.runs.proof import FactorsOfRates
-from ps_cluster.server.staleness import RateOfMoreWorkers
+from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
 from tests.helpers.stores import LENGTH, eagerly, ledger_of, make_store, pull, row, state_of
 
 RATE, BEGUN = 0.1, 3

@@ -11,9 +11,11 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.staleness import Arrival, InverseSettings, InverseStaleness, corrected_momentum
+from ps_cluster.server.staleness.correction import Arrival
+from ps_cluster.server.staleness.inverse import InverseSettings, InverseStaleness
+from ps_cluster.server.staleness.momentum import corrected_momentum
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules import make_rule
+from ps_cluster.server.update_rules.rule import make_rule
 from tests.helpers.stores import eagerly, make_store, pull, row, run_quadratic, state_of
 
 LENGTH, WORKERS = 5, 3

@@ -115,7 +115,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--straggler", "quick"], "'quick' is no straggler"),
         (["--workers", "2,9", "--straggler", "2:5x"], "of 2 workers the last one is 1"),
         (["--backup-workers", "1"], "--backup-workers: got 1: it needs --mode sync-ps"),
-        (["--local-steps", "8"], "--local-steps: got 8: it needs one of the modes diloco, sync-diloco, elastic"),
+        (["--local-steps", "8"], "--local-steps: got 8: it needs one of the modes diloco, elastic, sync-diloco"),
         (["--cores", "2"], "--cores: got 2: it needs --one-machine or --check"),
         (["--mode", "sync", "--one-machine"], "--mode: got 'sync'"),
         (["--mode", "sync", "--ps", "1,4"], "--ps: got 1,4: mode sync has none"),

@@ -8,7 +8,8 @@ from ps_cluster.runs import journal
 from ps_cluster.runs.journal import Journal, JournalNotWritten
 from ps_cluster.runs.ledger import COUNTS, NO_ROWS
 from ps_cluster.server.store import Ledgers
-from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.ledger_reader import LedgerReader
+from ps_cluster.training.run_progress import RunProgress
 from tests.helpers.ledgers import rows_of
 
 
@@ -81,7 +82,7 @@ def test_a_disk_that_refuses_is_told_once_and_the_other_journals_are_written():
     for step in range(3):
         store.accept(step)
         books.look()
-    assert said == ["training goes on, but: no room"]
+    assert [str(line) for line in said] == ["training goes on, but: no room"]
     assert progress.applied == 3 and journals[1].rows == [0, 1, 2]
     journals[0].full = False
     books.look()

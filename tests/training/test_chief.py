@@ -11,9 +11,10 @@ from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training import chief as chief_module
-from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, BackgroundPoller, Chief
+from ps_cluster.training.background_poller import BackgroundPoller
+from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, Chief
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.worker import Dispatches
+from ps_cluster.training.step_source import Dispatches
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(

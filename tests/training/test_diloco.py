@@ -295,11 +295,11 @@ def test_periods_are_gathered_and_the_outer_step_is_of_their_mean():
     [
         (
             {"staleness.method": "predict"},
-            "mode diloco takes none, inverse, delay_adaptive, drop, gather and same_version",
+            "mode diloco takes delay_adaptive, drop, gather, inverse, none and same_version",
         ),
         (
             {"staleness.method": "drop", "mode.fragments": True, "cluster.parameter_servers": 2},
-            "mode diloco with mode.fragments takes none, inverse, delay_adaptive and gather",
+            "mode diloco with mode.fragments takes delay_adaptive, gather, inverse and none",
         ),
         (stale("drop", stop=True) | {"cluster.parameter_servers": 2}, "cluster.parameter_servers: got 2"),
     ],

@@ -9,7 +9,7 @@ from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.system.limits import FreeMemory
-from ps_cluster.training import session
+from ps_cluster.training import memory
 from tests.helpers.stores import LENGTH, make_store
 
 SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
@@ -27,15 +27,15 @@ def network():
 
 
 def test_activations_are_the_outputs_of_all_layers_and_grow_with_the_batch():
-    one = session.activation_bytes(network(), SPEC, 1)
+    one = memory.activation_bytes(network(), SPEC, 1)
     product_bias_relu, scores = 3 * 100, 2 * 3
     assert 4 * (product_bias_relu + scores) <= one <= 4 * (product_bias_relu + scores + 20)
-    assert session.activation_bytes(network(), SPEC, 50) > 49 * 4 * (product_bias_relu + scores)
+    assert memory.activation_bytes(network(), SPEC, 50) > 49 * 4 * (product_bias_relu + scores)
 
 
 def test_each_further_worker_takes_copies_of_the_weights_and_its_activations():
-    two, three = (session.needed_bytes(config(**{"cluster.workers": n}), 10**6, 10**7) for n in (2, 3))
-    assert three - two == session.WORKER_COPIES * 4 * 10**6 + 10**7
+    two, three = (memory.needed_bytes(config(**{"cluster.workers": n}), 10**6, 10**7) for n in (2, 3))
+    assert three - two == memory.WORKER_COPIES * 4 * 10**6 + 10**7
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_each_further_worker_takes_copies_of_the_weights_and_its_activations():
 )
 def test_what_a_worker_keeps_from_one_exchange_to_the_next_is_counted(values, vectors):
     def of_a_worker(values):
-        two, three = (session.needed_bytes(config(**values | {"cluster.workers": n}), 10**6, 0) for n in (2, 3))
+        two, three = (memory.needed_bytes(config(**values | {"cluster.workers": n}), 10**6, 0) for n in (2, 3))
         return three - two
 
     assert of_a_worker(values) == of_a_worker({}) + vectors * 4 * 10**6
 
 
 def test_a_mode_without_parameter_servers_and_a_run_without_evaluator_need_less():
-    usual = session.needed_bytes(config(), 10**6, 0)
-    assert session.needed_bytes(config(**{"mode.name": "sync"}), 10**6, 0) < usual
-    assert session.needed_bytes(config(**{"cluster.evaluator": False}), 10**6, 0) < usual
+    usual = memory.needed_bytes(config(), 10**6, 0)
+    assert memory.needed_bytes(config(**{"mode.name": "sync"}), 10**6, 0) < usual
+    assert memory.needed_bytes(config(**{"cluster.evaluator": False}), 10**6, 0) < usual
 
 
 def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_fit_is_refused():
-    some, needs = network(), session.needed_bytes(config(), 1003, session.activation_bytes(network(), SPEC, 128))
-    assert session.check(config(), some, SPEC, FreeMemory(needs)) is None
-    line = session.check(config(), some, SPEC, FreeMemory(needs - 1))
+    some, needs = network(), memory.needed_bytes(config(), 1003, memory.activation_bytes(network(), SPEC, 128))
+    assert memory.check_memory(config(), some, SPEC, FreeMemory(needs)) is None
+    line = memory.check_memory(config(), some, SPEC, FreeMemory(needs - 1))
     assert line.startswith("memory: model.name: got 'mlp'") and "fewer cluster.workers" in line
-    assert session.check(config(), some, SPEC, None) is None  # on several machines
+    assert memory.check_memory(config(), some, SPEC, None) is None  # on several machines
     with pytest.raises(UserError, match="model.name: got 'mlp'.*its control group allows"):
-        session.check(config(), some, SPEC, FreeMemory(GB, int(session.SURE_SHARE * needs) - 1))
+        memory.check_memory(config(), some, SPEC, FreeMemory(GB, int(memory.SURE_SHARE * needs) - 1))
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,21 @@ def test_the_vectors_that_a_slice_keeps_for_each_worker_are_counted(values, vect
     own = [*vars(part).values(), *vars(part._method).values(), *part.slots.values(), *rings]
     tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}
     rows = [table.shape[0] for table in tables.values()]
-    assert sum(rows) == vectors == session.kept_for_workers(some)
-    whole, length = session.needed_bytes(some, 10**6, 0), 4 * 10**6
-    assert whole == session.needed_bytes(config(), 10**6, 0) + vectors * length
+    assert sum(rows) == vectors == memory.kept_for_workers(some)
+    whole, length = memory.needed_bytes(some, 10**6, 0), 4 * 10**6
+    assert whole == memory.needed_bytes(config(), 10**6, 0) + vectors * length
 
 
 def test_what_is_kept_for_each_worker_has_to_be_sent_too(monkeypatch):
-    monkeypatch.setattr(session, "MOST_SENT_BYTES", 4 * 1003)
-    session.check(config(), network(), SPEC, FreeMemory(GB))
+    monkeypatch.setattr(memory, "MOST_SENT_BYTES", 4 * 1003)
+    memory.check_memory(config(), network(), SPEC, FreeMemory(GB))
     adaptive = config(**{"staleness.method": "dc_adaptive", "cluster.workers": 3})
     with pytest.raises(UserError, match="kept for each of 3 workers, .* take at least 3"):
-        session.check(adaptive, network(), SPEC, FreeMemory(GB))
+        memory.check_memory(adaptive, network(), SPEC, FreeMemory(GB))
 
 
 def test_a_slice_that_is_too_large_for_one_message_asks_for_more_parameter_servers(monkeypatch):
-    monkeypatch.setattr(session, "MOST_SENT_BYTES", 1000)
+    monkeypatch.setattr(memory, "MOST_SENT_BYTES", 1000)
     with pytest.raises(UserError, match="cluster.parameter_servers: got 1: .* 1,003 weights.* take at least 5"):
-        session.check(config(), network(), SPEC, FreeMemory(GB))
-    session.check(config(**{"cluster.parameter_servers": 5}), network(), SPEC, FreeMemory(GB))
+        memory.check_memory(config(), network(), SPEC, FreeMemory(GB))
+    memory.check_memory(config(**{"cluster.parameter_servers": 5}), network(), SPEC, FreeMemory(GB))

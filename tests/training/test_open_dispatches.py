@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from ps_cluster.training.run_progress import OpenDispatches
+from ps_cluster.training.dispatch_tracker import OpenDispatches
 from tests.helpers.ledgers import rows_of
 
 STEP_S, SIZE, LATE_AFTER_S, LOOK_S = 15.0, 4, 66.4, 0.25

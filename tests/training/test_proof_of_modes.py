@@ -18,8 +18,8 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.learning_rate import expected_rates
 from ps_cluster.training.session import SessionStart
-from ps_cluster.training.step import expected_rates
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.left_by_runs import pack_small_images
 from tests.helpers.stores import eagerly, make_store, pull, row

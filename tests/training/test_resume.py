@@ -13,7 +13,8 @@ from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyStat
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, MOST_OPEN, StepsState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.times import TrainingTimes
-from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
+from ps_cluster.training.agreement import facts_of_data
+from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint
 from tests.helpers.data import only_named
 from tests.helpers.ledgers import random_rows, state, write_journal
 

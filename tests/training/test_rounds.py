@@ -10,7 +10,7 @@ from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
 from ps_cluster.runs.proof import RoundShape, audit
 from ps_cluster.server.shard import APPLIED, DROPPED
 from ps_cluster.training.modes.sync_ps import RoundShard
-from ps_cluster.training.worker import sleep
+from ps_cluster.training.slow_down import sleep
 from tests.helpers.ledgers import write_journal
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity, run_workers

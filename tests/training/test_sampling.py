@@ -12,7 +12,8 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.update_samples import MOST_WAITING, RecomputedRow, SampledGradient, read_sample, waiting_samples
 from ps_cluster.server import samples
-from ps_cluster.training.run_progress import LedgerReader, RunProgress
+from ps_cluster.training.ledger_reader import LedgerReader
+from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import ENOUGH_OF_A_WORKER, UpdateSampler
 from tests.helpers.stores import LENGTH, eagerly, make_store, row
 from tests.helpers.waiting import identity

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config, user_code
-from ps_cluster.training.step import schedule_factor, text_of_rules
+from ps_cluster.training.learning_rate import schedule_factor, text_of_rules
 
 
 def factor(kind, step, total=101):

@@ -15,7 +15,8 @@ from ps_cluster.models import build
 from ps_cluster.models.failures import failure_of_computation
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.training.step import TrainStep, learning_rate
+from ps_cluster.training.learning_rate import learning_rate
+from ps_cluster.training.step import TrainStep
 
 
 def test_images_that_are_not_varied_come_to_the_network_as_float32_and_other_inputs_as_they_are(tmp_path, monkeypatch):

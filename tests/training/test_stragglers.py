@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.schema import Slowness, machine_means, parse_stragglers
-from ps_cluster.training.worker import SlowDown, sleep
+from ps_cluster.training.slow_down import SlowDown, sleep
 
 
 def seconds(text, worker, step=0, own=0.1):

@@ -17,8 +17,9 @@ from ps_cluster.config import ChangedSetting, build_config
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.runs.result_rows import ProgressRow, WorkerRow, with_work
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.training.reporter import EvaluationWriter, Reporter, TrainingWriter
+from ps_cluster.training.reporter import Reporter
 from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.tensorboard_files import EvaluationWriter, TrainingWriter
 
 
 def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:

@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import StepSet
-from ps_cluster.training.worker import AsynchronousSteps, Dispatches
+from ps_cluster.training.step_source import AsynchronousSteps, Dispatches
 
 WINDOW = 2**16
 

@@ -11,8 +11,8 @@ from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.staleness_methods import StalenessMethod
 from ps_cluster.models.judges import LossAndMetric
 from ps_cluster.server.shard import ParameterShard
-from ps_cluster.server.staleness import Correction
-from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.server.staleness.correction import Correction
+from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.base import DefaultMode
 
 

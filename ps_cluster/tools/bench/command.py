@@ -11,7 +11,7 @@ import click
 from ps_cluster.cli.command_line import FOLDER, LIST, OUTPUT_FILE, CommaList, NameOf, Whole, command, examples, option
 from ps_cluster.cli.options import config_options, overrides, refuse_others
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.tools.bench import arms
 

@@ -30,7 +30,8 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
 from ps_cluster.tools.bench.throughput import case, measure_once, shown, spread
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, learning_rate
+from ps_cluster.training.learning_rate import learning_rate
+from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult
 from ps_cluster.training.worker import Compute
 
 NAME = "empty"

@@ -59,7 +59,7 @@ def compute_on_a_core(root: Path, part: int) -> None:
     cores, parts = sorted(os.sched_getaffinity(0)), allowance().threads
     os.sched_setaffinity(0, [cores[part]])
     import_tensorflow()
-    from ps_cluster.training.session import make_network
+    from ps_cluster.training.building import make_network
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     run_dir = RunDir.open(root)

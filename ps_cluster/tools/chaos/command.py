@@ -21,7 +21,7 @@ from ps_cluster.cli.command_line import (
 )
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.network_recipes import NETWORKS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from ps_cluster.config.layers import without_variables
 from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
+from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, FAILED, SUPERSEDED
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail, last_row

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.network_recipes import COMPILED
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.sections import flat
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError

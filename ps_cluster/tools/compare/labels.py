@@ -8,7 +8,7 @@ from typing import Any
 from ps_cluster.config import RunConfig
 from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.server.staleness import NoCorrection
+from ps_cluster.server.staleness.none import NoCorrection
 from ps_cluster.training.modes.sync import Sync
 
 _SHORT = {

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.layers import of_options, trusted
 from ps_cluster.config.sections import CHOSEN, flat, joined, nested
+from ps_cluster.config.user_layers import of_options, trusted
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error

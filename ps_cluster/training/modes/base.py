@@ -13,9 +13,10 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules import UpdateRule, make_rule
+from ps_cluster.server.update_rules.rule import UpdateRule, make_rule
 from ps_cluster.training.step import TrainStep
-from ps_cluster.training.worker import AsynchronousSteps, Compute, Dispatch, StepSource, steps_graph
+from ps_cluster.training.step_source import AsynchronousSteps, StepSource
+from ps_cluster.training.worker import Compute, Dispatch, steps_graph
 
 if TYPE_CHECKING:  # These import TensorFlow, and the launcher imports this module.
     from ps_cluster.training.job import TrainingJob

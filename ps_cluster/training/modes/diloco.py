@@ -19,7 +19,7 @@ from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining
 from ps_cluster.training.modes.outer_steps import UNLABELLED, DelayedNesterov, OuterSettings, delayed_nesterov

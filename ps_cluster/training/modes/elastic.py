@@ -31,8 +31,8 @@ from ps_cluster.config.modes import ClusterShape, ModeSettings, UsedSettings
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
-from ps_cluster.server.staleness import Arrival
-from ps_cluster.server.update_rules import decay_rates
+from ps_cluster.server.staleness.correction import Arrival
+from ps_cluster.server.update_rules.rule import decay_rates
 from ps_cluster.training.modes.local_steps import LocalMode, Progress, local_steps_field, take_local_steps
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep
 from ps_cluster.training.worker import Compute

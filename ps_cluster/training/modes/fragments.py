@@ -11,8 +11,9 @@ from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
+from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Dispatch, SlowDown, with_remainders, worker_row
+from ps_cluster.training.worker import Dispatch, with_remainders, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # between the seeds of two shards

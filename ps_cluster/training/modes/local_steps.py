@@ -19,7 +19,7 @@ from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import APPLIED
-from ps_cluster.server.update_rules import make_rule
+from ps_cluster.server.update_rules.rule import make_rule
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.step import WHOLE_PERIOD, GoesOn, PeriodLimits, StepResult, TrainStep
 from ps_cluster.training.worker_state import KeepsState, WorkerState

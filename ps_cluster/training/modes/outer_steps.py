@@ -16,7 +16,7 @@ from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.setting_types import Momentum
-from ps_cluster.server.update_rules import UpdateRule, times
+from ps_cluster.server.update_rules.rule import UpdateRule, times
 from ps_cluster.training.modes.local_steps import local_steps_field
 
 # The settings that labels of runs leave out.

@@ -15,7 +15,7 @@ from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import UsedSettings
 from ps_cluster.server.initial_state import InitialState
-from ps_cluster.server.update_rules import UpdateRule
+from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.local_steps import LocalTraining
 from ps_cluster.training.modes.outer_steps import UNLABELLED, DelayedNesterov, OuterSettings, delayed_nesterov
 from ps_cluster.training.modes.sync_ps import SyncPs, SyncPsSettings

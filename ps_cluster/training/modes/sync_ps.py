@@ -19,7 +19,8 @@ from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Compute, Dispatch, StepSource, TimedComputation
+from ps_cluster.training.step_source import StepSource
+from ps_cluster.training.worker import Compute, Dispatch, TimedComputation
 
 _NOT_YET = -1  # in place of the version at which a worker is admitted
 

@@ -1,4 +1,4 @@
-"""The base class of networks, and the settings that follow from one: its recipe, and safe defaults for a user's own.
+"""The base class of networks.
 
 The package's own networks are in ps_cluster/models/networks.py.
 """
@@ -6,23 +6,20 @@ The package's own networks are in ps_cluster/models/networks.py.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field
 
 from ps_cluster.config import user_code
 from ps_cluster.config.lazy import keras
-from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.registry import Registry
 from ps_cluster.config.setting_types import Section
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import first_error
 
 
 class NetworkSettings(Section):
@@ -187,130 +184,3 @@ def _is_saved(name: object) -> bool:
 
 
 NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=FunctionNetwork)
-
-
-# Settings that follow from the network: rates for single modes, and safe defaults for a network of a user's own.
-#
-# `modes` in a recipe (`Network.recipe`) is a table of what was found on held-out examples. A learning rate and a momentum
-# are good for one mode, number of workers and batch, so an entry is used for exactly those and never scaled to others.
-
-OF_MODES = "modes"  # the table in a recipe
-COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
-METHOD = "staleness.method"
-# They belong together: if one of these is set by hand, the others are not taken from the table.
-BELONG_TOGETHER = (
-    "optimizer.rule",
-    "optimizer.learning_rate",
-    "optimizer.momentum",
-    "optimizer.beta_2",
-    METHOD,
-)
-
-
-class FoundRates(Section):
-    """Settings of the optimizer, with the mode, workers (1 in mode single) and batch that they were found for.
-
-    beta_2, global_clip_norm: None is what the recipe has for all modes.
-    """
-
-    mode: str
-    workers: int = Field(ge=1)
-    batch_size_per_worker: int = Field(ge=1)
-    learning_rate: float = Field(gt=0)
-    momentum: float = Field(ge=0, lt=1)
-    beta_2: float | None = Field(default=None, ge=0, lt=1)
-    global_clip_norm: float | None = Field(default=None, gt=0)
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        return self.mode, self.workers, self.batch_size_per_worker
-
-    def layer(self) -> dict[str, Any]:
-        """Return the settings as a layer of a configuration."""
-        names = ("learning_rate", "momentum", "beta_2", "global_clip_norm")
-        return {"optimizer": {name: value for name in names if (value := getattr(self, name)) is not None}}
-
-
-_TABLE = TypeAdapter(dict[str, tuple[FoundRates, ...]])
-
-
-def has_key(layer: Mapping[str, Any], key: str) -> bool:
-    """Return whether a layer has a setting, as "section.name"."""
-    section, _, name = key.partition(".")
-    return isinstance(own := layer.get(section), Mapping) and name in own
-
-
-def of_users_network(rule: object) -> dict[str, Any]:
-    """Return safe settings for a network that is not the package's own, as a layer above configs/default.yaml.
-
-    That file has what was chosen for airbench on CIFAR-10; little of it helps another network, and much of it harms.
-
-    Args:
-      rule: the optimizer rule that somebody has chosen; None: that of the network's compile().
-    """
-    chosen = RULES[rule] if isinstance(rule, str) and rule in RULES else RULES[COMPILED]
-    own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
-    return {
-        "data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}},
-        "model": {"precision": "float32"},
-        "training": {"label_smoothing": 0.0},
-        "optimizer": own
-        | {"rule": chosen.name, "learning_rate": chosen.usual_rate, "weight_decay": 0.0, "learning_rate_factors": []},
-        "schedule": {"kind": "constant", "warmup_fraction": 0.0},
-    }
-
-
-def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]:
-    """Return the table of a recipe, empty without one. Raises UserError for an invalid table."""
-    try:
-        table = _TABLE.validate_python({OF_MODES: recipe.get(OF_MODES) or ()})[OF_MODES]
-    except ValidationError as error:
-        raise UserError(first_error(error, origin)) from error
-    places = [found.place for found in table]
-    if len(set(places)) < len(places):
-        raise UserError(f"{origin}: modes: the same mode, workers and batch come twice")
-    return table
-
-
-def rated_as(mode: Mode, workers: Any) -> tuple[str, Any]:
-    """Return the mode and the number of workers whose learning rates in a recipe suit a mode.
-
-    Where the optimizer takes the steps of one process, in a worker by itself or through a network in parts, the rates are
-    those of mode single.
-
-    Args:
-      workers: `cluster.workers`, which is not validated yet.
-    """
-    steps_alone = mode.promise.takes_local_steps and mode.uses.own_rule is None
-    if steps_alone or mode.shares_steps:
-        return "single", 1
-    return mode.name, workers if mode.has_workers else 1
-
-
-def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table's entry for the mode, workers and batch of `settings` as a layer; empty without an entry.
-
-    Args:
-      settings: the merged layers, not yet validated.
-      user: the user's layer. If it sets one of `BELONG_TOGETHER`, nothing of the table is used; the method that the rule
-        has anyway may be named.
-    """
-    training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
-    if not all(isinstance(section, Mapping) for section in (training, cluster, chosen)):
-        return {}  # the validation later refuses it
-    mode = chosen.get("name")
-    if not isinstance(mode, str) or mode not in MODES:
-        return {}
-    # With local steps the method is of the outer step, and the table of the inner ones.
-    is_usual = MODES[mode].promise.takes_local_steps or _names_the_usual_method(settings)
-    if any(has_key(user, key) for key in BELONG_TOGETHER if not (key == METHOD and is_usual)):
-        return {}
-    place = (*rated_as(MODES[mode], cluster.get("workers")), training.get("batch_size_per_worker"))
-    return next((found.layer() for found in table if found.place == place), {})
-
-
-def _names_the_usual_method(settings: Mapping[str, Any]) -> bool:
-    optimizer, staleness = settings.get("optimizer"), settings.get("staleness")
-    rule = optimizer.get("rule") if isinstance(optimizer, Mapping) else None
-    method = staleness.get("method") if isinstance(staleness, Mapping) else None
-    return isinstance(rule, str) and rule in RULES and method == RULES[rule].staleness_method

@@ -1,0 +1,87 @@
+"""Tell which settings of a run differ from the defaults: default.yaml with the recipe of what is chosen."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pydantic_core import to_jsonable_python
+
+from ps_cluster.config.layers import defaults_for
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_found
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.config.sections import CHOSEN, flat, nested
+
+# The defaults of later keys follow from the values of earlier ones: network, data set and mode choose a rule and a batch,
+# and these choose a learning rate.
+_DECIDE_RECIPES = ("model.name", "data.dataset", "mode.name")
+_DECIDE_RATES = (
+    "cluster.workers",
+    "training.batch_size_per_worker",
+    *(key for section, choice in CHOSEN.items() if (key := f"{section}.{choice.key}") not in _DECIDE_RECIPES),
+)
+
+_ALWAYS_TOLD = (
+    "cluster.parameter_servers",
+    "optimizer.learning_rate",
+    "training.epochs",
+    "training.steps",
+    "training.seed",
+)
+
+
+class ChangedSetting(NamedTuple):
+    """The value of a setting, and the default that it replaces."""
+
+    value: Any
+    default: Any
+
+
+def changed(config: RunConfig) -> dict[str, ChangedSetting]:
+    """Return dotted key → value and default, of the settings that differ from the defaults."""
+    values = flat(config.model_dump(mode="json"))
+    others = tuple(key for key in values if key not in (*_DECIDE_RECIPES, *_DECIDE_RATES))
+    found: dict[str, ChangedSetting] = {}
+    for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
+        chosen = nested({key: one.value for key, one in found.items()})
+        default = _of_classes(config) | flat(defaults_for(chosen)[0])
+        found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
+    return {key: found[key] for key in values if key in found}
+
+
+def telling(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → value of the settings by which runs are told apart: the usual ones, and what was changed."""
+    values = flat(config.model_dump(mode="json"))
+    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_TOLD, *changed(config)))
+    return {key: values[key] for key in keys if key in values}
+
+
+def _of_classes(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → the default in its section's class, of the settings that have one."""
+    found: dict[str, Any] = {}
+    for section in type(config).model_fields:
+        for name, field in type(getattr(config, section)).model_fields.items():
+            if not field.is_required():
+                default = to_jsonable_python(field.get_default(call_default_factory=True))
+                found |= flat({name: default}, f"{section}.")
+    return found
+
+
+def rate_origin(config: RunConfig) -> str:
+    """Return in words where the learning rate of a complete configuration comes from."""
+    rule, model = config.optimizer.rule, config.model.name
+    if "optimizer.learning_rate" in changed(config):
+        return "as given" if model in NETWORKS.own else "as given, or as the network was compiled"
+    mode, workers = rated_as(config.mode_kind, config.cluster.workers)
+    place = f"{mode} with {workers} worker{'s' * (workers != 1)} and batches of {config.training.batch_size_per_worker}"
+    found = rates_found(config)
+    if found is not None and found.learning_rate == config.optimizer.learning_rate:
+        return f"found by a sweep for {place}"
+    if found is not None:
+        return f"the one that {model} has for all modes; what was found for {place} belongs to other settings"
+    if has_rates(config):
+        others = found_rates(NETWORKS[model])
+        known = [f"{one.workers} x {one.batch_size_per_worker}" for one in others if one.mode == mode]
+        have = f" (there is one for workers x batch of {', '.join(known)})" if known else ""
+        return f"the one that {model} has for all modes, because none was found for {place}{have}"
+    return f"the default of {model}" if model in NETWORKS.own else f"usual for {rule}"

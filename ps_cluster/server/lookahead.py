@@ -1,0 +1,53 @@
+"""Average the weights on the parameter server while training continues."""
+
+from __future__ import annotations
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schema import LookaheadSettings
+
+
+class Lookahead:
+    """Slow weights that follow the trained ones, which are then reset to them. Create and use it on the slice's device.
+
+    Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
+    s += (1 - d) (w - s), and then w = s. d grows with the cube of p, the share of the updates that are done:
+    d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4). So there is no averaging at first,
+    when the weights still change a lot, and a long mean at the end. The training ends with the slow weights, also where the
+    number of its updates is no multiple of k, as airbench does with a last decay of 1.
+    """
+
+    def __init__(self, settings: LookaheadSettings, weights: tf.Variable, total_updates: int):
+        self._every = settings.every_updates
+        self._decay = settings.decay
+        self._weights = weights
+        self._total = total_updates
+        self.slots = {"slow": tf.Variable(weights)} if self._every else {}
+
+    def after_update(self, version: tf.Tensor) -> list[tf.Tensor]:
+        """Return the operations to run after the update that made `version` (int64 [])."""
+        if not self._every:
+            return []
+        due, is_last = tf.equal(version % self._every, 0), tf.equal(version, self._total)
+        return [
+            tf.cond(
+                due,
+                lambda: self._return_to_slow(version),
+                lambda: tf.cond(is_last, lambda: self._end_with_slow(version), lambda: version),
+            )
+        ]
+
+    def _end_with_slow(self, version: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([version]):
+            ended = self._weights.assign(self.slots["slow"].read_value(), read_value=False)
+        with tf.control_dependencies([ended]):
+            return tf.identity(version)
+
+    def _return_to_slow(self, version: tf.Tensor) -> tf.Tensor:
+        progress = tf.cast(version, tf.float32) / self._total
+        decay = self._decay**self._every * progress**3
+        with tf.control_dependencies([version]):
+            fast, slow = self._weights.read_value(), self.slots["slow"].read_value()
+        mean = fast + decay * (slow - fast)
+        assigned = [variable.assign(mean, read_value=False) for variable in (self._weights, self.slots["slow"])]
+        with tf.control_dependencies(assigned):
+            return tf.identity(version)

@@ -1,0 +1,66 @@
+"""Lower the learning rate while more workers take part than at first. It works with each staleness method."""
+
+from __future__ import annotations
+
+import math
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.runs.ledger import HEARD_OF, RATE_RETURNS_OVER
+
+NEVER = math.inf
+
+
+class RateOfMoreWorkers:
+    """Lowers the learning rate while more workers take part than training was begun with.
+
+    W workers have a mean staleness of W - 1, and which weights are stable depends on learning rate x (staleness + 1): for
+    large delays the rate that keeps the same minima is inversely proportional to them (Giladi et al. 2020, "At Stability's
+    Edge", arXiv:1909.12340). The rate of a run suits the W workers that it was begun with. With more workers the loss jumps
+    and stays higher. So while n > W workers take part, the rate is multiplied by (W / n)^2: W / n was not enough, and a
+    factor that returns to 1 only puts the damage off (docs/results.md).
+
+    The factor falls at once, with the first gradient of a newcomer. When workers leave it grows by the share 1 /
+    RATE_RETURNS_OVER with each update, up to what suits those that are left. With W workers or fewer it is 1. A worker takes
+    part until all together have pushed HEARD_OF gradients for each worker that there ever was, and it none.
+
+    Create it on the slice's device, and call it in the slice's critical section.
+    """
+
+    def __init__(self, workers: int, places: int):
+        """Create the state.
+
+        Args:
+          workers: W, with which training begins.
+          places: the most workers that there may be.
+        """
+        self._begun = tf.Variable(float(workers), trainable=False)
+        self._factor = tf.Variable(1.0, trainable=False)
+        self._ages = tf.Variable(tf.fill([places], NEVER), trainable=False)  # updates since the newest of each worker
+        self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
+
+    def factor(self, worker: tf.Tensor) -> tf.Tensor:
+        """Return the factor of the learning rate of this worker's update, float32 [], and count the update.
+
+        Args:
+          worker: int64 [].
+        """
+        places = self._ages.shape[0]
+        ages = tf.where(tf.range(places, dtype=tf.int64) == worker, 0.0, self._ages.read_value() + 1)
+        begun = self._begun.read_value()
+        ever = tf.reduce_sum(tf.cast(ages < NEVER, tf.float32))
+        take_part = tf.reduce_sum(tf.cast(ages < HEARD_OF * tf.maximum(begun, ever), tf.float32))
+        factor = factor_of_rate(begun, take_part, self._factor.read_value())
+        kept = [self._ages.assign(ages, read_value=False), self._factor.assign(factor, read_value=False)]
+        with tf.control_dependencies(kept):
+            return tf.identity(factor)
+
+
+def factor_of_rate(begun: tf.Tensor, workers: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+    """Return the factor of the learning rate of an update, float32 []; see `RateOfMoreWorkers`.
+
+    Args:
+      begun, workers: how many training was begun with, and how many take part now, float32 [].
+      before: the factor of the update before, float32 [].
+    """
+    suits = tf.square(tf.minimum(1.0, begun / workers))
+    return tf.minimum(suits, before * (1 + 1 / RATE_RETURNS_OVER))

@@ -1,0 +1,57 @@
+"""Staleness method dc_adaptive: delay compensation with a lambda of each weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.setting_types import Factor, Fraction
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.server.staleness.correction import WithBackups
+
+EPSILON = 1e-7
+
+
+class AdaptiveSettings(StalenessSettings):
+    strength: Factor = Field(default=2.0, description="lambda_0 of the paper")
+    decay: Fraction = Field(default=0.95, description="of the running mean square of the gradients")
+
+
+class AdaptiveDelayCompensation(WithBackups):
+    """DC-ASGD-a: as DC-ASGD-c with a lambda of each weight, lambda_0 / sqrt(MeanSquare + 1e-7); lambda_0 is `strength`.
+
+    MeanSquare = m MeanSquare + (1 - m) g*g, one for each worker, from 0 and without a bias correction; m is `decay`. It
+    already includes the gradient being corrected. Zheng et al. 2017, arXiv:1609.08326; checked against the authors'
+    code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
+    """
+
+    capabilities = replace(WithBackups.capabilities, slots_per_worker=1)
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self.slots = {"mean_square": tf.Variable(tf.zeros([places, *weights.shape]), trainable=False)}
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
+        mean_square = decay * slot.sparse_read(worker) + (1 - decay) * square
+        with tf.control_dependencies([slot.scatter_update(tf.IndexedSlices(mean_square[None], worker[None]))]):
+            return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved, None
+
+
+class DcAdaptive(StalenessMethod):
+    name = "dc_adaptive"
+    says = "delay compensation with a lambda of each weight"
+    Settings = AdaptiveSettings
+    correction = AdaptiveDelayCompensation
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return g + lambda_0 / sqrt(MeanSquare + 1e-7) g*g*(w - w_bak), and the worker's new MeanSquare."""
+        square = arrived.gradient**2
+        mean_square = settings.decay * arrived.slots["mean_square"] + (1 - settings.decay) * square
+        strength = settings.strength / np.sqrt(mean_square + EPSILON)
+        return CorrectedParts(arrived.gradient + strength * square * arrived.moved, slots={"mean_square": mean_square})

@@ -1,0 +1,35 @@
+"""Staleness method delay_adaptive: a gradient that is later than usual counts for less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
+
+
+class DelayAdaptive(Correction):
+    """Scales a gradient by W / max(W, τ + 1): those that are no later than usual with W workers count whole.
+
+    Mishchenko, Bach, Even and Woodworth 2022, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
+    arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate x W /
+    max(W, delay), where a delay of 1 is a staleness of 0. Koloskova, Stich and Jaggi 2022, arXiv:2206.08307, also keep the
+    rate up to the mean number of gradients under way, and divide it by the delay beyond that.
+    """
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        delay = tf.cast(arrival.staleness + 1, gradient.dtype)
+        return gradient, self._workers / tf.maximum(delay, self._workers)
+
+
+class AdaptiveToDelay(StalenessMethod):
+    name = "delay_adaptive"
+    says = "a gradient that is later than the number of workers counts for less"
+    takes_periods = True
+    correction = DelayAdaptive
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share W / max(W, staleness + 1)."""
+        return CorrectedParts(arrived.gradient, arrived.workers / max(arrived.workers, arrived.staleness + 1))

@@ -1,0 +1,73 @@
+"""Staleness method drop: a gradient that is too many versions old is dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.server.capabilities import Capabilities
+from ps_cluster.server.staleness.correction import Arrival, Correction
+
+
+class DropSettings(StalenessSettings):
+    max_delay: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="R: a gradient from R versions ago or more is dropped; null: twice the workers.",
+    )
+    stop: bool = Field(
+        default=False,
+        description="A worker asks between its local steps, and stops a period that would be dropped. A question takes the "
+        "way to the parameter server and back.",
+    )
+
+
+class DroppedWhenLate(Correction):
+    """Drops a gradient whose staleness is R or more; all others count whole.
+
+    Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4): there the worker
+    goes on at the newest weights with the next gradient. Here it computes the same step again, so that no example is left out.
+    With `stop` its full form (algorithm 5), between local steps: the paper stops a computation at once.
+    """
+
+    capabilities = Capabilities(drops=True)
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self._max_delay = self._settings.max_delay or 2 * workers
+        self.capabilities = Capabilities(drops=True, stops=self._settings.stop)
+
+    def accepts(self, arrival: Arrival) -> tf.Tensor:
+        return arrival.staleness < self._max_delay
+
+
+class Drop(StalenessMethod):
+    name = "drop"
+    says = "a gradient that is too many versions old is dropped, and its step computed again"
+    takes_periods = True
+    Settings = DropSettings
+    correction = DroppedWhenLate
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: those that are too late are not applied."""
+        return CorrectedParts(arrived.gradient)
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        settings: Any = config.staleness
+        delay, limit = config.mode_kind.delay(config), settings.max_delay
+        if limit is not None and delay >= limit:
+            raise ValueError(
+                f"staleness.max_delay: got {limit}: with mode.simulate_workers each gradient is at least {delay} versions old, "
+                "so all would be dropped: give more"
+            )
+        if settings.stop and not config.mode_kind.promise.takes_local_steps:
+            raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps to stop between")
+        if settings.stop and config.shards > 1:  # one may accept what another would drop
+            raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works with 1")

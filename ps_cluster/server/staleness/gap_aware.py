@@ -1,0 +1,75 @@
+"""Staleness method gap_aware: a gradient counts for less, the further the weights have moved since its pull."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.server.staleness.correction import Corrected, WithBackups
+
+STEP_DECAY = 0.999  # of the running average of the step
+
+
+class GapScaling(WithBackups):
+    """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise; C is the size of a step at the highest rate.
+
+    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
+    was not available; the form is that of an implementation by colleagues of its authors (github.com/saareliad/FTPipe,
+    `GapAware`):
+
+      C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
+
+    R is the highest learning rate so far. So C does not fall with the learning rate: a gradient's error depends on how
+    far the weights have moved since it was computed, and late in a schedule they hardly move.
+
+    Here `step` is the change that the t-th update made to the weight, and `rate` that update's learning rate. In FTPipe
+    step / rate is the momentum buffer (the gradient, without momentum). For plain SGD and momentum these are equal,
+    except for weight decay and for a rate that changes within the buffer's memory; this form also works for Adam.
+    FTPipe keeps C above 0 with 1e-8 R; here a weight with C = 0, as all have before the first update, is not corrected.
+    Weight decay is scaled too, as in FTPipe.
+    """
+
+    needs_step = True
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        # "updates" is 1 - 0.999^t, computed as the same running average of ones.
+        zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
+        self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
+        square, updates, highest = (variable.read_value() for variable in self.slots.values())
+        step = highest * tf.sqrt(tf.math.divide_no_nan(square, updates))
+        share = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
+        with tf.control_dependencies([share]):
+            return tf.identity(gradient), share
+
+    def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
+        step = tf.math.divide_no_nan(self._weights.read_value() - before, learning_rate)
+        highest = self.slots["highest_rate"]
+        return [
+            self._average("step_square", step * step),
+            self._average("updates", tf.ones([])),
+            highest.assign(tf.maximum(highest.read_value(), learning_rate), read_value=False),
+        ]
+
+    def _average(self, name: str, value: tf.Tensor) -> tf.Operation:
+        slot = self.slots[name]
+        return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
+
+
+class GapAware(StalenessMethod):
+    name = "gap_aware"
+    says = "a gradient counts for less, the further the weights have moved since its pull"
+    correction = GapScaling
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share 1 / (1 + |w - w_bak| / C) of each weight."""
+        square, updates = arrived.slots["step_square"], float(arrived.slots["updates"][0])
+        usual = float(arrived.slots["highest_rate"][0]) * np.sqrt(square / updates if updates else 0 * square)
+        gap = np.divide(np.abs(arrived.moved), usual, out=np.zeros_like(usual), where=usual > 0)
+        return CorrectedParts(arrived.gradient, 1 / (1 + gap))

@@ -1,0 +1,64 @@
+"""Staleness method gather: the weights change with every K gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
+
+
+class GatherSettings(StalenessSettings):
+    gather: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="The weights change with every so many gradients; null: as many as workers.",
+    )
+
+
+class Gathered(Correction):
+    """Changes the weights with every K-th gradient, by the mean of K, each scaled by 1 / sqrt(1 + τ).
+
+    FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1), there with what several local steps bring, as here in mode
+    diloco. τ counts the changes of the weights between the pull and the push. Up to K - 1 gradients at the end of a training
+    change nothing. They are in checkpoints meanwhile.
+    """
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self.gathers = self._settings.gather or workers
+        self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
+
+    def changes_since(self, arrival: Arrival) -> tf.Tensor:
+        """Return how often the weights changed between the pull and now, int64 []."""
+        return arrival.now // self.gathers - arrival.pulled // self.gathers
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        return gradient, tf.math.rsqrt(1 + tf.cast(self.changes_since(arrival), gradient.dtype))
+
+
+class Gather(StalenessMethod):
+    name = "gather"
+    says = "the weights change with every K gradients, which count for less the later they come"
+    gathers = True
+    takes_periods = True
+    Settings = GatherSettings
+    correction = Gathered
+
+    def gathered_gradients(self, config: RunConfig) -> int:
+        """Return K."""
+        settings: Any = config.staleness
+        return settings.gather or config.mode_kind.emulated_workers(config)
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share 1 / sqrt(1 + changes of the weights since the pull)."""
+        every = settings.gather or arrived.workers
+        changes = arrived.updates_before // every - (arrived.updates_before - arrived.staleness) // every
+        return CorrectedParts(arrived.gradient, 1 / np.sqrt(1 + changes))

@@ -1,0 +1,57 @@
+"""Staleness method inverse: a gradient counts for 1 / staleness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
+
+
+class InverseSettings(StalenessSettings):
+    fades_over: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="Over so many updates the scaling fades, and is gone after them; null: it stays.",
+    )
+
+
+class InverseStaleness(Correction):
+    """Scales a gradient by 1 / staleness; one with staleness 0 counts whole.
+
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain
+    SGD with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this
+    is its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
+    `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
+
+    With `fades_over` K it is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al. 2021,
+    arXiv:1910.05124, technique 1, there with the fixed delays of a pipeline). PipeMare's correction, technique 2, is of
+    forward and backward passes at different weights: here both are at those of the pull.
+    """
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        delay = tf.cast(tf.maximum(arrival.staleness, 1), gradient.dtype)
+        if (updates := self._settings.fades_over) is None:
+            return gradient, 1 / delay
+        power = tf.maximum(0.0, 1 - tf.cast(arrival.now, gradient.dtype) / updates)
+        return gradient, delay**-power
+
+
+class Inverse(StalenessMethod):
+    name = "inverse"
+    says = "a gradient counts for 1 / staleness"
+    takes_periods = True
+    Settings = InverseSettings
+    correction = InverseStaleness
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient with the share 1 / staleness^p, where p falls from 1 to 0 if `fades_over` is set."""
+        power = 1.0
+        if settings.fades_over is not None:
+            power = max(0.0, 1 - arrived.updates_before / settings.fades_over)
+        return CorrectedParts(arrived.gradient, max(1, arrived.staleness) ** -power)

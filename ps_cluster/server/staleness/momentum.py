@@ -1,0 +1,55 @@
+"""Staleness method momentum: the optimizer's momentum is lowered by what asynchrony adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.optimizer_rules import RuleSettings
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.server.staleness.correction import Correction
+
+
+class CorrectedMomentum(StalenessMethod):
+    name = "momentum"
+    says = "the optimizer's momentum is lowered by what asynchrony adds"
+    correction = Correction
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: the method changes the settings of the rule."""
+        return CorrectedParts(arrived.gradient)
+
+    def check(self, config: RunConfig) -> None:
+        if not hasattr(config.optimizer, "momentum"):
+            raise ValueError(
+                f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has none to correct"
+            )
+
+    def optimizer(self, config: RunConfig) -> RuleSettings:
+        workers = config.mode_kind.emulated_workers(config)
+        return config.optimizer.model_copy(
+            update={"momentum": corrected_momentum(config.optimizer.momentum, workers)}  # type: ignore[attr-defined]
+        )
+
+
+def corrected_momentum(momentum: float, workers: int) -> float:
+    """Return max(0, momentum - (1 - 1/M)), since asynchrony adds about 1 - 1/M of momentum.
+
+    Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: if the step times of M
+    workers are independent and exponentially distributed, the staleness is geometric, and in expectation
+
+      w[t+1] - w[t] = (1 - 1/M) (w[t] - w[t-1]) - (learning rate / M) grad(w[t])
+
+    With an explicit momentum mu, and s = 1 - 1/M, the steps d[t] = w[t+1] - w[t] follow
+
+      d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
+
+    This sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the factor
+    1/M of the learning rate. Where s is above `momentum`, no momentum of 0 or more can make up for it.
+
+    Args:
+      momentum: 0..1, the total momentum wanted.
+      workers: M, 1 or more, with about the same speed.
+    """
+    return max(0.0, momentum - (1 - 1 / workers))

@@ -1,0 +1,20 @@
+"""Staleness method none: stale gradients are applied as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.staleness_methods import StalenessMethod
+from ps_cluster.server.staleness.correction import Correction
+
+
+class NoCorrection(StalenessMethod):
+    name = "none"
+    says = "stale gradients are applied as they are"
+    correction = Correction
+    takes_periods = True
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is."""
+        return CorrectedParts(arrived.gradient)

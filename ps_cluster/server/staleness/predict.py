@@ -1,0 +1,65 @@
+"""Staleness method predict: a worker gets the weights that are expected when its gradient arrives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts, Slots
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.staleness_methods import StalenessMethod, StalenessSettings
+from ps_cluster.server.staleness.correction import Arrival, Corrected, Correction
+
+MEMORY = 0.9  # of the running mean of a worker's staleness
+
+
+class PredictedWeights(Correction):
+    """Gives a worker the weights that are expected when its gradient arrives, w + τ d, at which it computes the gradient.
+
+    d is the newest step of the weights, and τ the running mean of the worker's staleness. With momentum or Adam, d is what
+    the next update does too if its gradient is the running mean of the gradients: for momentum SpecTrain (Chen, Yang and
+    Cheng 2018, arXiv:1809.02839), for Adam the prediction of XPipe (Guan et al. 2019, arXiv:1911.04610), both made for the
+    stages of a pipeline, whose τ is known. Here d is measured, so it contains weight decay too, and τ is that of each
+    worker. A rule without momentum predicts by its newest gradient alone.
+
+    τ begins at 0, and is not in checkpoints.
+    """
+
+    needs_step = True
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
+        super().__init__(settings, weights, workers, places)
+        self._staleness = tf.Variable(tf.zeros([places]), trainable=False)
+        self._step = tf.Variable(tf.zeros_like(weights), trainable=False)
+        self.slots, self.of_version = {"step": self._step}, (self._step,)
+        self.pull_state = {"step": self._step, "staleness": self._staleness}
+
+    def given(self, worker: tf.Tensor, weights: tf.Tensor, *of_version: tf.Tensor) -> tf.Tensor:
+        (step,) = of_version
+        return weights + self._staleness.sparse_read(worker) * step
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        before = self._staleness.sparse_read(arrival.worker)
+        mean = MEMORY * before + (1 - MEMORY) * tf.cast(arrival.staleness, before.dtype)
+        updated = self._staleness.scatter_update(tf.IndexedSlices(mean[None], arrival.worker[None]))
+        with tf.control_dependencies([updated]):
+            return tf.identity(gradient), None
+
+    def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
+        return [self._step.assign(self._weights.read_value() - before, read_value=False)]
+
+
+class Predict(StalenessMethod):
+    name = "predict"
+    says = "a worker gets the weights that are expected when its gradient arrives"
+    correction = PredictedWeights
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: the method acts at the pull alone."""
+        return CorrectedParts(arrived.gradient)
+
+    def given_weights(self, at_pull: Slots) -> np.ndarray:
+        """Return w + staleness of the worker x newest step."""
+        predicted: np.ndarray = at_pull["weights"] + at_pull["staleness"] * at_pull["step"]
+        return predicted

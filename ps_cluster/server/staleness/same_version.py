@@ -1,0 +1,46 @@
+"""Staleness method same_version: the weights change with every K gradients of the newest weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.equations import ArrivedParts, CorrectedParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.server.capabilities import Capabilities
+from ps_cluster.server.staleness.correction import Arrival, Corrected
+from ps_cluster.server.staleness.gather import Gather, Gathered
+
+
+class GatheredOfOneVersion(Gathered):
+    """Changes the weights with every K-th gradient of the newest weights, by their mean; drops those of older ones.
+
+    Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). There the worker goes on with another gradient; here
+    it computes the same step again.
+    """
+
+    capabilities = Capabilities(drops=True)
+
+    def accepts(self, arrival: Arrival) -> tf.Tensor:
+        return tf.equal(self.changes_since(arrival), 0)
+
+    def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
+        return gradient, None
+
+
+class SameVersion(Gather):
+    name = "same_version"
+    says = "the weights change with every K gradients of the newest weights; others are dropped and computed again"
+    correction = GatheredOfOneVersion
+
+    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+        """Return the gradient as it is: those of older weights are not applied."""
+        return CorrectedParts(arrived.gradient)
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        if config.mode_kind.delay(config):
+            raise ValueError(
+                f"mode.simulate_workers: got {config.mode_kind.emulated_workers(config)}: no gradient would be of the newest "
+                f"weights, and staleness.method {self.name} drops all others: leave it out"
+            )

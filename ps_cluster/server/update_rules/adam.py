@@ -1,0 +1,96 @@
+"""Optimizer rule adam: Adam with decoupled weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
+from ps_cluster.server.update_rules.momentum import MomentumSettings
+from ps_cluster.server.update_rules.rule import UpdateRule, times
+
+SMALLEST_EPSILON = 1e-30
+
+
+class AdamSettings(MomentumSettings):
+    momentum: Momentum = Field(default=0.9, description="beta_1 of Adam.")
+    beta_2: float = Field(default=0.999, ge=0, lt=1, description="beta_2 of Adam: of the running mean square.")
+    epsilon: float = Field(
+        default=1e-7,
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_FACTOR,
+        description="epsilon of Adam: keeps it from dividing by 0.",
+    )
+
+
+class AdamUpdate(UpdateRule):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
+
+    slot_names = ("mean", "variance")
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        if share is None and self._factors is None:
+            return self._fused(gradient, learning_rate, updates_before)
+        return self._scaled(gradient, learning_rate, updates_before, share)
+
+    def _fused(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
+        settings = self._settings
+        count = tf.cast(updates_before + 1, tf.float32)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=self._weights.handle,
+            m=self.slots["mean"].handle,
+            v=self.slots["variance"].handle,
+            beta1_power=settings.momentum**count,
+            beta2_power=settings.beta_2**count,
+            lr=learning_rate,
+            beta1=settings.momentum,
+            beta2=settings.beta_2,
+            epsilon=settings.epsilon,
+            grad=gradient,
+            use_locking=True,
+        )
+
+    def _scaled(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        """Do what `_fused` does in single operations, since its kernel supports neither a share nor factors."""
+        settings = self._settings
+        count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
+        correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
+        rate = learning_rate * tf.cast(correction, tf.float32)
+        new = {
+            "mean": _mean(settings.momentum, self.slots["mean"], times(share, gradient)),
+            "variance": _mean(settings.beta_2, self.slots["variance"], gradient * gradient),
+        }
+        step = times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
+        slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
+        return tf.group(*slots, self._weights.assign_sub(step, read_value=False))
+
+
+def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    before = slot.read_value()
+    return before + (1 - decay) * (value - before)
+
+
+class Adam(OptimizerRule):
+    name = "adam"
+    Settings = AdamSettings
+    usual_rate = 0.001
+    staleness_method = "predict"  # docs/results.md, "Async against sync"
+    update = AdamUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return m, v and w by algorithm 1 of the paper; epsilon is added as in its section 2, to the uncorrected root."""
+        count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
+        mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient
+        variance = beta_2 * parts.slots["variance"] + (1 - beta_2) * parts.gradient**2
+        rate = parts.learning_rate * np.sqrt(1 - beta_2**count) / (1 - beta_1**count)
+        step = parts.factors * rate * mean / (np.sqrt(variance) + settings.epsilon)
+        return {"mean": mean, "variance": variance, "weights": parts.decayed_weights - step}

@@ -1,0 +1,48 @@
+"""Optimizer rule momentum: SGD with momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.setting_types import Momentum
+from ps_cluster.server.update_rules.rule import LinearUpdate
+
+
+class MomentumSettings(RuleSettings):
+    momentum: Momentum = Field(default=0.9, description="Asynchrony adds momentum of its own.")
+
+
+class MomentumUpdate(LinearUpdate):
+    """v = momentum x v - learning rate x g; w += v."""
+
+    slot_names = ("momentum",)
+    looks_ahead = False
+
+    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
+        return tf.raw_ops.ResourceApplyKerasMomentum(
+            var=self._weights.handle,
+            accum=self.slots["momentum"].handle,
+            lr=learning_rate,
+            grad=gradient,
+            momentum=self._settings.momentum,
+            use_nesterov=self.looks_ahead,
+            use_locking=True,
+        )
+
+
+class WithMomentum(OptimizerRule):
+    name = "momentum"
+    Settings = MomentumSettings
+    staleness_method_of_compile = "gap_aware"  # docs/results.md, "Parity with fit"
+    update = MomentumUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return v and w + v, where v = momentum x v - learning rate x g (Polyak 1964)."""
+        step = parts.learning_rate * parts.factors * parts.shared_gradient
+        velocity = settings.momentum * parts.slots["momentum"] - step
+        return {"momentum": velocity, "weights": parts.decayed_weights + velocity}

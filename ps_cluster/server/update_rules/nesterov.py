@@ -1,0 +1,28 @@
+"""Optimizer rule nesterov: SGD with Nesterov's momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUpdate
+
+
+class NesterovUpdate(MomentumUpdate):
+    """v as with `MomentumUpdate`; w += momentum x v - learning rate x g."""
+
+    looks_ahead = True
+
+
+class Nesterov(OptimizerRule):
+    name = "nesterov"
+    Settings = MomentumSettings
+    staleness_method_of_compile = "gap_aware"
+    update = NesterovUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return v as `WithMomentum` does, and w + momentum x v - learning rate x g."""
+        step = parts.learning_rate * parts.factors * parts.shared_gradient
+        velocity = settings.momentum * parts.slots["momentum"] - step
+        return {"momentum": velocity, "weights": parts.decayed_weights + settings.momentum * velocity - step}

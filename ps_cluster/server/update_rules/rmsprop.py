@@ -1,0 +1,81 @@
+"""Optimizer rule rmsprop: RMSprop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
+from ps_cluster.server.update_rules.adam import SMALLEST_EPSILON
+from ps_cluster.server.update_rules.momentum import MomentumSettings
+from ps_cluster.server.update_rules.rule import UpdateRule, times
+
+
+class RmspropSettings(MomentumSettings):
+    momentum: Momentum = Field(default=0.0, description="Of the scaled gradients; 0: none.")
+    rho: float = Field(default=0.9, ge=0, lt=1, description="Of the running mean square.")
+    epsilon: float = Field(
+        default=1e-7,
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_FACTOR,
+        description="Added to the mean square: keeps the rule from dividing by 0.",
+    )
+
+
+class RmspropUpdate(UpdateRule):
+    """s = rho x s + (1 - rho) x g^2; v = momentum x v + learning rate x g / sqrt(s + epsilon); w -= v.
+
+    Tieleman and Hinton 2012, Lecture 6.5 of Neural Networks for Machine Learning, in the form of Keras and TensorFlow.
+    """
+
+    slot_names = ("mean_square", "momentum")
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        settings, slots = self._settings, self.slots
+        if share is None and self._factors is None:
+            return tf.raw_ops.ResourceApplyRMSProp(
+                var=self._weights.handle,
+                ms=slots["mean_square"].handle,
+                mom=slots["momentum"].handle,
+                lr=learning_rate,
+                rho=settings.rho,
+                momentum=settings.momentum,
+                epsilon=settings.epsilon,
+                grad=gradient,
+                use_locking=True,
+            )
+        # The kernel supports neither a share nor factors. As in Adam, the mean square is of the whole gradient.
+        before = slots["mean_square"].read_value()
+        mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
+        step = times(share, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))
+        velocity = settings.momentum * slots["momentum"].read_value() + step
+        return tf.group(
+            slots["mean_square"].assign(mean_square, read_value=False),
+            slots["momentum"].assign(velocity, read_value=False),
+            self._weights.assign_sub(times(self._factors, velocity), read_value=False),
+        )
+
+
+class Rmsprop(OptimizerRule):
+    name = "rmsprop"
+    Settings = RmspropSettings
+    usual_rate = 0.001
+    update = RmspropUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return s, v and w as the docstring of `RmspropUpdate` has them."""
+        mean_square = settings.rho * parts.slots["mean_square"] + (1 - settings.rho) * parts.gradient**2
+        step = parts.learning_rate * parts.shared_gradient / np.sqrt(mean_square + settings.epsilon)
+        velocity = settings.momentum * parts.slots["momentum"] + step
+        return {
+            "mean_square": mean_square,
+            "momentum": velocity,
+            "weights": parts.decayed_weights - parts.factors * velocity,
+        }

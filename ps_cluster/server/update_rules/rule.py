@@ -1,0 +1,141 @@
+"""The base class of update rules: apply one gradient to the weights of a shard, mostly with one locked TensorFlow kernel."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+
+
+class MakeVariable(Protocol):
+    """Makes the variables of a rule beside its weights."""
+
+    def __call__(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
+        """Return a variable of this value; where it never changes, a constant serves too."""
+
+
+def on_this_device(name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> tf.Variable:
+    """Make a variable on the current device, which is a slice's."""
+    return tf.Variable(value, trainable=False)
+
+
+class Matrix(NamedTuple):
+    """The place of a matrix in the vector of all weights, row by row."""
+
+    begin: int
+    rows: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns
+
+
+def make_rule(
+    settings: RuleSettings,
+    weights: tf.Variable,
+    factors: np.ndarray,
+    variable: MakeVariable = on_this_device,
+    matrices: Sequence[Matrix] = (),
+) -> UpdateRule:
+    """Return the rule that `settings` choose. The other arguments are as for `UpdateRule`."""
+    return RULES[settings.rule].update(settings, weights, factors, variable, matrices)
+
+
+class UpdateRule(ABC):
+    """One slice's optimizer: its slots, and the operations that apply a gradient. Create it on the slice's device.
+
+    Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
+    factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): biases
+    there learn 64 times as fast, and would vanish if they decayed as fast. A weight of factor 0 never changes.
+
+    Attributes:
+      slot_names: names of the vectors kept beside the weights, which start at 0.
+    """
+
+    slot_names: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        settings: RuleSettings,
+        weights: tf.Variable,
+        factors: np.ndarray,
+        variable: MakeVariable = on_this_device,
+        matrices: Sequence[Matrix] = (),
+    ):
+        """Create the slots.
+
+        Args:
+          factors: float32 [n], the learning-rate factor of each weight.
+          matrices: those among the weights that `optimizer.matrices` names, in order.
+        """
+        self._settings: Any = settings
+        self._weights = weights
+        self._matrices = matrices
+        self._factors = None if np.all(factors == 1) else variable("factors", factors, changes=False)
+        rates = decay_rates(settings, factors)
+        self._decay = variable("decay", rates, changes=False) if settings.weight_decay else None
+        self.slots = {name: variable(name, tf.zeros_like(weights), changes=True) for name in self.slot_names}
+
+    def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        """Return the rate of an update, float32 [], where the push came with this learning rate."""
+        return learning_rate
+
+    def apply(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None = None
+    ) -> tf.Operation:
+        """Apply one gradient.
+
+        A share scales the effect of this gradient, now and, with momentum or Adam, in later steps; earlier gradients
+        keep theirs. Adam scales the gradient in its mean but not in its mean square: scaled in both, the share would
+        cancel out. The update's weight decay is scaled by the share too, so that the balance of gradients and decay
+        does not depend on it.
+
+        Args:
+          gradient: float32 [n].
+          learning_rate: float32 [].
+          updates_before: int64 [], how many were applied to this slice before (adam's bias correction).
+          share: float32 [] or [n], from 0 to 1; None is 1.
+        """
+        done: list[tf.Operation] = []
+        if self._decay is not None:
+            shrink = times(share, learning_rate * self._decay * self._weights.read_value())
+            done.append(self._weights.assign_sub(shrink, read_value=False))
+        with tf.control_dependencies(done):
+            return self._change(gradient, learning_rate, updates_before, share)
+
+    @abstractmethod
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        """Change the weights and the slots. Arguments as for `apply`."""
+
+
+class LinearUpdate(UpdateRule):
+    """A rule that is linear in the gradient: scaling the gradient scales the learning rate."""
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        return self._step(times(self._factors, times(share, gradient)), learning_rate)
+
+    @abstractmethod
+    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
+        """Apply the scaled gradient."""
+
+
+def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
+    """Return their product; `vector` itself where the factor is None."""
+    return vector if factor is None else factor * vector
+
+
+def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:
+    """Return the share of each weight that decay removes per unit of learning rate, float32 [n]; [] if all equal."""
+    if np.all(factors != 0):
+        return np.array(settings.weight_decay, np.float32)
+    return np.where(factors == 0, 0, settings.weight_decay).astype(np.float32)

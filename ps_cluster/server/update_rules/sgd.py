@@ -1,0 +1,28 @@
+"""Optimizer rule sgd: plain stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.server.update_rules.rule import LinearUpdate
+
+
+class SgdUpdate(LinearUpdate):
+    """w -= learning rate x g."""
+
+    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
+        )
+
+
+class Sgd(OptimizerRule):
+    name = "sgd"
+    update = SgdUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return w - learning rate x g."""
+        return {"weights": parts.decayed_weights - parts.learning_rate * parts.factors * parts.shared_gradient}

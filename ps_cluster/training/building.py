@@ -1,0 +1,93 @@
+"""Build what a training computes with: the network, the parameter store, and a worker's step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.models import build as networks
+from ps_cluster.models import flat
+from ps_cluster.process_variables import LIFE
+from ps_cluster.runs.run_dir import say
+from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.update_rules.rule import Matrix
+from ps_cluster.system.limits import room
+from ps_cluster.training.memory import check_memory
+from ps_cluster.training.step import TrainStep
+from ps_cluster.training.worker import Compute
+
+
+class Build(Protocol):
+    """Makes the store of a training, and what a worker computes. `build` is one."""
+
+    def __call__(
+        self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+    ) -> tuple[ParameterStore, Compute]: ...
+
+
+def build(
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+) -> tuple[ParameterStore, Compute]:
+    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step.
+
+    Args:
+      session: the leader's, by which all is named that it makes on servers (server/leftovers.py).
+    """
+    network, start = make_network(config, dataset, own_device)
+    start = replace(start, session=session)
+    store = make_store(config, dataset, network, devices, start.split(len(devices)))
+    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
+    return store, config.mode_kind.worker_step(step, config, start, network.keep)
+
+
+def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
+    """Return the network, and the initial values of its flat vectors."""
+    with tf.device(own_device):
+        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
+        for line in networks.notes(model, config):
+            say(line)
+        networks.check_sizes(model, config)
+        network = flat.FlatNetwork(model)
+        if config.model.name not in NETWORKS.own and network.has_moving_statistics:
+            network.trace(dataset.spec)
+        if warning := check_memory(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
+            say(warning)
+        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
+    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
+    matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
+    # Each batch of a step keeps `keep` of the statistics that the batch before it left.
+    return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step, matrices)
+
+
+def make_store(
+    config: RunConfig,
+    dataset: PackedDataset,
+    network: flat.FlatNetwork,
+    devices: Sequence[str],
+    parts: Sequence[InitialState],
+    positions: Sequence[np.ndarray] | None = None,
+) -> ParameterStore:
+    """Return the store of a network with these initial values, a slice on each of `devices`.
+
+    Args:
+      positions: see `ParameterStore`.
+    """
+    return ParameterStore(
+        devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
+        kind=config.mode_kind.shard, positions=positions,
+        layout=[*network.weights.lines, *network.statistics.lines],
+    )  # fmt: skip
+
+
+def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
+    """Return the inputs of the first training examples, from which initial weights may be computed."""
+    return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}

@@ -1,0 +1,79 @@
+"""The learning rate of a step id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+from ps_cluster.config import user_code
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schedules import SCHEDULES, ScheduleSettings
+from ps_cluster.config.schema import RunConfig
+
+
+def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf.Tensor:
+    """Return the learning rate, float32 [], of a batch (its number, int64 [], of `total_batches`)."""
+    return config.optimizer.learning_rate * schedule_factor(config.schedule, *updates_at(config, total_batches, batch))
+
+
+def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
+    """Return the number of the (local) update that a batch is for, int64 [], from 0, and how many there are."""
+    return number_in_step(config, batch), total_batches // config.steps_per_update
+
+
+def number_in_step(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
+    """Return the number of a batch among those of its own worker, int64 [], from 0, where workers go in step.
+
+    Each of them has a step of an update, and may take several batches in it. In the other modes nobody knows which steps
+    a worker will get: the number is that among all batches.
+    """
+    of_step = config.batches_per_step
+    return batch // of_step // config.steps_per_update * of_step + batch % of_step
+
+
+def progress(update: tf.Tensor, updates: int) -> tf.Tensor:
+    """Return how far the training is, float32 [] from 0 at the first update to 1 at the last."""
+    return tf.cast(update, tf.float32) / max(1, updates - 1)
+
+
+def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function from step ids, int64 [k], to what their rows have to say of the learning rate, float32 [k].
+
+    That of a step with several batches is its first one's.
+    """
+    batches = config.batches_per_step
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+    def rates(steps: tf.Tensor) -> tf.Tensor:
+        return tf.vectorized_map(lambda step: learning_rate(config, total_steps * batches, step * batches), steps)
+
+    def of(steps: np.ndarray) -> np.ndarray:
+        expected: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()
+        return expected
+
+    return of
+
+
+def text_of_rules(config: RunConfig, total_steps: int) -> str:
+    """Return the settings that decide the learning rate of a step id and the bound of its staleness, as text to compare."""
+    code = user_code.parse(config.schedule.kind)
+    digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
+    settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
+    shape = total_steps, config.batches_per_step, config.steps_per_update
+    return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])
+
+
+def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
+    """Return the factor of the peak learning rate at `step` (int64 [], from 0), float32 [].
+
+    It rises linearly from `start_factor` over the warm-up. From there to the last step the schedule gives it.
+    """
+    done = progress(step, total_steps)
+    warmup = settings.warmup_fraction
+    rising = settings.start_factor + (1 - settings.start_factor) * done / max(warmup, 1e-9)
+    past = tf.clip_by_value((done - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
+    after = SCHEDULES[settings.kind].after_warmup(settings, past)
+    return tf.where(done < warmup, rising, after)

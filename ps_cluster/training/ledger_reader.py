@@ -1,0 +1,77 @@
+"""Copy new rows from the parameter servers' ledgers into the journals on disk and into the run's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
+from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.run_dir import say
+from ps_cluster.server.store import Ledgers, ParameterStore
+from ps_cluster.training.run_progress import RunProgress
+
+
+class LedgerReader:
+    """The only reader of the ledgers, so that each row is taken once."""
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        progress: RunProgress,
+        journals: Sequence[Journal],
+        *,
+        notify: Notify = say,
+        on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
+    ):
+        """Keep the parts.
+
+        Args:
+          journals: one for each slice; none where another process keeps them.
+          on_rows: called with the new rows of each slice, once they are counted.
+        """
+        self._store = store
+        self._progress = progress
+        self._journals = journals
+        self._notify = notify
+        self._refused = False
+        self._on_rows = on_rows
+
+    def look(self) -> None:
+        """Take the new rows. A disk that refuses is reported once, and training goes on."""
+        self._keep_rows(self._store.read_ledgers(self._progress.positions))
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint, after every row that it counts is on the disk.
+
+        Raises:
+          JournalNotWritten: the disk refuses.
+        """
+        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
+        self._keep_rows(ledgers)
+        for journal in self._journals:
+            journal.flush()
+        return arrays | {"waiting": self._progress.waiting}
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What each journal holds of the rows that were read so far."""
+        return [journal.piece for journal in self._journals]
+
+    def _keep_rows(self, ledgers: Ledgers) -> None:
+        ledgers = self._progress.unsettled(ledgers)
+        self._append(ledgers.rows)
+        self._progress.update(ledgers)
+        self._on_rows(ledgers.rows)
+
+    def _append(self, rows: Sequence[np.ndarray]) -> None:
+        refused = None
+        for journal, own in zip(self._journals, rows):
+            try:
+                journal.append(own)
+            except JournalNotWritten as error:
+                refused = error
+        if refused and not self._refused:
+            self._notify(DISK_REFUSES(f"training goes on, but: {refused}"))
+        self._refused = refused is not None

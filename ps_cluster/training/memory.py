@@ -1,0 +1,119 @@
+"""Estimate the memory that training takes with a network that nobody has measured, before the training starts.
+
+The launcher has an estimate for the networks that were measured, because it can't build one. The estimate here comes from the
+network itself, in the process that has built it.
+"""
+
+from __future__ import annotations
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.errors import UserError
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.server.capabilities import Capabilities
+from ps_cluster.system.limits import FreeMemory
+
+# Copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
+# Those of a worker include what is under way to and from it in the parameter servers.
+WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
+# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; those of some 100 MB and
+# more by at least 0.6. What would not fit even so is refused.
+SURE_SHARE = 0.7
+# Operations whose result is no new memory.
+_VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
+# TensorFlow can't send a larger tensor: "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
+MOST_SENT_BYTES = 2**31 - 2**20
+
+
+def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, room: FreeMemory | None) -> str | None:
+    """Return a line for the user where training may take more memory than there is, else None.
+
+    Args:
+      room: for all tasks together; None if they are on several machines, of which this process knows nothing.
+
+    Raises:
+      UserError: it surely takes more than there is, or a slice is too large to be sent.
+    """
+    _check_slices(config, network)
+    if room is None or NETWORKS[config.model.name].worker_mb is not None:
+        return None  # the launcher has said it
+    activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
+    needs = needed_bytes(config, network.weights.length, activations)
+    if needs <= room.memory_bytes:
+        return None
+    line = (
+        f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, and {room}: fewer "
+        "cluster.workers or a smaller training.batch_size_per_worker take less"
+    )
+    if SURE_SHARE * needs > room.memory_bytes:
+        raise UserError(line)
+    return f"memory: {line}; the system may end processes of the run"
+
+
+def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
+    """Return what all tasks together will take beside what they take without a network.
+
+    Args:
+      weights: how many numbers the network has.
+      activations: bytes of all floats of a forward pass of a batch.
+    """
+    whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
+    copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
+    if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
+        copies += SERVER_COPIES  # all slices together hold the weights once
+    if config.cluster.evaluator:
+        copies += EVALUATOR_COPIES
+    return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
+
+
+def kept_for_workers(config: RunConfig) -> int:
+    """Return how many vectors of all weights the slices keep for their workers: of mode and method, and old versions."""
+    kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
+    of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
+    of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
+    return of_mode + of_method + (delay + 1 if delay > 0 else 0)
+
+
+def kept_by_worker(config: RunConfig) -> int:
+    """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
+
+    Where pushes lose values, what the ones before have left out, and what the one under way would. With local steps also its
+    optimizer's slots; all that is kept is there twice more while it is written to files. Then there is what the mode keeps
+    (`Mode.worker_vectors`). A new leader frees what an earlier one left in a worker before it makes its own.
+    """
+    left_out = under_way = int(config.loses_of_pushes)
+    if not config.mode_kind.promise.takes_local_steps:
+        return left_out + under_way
+    in_files = left_out + len(RULES[config.optimizer.rule].update.slot_names)
+    return 3 * in_files + under_way + config.mode_kind.worker_vectors(config)
+
+
+def _kinds(config: RunConfig) -> tuple[Capabilities, Capabilities]:
+    """Return the capabilities of the mode's shards, and those of the staleness method."""
+    return config.mode_kind.shard.capabilities, METHODS[config.staleness.method].correction.capabilities
+
+
+def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
+    """Return the size of all floats that a forward pass in training mode computes, as far as their shapes are known."""
+    outputs = [
+        output
+        for operation in network.trace(spec, batch_size).graph.get_operations()
+        if operation.type not in _VIEWS
+        for output in operation.outputs
+    ]
+    return sum(x.dtype.size * (x.shape.num_elements() or 0) for x in outputs if x.dtype.is_floating)
+
+
+def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
+    rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
+    largest = -(-network.weights.length // config.shards) * 4 * rows  # snapshots are sent in float32
+    if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
+        servers = -(-largest * config.shards // MOST_SENT_BYTES)
+        raise UserError(
+            f"cluster.parameter_servers: got {config.shards}: the network has {network.weights.length:,} weights"
+            f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
+            f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
+        )

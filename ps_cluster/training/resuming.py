@@ -1,0 +1,209 @@
+"""Check what a run can be resumed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from ps_cluster.config import fitted
+from ps_cluster.config.datasets import OF_WORKER
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import Malformed
+from ps_cluster.runs import checkpoints, journal, ledger
+from ps_cluster.runs.checkpoints import (
+    ACCEPTED_STEPS,
+    LEDGER,
+    Checkpoint,
+    CheckpointError,
+    ProgressState,
+    StatesUnreadable,
+    is_consistent_cut,
+)
+from ps_cluster.runs.journal import JournalDamaged
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, MOST_OPEN, check_values, rows_of
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.training.agreement import facts_of_data, text_of
+
+
+def newest_checkpoint(
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Callable[[str], None]
+) -> Checkpoint:
+    """Return the newest readable checkpoint or snapshot, after checking that `config` and `dataset` can go on from it.
+
+    It may have another number of slices than `config`; then it is even (runs/checkpoints.py).
+
+    Raises:
+      UserError: there is none, or it is of a run with other settings or data.
+    """
+    checkpoint = newest_for(config.shards, run_dir, notify)
+    if checkpoint is None:
+        do = "begin another" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
+        raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
+    before, progress = _state_of(checkpoint, run_dir)
+    _check_same_work(config, dataset, checkpoint, before)
+    begun = _begun(checkpoint, progress, before, run_dir)
+    if begun > (total := config.total_updates(dataset.train_examples)):
+        raise UserError(
+            f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
+            "begun: resume it with as many or more"
+        )
+    steps = checkpoint.arrays[ACCEPTED_STEPS]
+    if steps.max() - steps[:, 0].min() > config.ledger_window:
+        raise UserError(
+            f"cluster.workers: got {config.cluster.workers}: the open steps of the run in '{run_dir.root}' are farther apart "
+            f"than the {config.ledger_window:,} of the ledger of so many: resume it with as many workers as before"
+        )
+    return checkpoint
+
+
+def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest readable checkpoint or snapshot that can be cut into so many slices; None without one.
+
+    Raises:
+      StatesUnreadable: the system refuses to read one.
+    """
+
+    def check(found: Checkpoint) -> None:
+        arrays = found.arrays
+        if arrays.keys() >= LEDGER and len(arrays["counts"]) != slices and not is_consistent_cut(arrays):
+            raise CheckpointError(
+                f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
+                f"steps, so {slices} can't go on from it"
+            )
+
+    return checkpoints.load_to_go_on(run_dir.states, notify, check)
+
+
+def check_journals(found: Checkpoint, run_dir: RunDir, slices: int) -> None:
+    """Raise UserError where the journals lack rows of gradients that the checkpoint counts.
+
+    Args:
+      slices: that training goes on with.
+    """
+    for index in range(slices):
+        try:
+            journal.check(journal.history_of(run_dir, found.meta.leaders, index))
+        except JournalDamaged as error:
+            do = "put it back, or begin anew in another run directory"
+            raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
+        except OSError as error:
+            raise StatesUnreadable(
+                f"'{error.filename or run_dir.journals}' can't be read ({error.strerror}): see to the disk"
+            ) from error
+
+
+def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressState]:
+    """Return configuration and progress of a checkpoint. Raises UserError where another version has written it."""
+    earlier = UserError(
+        f"run directory '{run_dir.root}' is of an earlier version, with another configuration or ledger: "
+        "it can't be resumed; begin anew in another run directory"
+    )
+    try:
+        config = fitted(found.meta.config)
+    except ValidationError as error:
+        raise earlier from error
+    if found.meta.progress is None or found.meta.times is None or not found.arrays.keys() >= LEDGER:
+        raise earlier
+    if [found.arrays[name].shape[1] for name in ("counts", "waiting")] != [len(COUNTS), 1 + len(COLUMNS)]:
+        raise earlier
+    return config, found.meta.progress
+
+
+def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
+    """Return how many updates were begun. Raises UserError where the checkpoint's numbers contradict each other."""
+    counts = found.arrays["counts"]
+    scheduled, applied = ledger.from_state(progress.scheduled), progress.applied
+    gradients = sum(progress.tally.staleness.values())
+    waiting, leaders = found.arrays["waiting"], found.meta.leaders
+    # Where slices are cut anew, all of them have the same rows.
+    rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
+    whole = (
+        bool(leaders)
+        and rows == counts[:, COUNTS.index("accepted")].tolist()
+        and counts.shape[0] == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.shards
+        and counts.min(initial=0) >= 0
+        and found.arrays[ACCEPTED_STEPS].shape[1] > 0
+        and (found.arrays[ACCEPTED_STEPS][:, 0] <= applied.below).all()
+        and len(waiting) <= MOST_OPEN
+        and np.isin(waiting[:, 0], np.arange(config.shards)).all()
+        and _are_rows(waiting[:, 1:])
+        and applied.count <= counts[:, COUNTS.index("accepted")].min()
+        and abs(gradients - applied.count) <= MOST_OPEN
+        and abs(scheduled.first_missing - int(counts[:, COUNTS.index("version")].min())) <= MOST_OPEN
+        and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
+    )
+    if not whole:
+        raise UserError(
+            f"the checkpoint of step {found.step} can't be resumed: what it says of its updates does not add up: remove "
+            f"it from '{run_dir.root}' to resume an older one"
+        )
+    return scheduled.end
+
+
+def _are_rows(table: np.ndarray) -> bool:
+    try:
+        check_values(rows_of(table))
+    except Malformed:
+        return False
+    return True
+
+
+def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
+    """Raise UserError where something differs that gives step ids and slices their meaning."""
+    _check_same(_work(before), _work(config))
+    _check_same(found.meta.data or {}, facts_of_data(dataset))
+
+
+def _work(config: RunConfig) -> dict[str, Any]:
+    """Return name → value of all settings that decide which gradient a step id stands for, and how it is taken in."""
+    training, shards = config.training, config.training.sample == OF_WORKER
+    return {
+        # What others follow from comes first: a recipe of another network has other labels, too.
+        "mode.name": config.mode.name,
+        **{
+            f"model.{name}": value
+            for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
+        },
+        "batches of a step": config.batches_per_step,
+        "fewer batches in a step": config.mode_kind.takes_fewer_batches(config),
+        "training.batch_size_per_worker": training.batch_size_per_worker,
+        "training.seed": training.seed,
+        "training.sample": training.sample,
+        "training.label_smoothing": training.label_smoothing,
+        "training.class_weights": training.class_weights,
+        **{f"data.{name}": value for name, value in config.data.model_dump(mode="json", exclude={"data_dir"}).items()},
+        "schedule.image_scales": config.schedule.model_dump(mode="json")["image_scales"],
+        "evaluation.validation_examples": config.evaluation.validation_examples,
+        "steps of an update": config.steps_per_update,
+        "gradients of an update": config.gradients_per_update,
+        "gradients of an update, at most": config.most_gradients_per_update,
+        # Each has weights of its own, or a part of the data.
+        **({"cluster.workers": config.cluster.workers} if config.mode_kind.shares_steps or shards else {}),
+    }
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in before:
+        was, is_now = text_of(before[name]), text_of(now[name]) if name in now else "nothing"
+        if was != is_now:
+            raise UserError(f"{name}: got {is_now}, but the checkpoint to resume from was made with {was}")
+
+
+def check_network(found: Checkpoint, layout: Sequence[str]) -> None:
+    """Raise UserError where the variables are others than those of the checkpoint, or lie in another order.
+
+    Args:
+      layout: path and shape of each.
+    """
+    for number, (before, now) in enumerate(zip_longest(found.meta.network or layout, layout, fillvalue="nothing"), 1):
+        if before != now:
+            raise UserError(
+                f"model.name: variable {number} of the network is {now}, but {before} in the checkpoint of step "
+                f"{found.step} to resume from: give it the network that it was made with"
+            )

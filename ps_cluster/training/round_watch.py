@@ -1,0 +1,40 @@
+"""End a worker's wait for the others when a round takes too long: TensorFlow's collectives wait for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+_LOOKS = 10  # within the limit
+
+
+class RoundWatch:
+    """Calls `give_up` once, from its own thread, when `moved` was not called for `limit_s` inside the `with` block."""
+
+    def __init__(
+        self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ):  # fmt: skip
+        """Begin with a limit, which `moved` changes. `give_up` is called with the one that was exceeded."""
+        self._limit_s = limit_s
+        self._give_up = give_up
+        self._clock = clock
+        self._over = threading.Event()
+        self._moved_s = clock()
+
+    def moved(self, limit_s: float) -> None:
+        """Note that a round has ended. `limit_s`: of the next one."""
+        self._moved_s, self._limit_s = self._clock(), limit_s
+
+    def __enter__(self) -> RoundWatch:
+        threading.Thread(target=self._watch, name="rounds", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._limit_s / _LOOKS):
+            if self._clock() - self._moved_s > self._limit_s:
+                self._give_up(self._limit_s)
+                return

@@ -1,0 +1,116 @@
+"""Decide which steps the chief hands out, and in which dispatches."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.schema import dispatch_size
+from ps_cluster.training.worker import Dispatch
+
+if TYPE_CHECKING:  # imports what the launcher does not need
+    from ps_cluster.training.run_progress import RunProgress
+
+
+ScheduleDispatch: TypeAlias = Callable[[Dispatch, np.ndarray | int], None]
+"""Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
+
+
+@dataclass(frozen=True)
+class Dispatches:
+    """The two graphs that a run dispatches. Each is built when it is first used.
+
+    Attributes:
+      make: returns the graph of a dispatch. Its argument: whether steps are handed out a second time (`Mode.dispatch`).
+    """
+
+    make: Callable[[bool], Dispatch]
+
+    @cached_property
+    def first(self) -> Dispatch:
+        """The graph for steps that are handed out for the first time."""
+        return self.make(False)
+
+    @cached_property
+    def again(self) -> Dispatch:
+        """The graph for steps that may have been applied already."""
+        return self.make(True)
+
+
+class StepSource(ABC):
+    """The work of a run, in the dispatches of a mode.
+
+    Attributes:
+      handed_out: the last step id that was handed out, -1 before the first.
+      ends: whether nothing more will be handed out.
+      workers: how many work now; the chief keeps it up to date.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        progress: RunProgress,
+        graphs: Dispatches,
+        schedule: ScheduleDispatch,
+    ):
+        self.handed_out = -1
+        self.ends = False
+        self.workers = config.training_workers
+        self._config = config
+        self._progress = progress
+        self._graphs = graphs
+        self._schedule = schedule
+
+    @abstractmethod
+    def dispatches(self) -> Iterator[bool]:
+        """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
+
+    def repeat(self, steps: np.ndarray) -> None:
+        """Give steps (int64 [k]) of a dispatch without news to another worker too; nothing where that is no use."""
+
+    @property
+    def two_dispatches_each(self) -> float:
+        """The number of updates in two dispatches per worker, one under way and one waiting."""
+        steps = 2 * self.workers * self._size(self._steps_per_second, left=math.inf)
+        return steps / self._config.steps_per_update
+
+    @property
+    def _steps_per_second(self) -> float:
+        """Steps per second of one worker."""
+        return self._progress.updates_per_second() * self._config.steps_per_update / self.workers
+
+    def _size(self, per_second: float, left: float) -> int:
+        wanted = self._config.cluster.steps_per_dispatch
+        return dispatch_size(wanted, workers=self.workers, per_second=per_second, left=left)
+
+
+class AsynchronousSteps(StepSource):
+    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
+
+    def repeat(self, steps: np.ndarray) -> None:
+        self._schedule(self._graphs.again, steps)
+
+    def dispatches(self) -> Iterator[bool]:
+        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
+        while left := len(again) + total - following:
+            size = self._size(self._steps_per_second, left=left / self.workers)
+            if len(again):  # not mixed with new ones, which may have to wait until these are done
+                step_ids, again = np.split(again, [min(size, len(again))])
+            else:
+                step_ids = np.arange(following, min(total, following + size))
+                following = int(step_ids[-1]) + 1
+            while step_ids[-1] >= self._progress.end_of_window:
+                yield False
+            # First counted, then sent: a look in another thread may find its first update at once.
+            self._progress.scheduled(step_ids)
+            self._schedule(self._graphs.first, step_ids)
+            self.handed_out = int(step_ids[-1])
+            self.ends = not len(again) and following == total
+            yield True
