@@ -108,7 +108,7 @@ class GroupFinding:
     def mean(self, name: str) -> float | None:
         """Return the mean of a number; None if no run has it."""
         found = self.estimates[name]
-        return found and found.mean
+        return None if found is None else found.mean
 
     def row(self, workers: Sequence[int]) -> Row:
         """Return the numbers for programs, with a column for the idle share of each of `workers`."""

@@ -90,7 +90,8 @@ def cells(finding: GroupFinding) -> dict[str, str]:
         "examples": limit + _spread(found["examples_to_target"], ",.0f"),
         "staleness": " / ".join(map(number, stale, (".2f", ".0f", ".0f"))) if stale[0] is not None else "–",
         "updates": " / ".join(number(count, ",.0f") for count in counts),
-        "idle": ", ".join(number(one and 100 * one.mean, ".0f") for one in finding.idle.values()) or "–",
+        "idle": ", ".join(number(None if one is None else 100 * one.mean, ".0f") for one in finding.idle.values())
+        or "–",
         "cpu": number(mean("cpu_seconds"), ",.0f"),
         "memory": "–" if memory is None else f"{memory / 2**20:,.0f}",
     }
