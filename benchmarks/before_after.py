@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from ps_cluster.config.network_recipes import NETWORKS
 
 from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.sections import CHOSEN, flat, nested
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.files.yaml_files import read_yaml

@@ -41,6 +41,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.bench.arms import STEPS_PER_CALL, Measured
+from ps_cluster.training.connecting import connect
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep
