@@ -1,78 +1,131 @@
-"""Measure examples/s of another checkout's code and of this one's, in turns, for each network and precision.
+"""Compare the speed of two kinds of training, in turns: two checkouts of the code, or two settings.
 
     python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
+    python -m benchmarks.before_after --set cluster.evaluator=true --set-before evaluation.recompute_updates=false \
+        --warm-up 40 --data-dir DATA
 
 PACKED is the folder of the data set in the other checkout's packed format, which that checkout's command `data` prints.
-Leave it out if the format is the same.
+Leave it out if both formats are the same. The second command measures what it costs to compute a sample of the updates again
+for the proof. That starts TensorFlow in the evaluator, which every run does with its first score, so it needs the warm-up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import click
 
-from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
-from ps_cluster.cli.command_line import CommaList, NameOf, OneLineCommand
+from benchmarks.records import Column, keep, table
+from ps_cluster.cli.command_line import OUTPUT_FILE, CommaList, NameOf, Number, OneLineCommand, Whole
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.tools.bench.throughput import case
+from ps_cluster.config.sections import CHOSEN, flat, nested
+from ps_cluster.config.user_layers import parse_assignment
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
+from ps_cluster.system.environment import prepare_for_tensorflow
+from ps_cluster.tools.bench.arms import BenchArm, Measured
+from ps_cluster.tools.bench.cases import case
+from ps_cluster.tools.bench.running import run_arm
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
+MOST_STEPS_PER_S = 5_000  # so high that no run is done before its time is over
+COLUMNS = {
+    "network": Column(heading="network"),
+    "precision": Column(heading="precision"),
+    "before": Column(heading="before [examples/s]"),
+    "now": Column(heading="now [examples/s]"),
+    "ratio": Column(heading="now ÷ before", digits=3),
+    "memory": Column(heading="memory, now ÷ before", digits=3),
+}
 
 
 @click.command(cls=OneLineCommand)
-@options
+@click.option("--before", type=FOLDER, default=IMPORT_FOLDER, help="A checkout; default: this one.")
+@click.option("--before-data", type=FOLDER, help="The packed data set of that checkout, if its format is another.")
+@click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="A setting of both; repeatable.")
+@click.option("--set-before", "earlier", multiple=True, metavar="KEY=VALUE", help="A setting of the first; repeatable.")
 @click.option(
     "--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks."
 )
 @click.option("--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions.")
-@click.option("--before", type=FOLDER, required=True, help="Another checkout.")
-@click.option("--before-data", type=FOLDER, help="Its packed data set, if its format is another.")
+@click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case.")
+@click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement.")
+@click.option(
+    "--warm-up", "warm_up_s", type=Number(0, 600), default=0.0, help="Seconds of training before the measured ones."
+)
+@click.option("--dataset", type=NameOf(DATASETS), default="auto")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set is.")
+@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file, as a record.")
 def main(
-    rounds: int,
-    seconds: float,
-    dataset: str,
-    data_dir: Path | None,
+    before: Path, before_data: Path | None, both: tuple[str, ...], earlier: tuple[str, ...], models: tuple[str, ...],
+    precisions: tuple[str, ...], rounds: int, seconds: float, warm_up_s: float, dataset: str, data_dir: Path | None,
     output: Path | None,
-    models: tuple[str, ...],
-    precisions: tuple[str, ...],
-    before: Path,
-    before_data: Path | None,
-) -> None:
-    """Measure examples/s of another checkout's code and of this one's, in turns."""
-    packed = open_data(dataset, data_dir)
+) -> None:  # fmt: skip
+    """Compare examples/s and peak memory of two checkouts, or of two settings, in turns."""
+    prepare_for_tensorflow()
+    packed = resolve_data(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), notify=print_line)
     packed_before = replace(packed, directory=before_data or packed.directory)
-    cases = []
-    for model in models:
-        for precision in precisions:
-            config = case(model, precision, packed)
-            earlier = partial(timed, config, packed_before, seconds, project=before)
-            later = partial(timed, config, packed, seconds)
-            cases.append(Case({"network": model, "precision": precision}, pair(earlier, later)))
-    unit = packed.spec.unit
-    shown = (
-        ShownFigure(f"before [{unit}/s]", "before"),
-        ShownFigure(f"now [{unit}/s]", "now"),
-        ShownFigure("now ÷ before", "ratio", 3),
+    values, values_before = (dict(map(parse_assignment, words)) for words in (both, earlier))
+    # An earlier checkout does not know the option --warm-up.
+    warm_up = ("--warm-up", str(warm_up_s)) if warm_up_s else ()
+    arm = BenchArm("timed_run", "benchmarks.timed_run", (str(seconds), *warm_up))
+    steps = {"training.steps": round(MOST_STEPS_PER_S * (warm_up_s + seconds + 10))}
+    rows: list[dict[str, Any]] = [
+        {"network": model, "precision": precision, **{name: [] for name in ("before", "now", "ratio", "memory")}}
+        for model, precision in product(models, precisions)
+    ]
+    configs = [case(row["network"], row["precision"], packed, values).with_values(steps) for row in rows]
+    for number, (row, config) in product(range(rounds), list(zip(rows, configs, strict=True))):
+        print_line(f"round {number + 1}/{rounds}: {row['network']}, {row['precision']}")
+        settings_before = known_to(before, config.with_values(values_before))
+        old, new = both_of(
+            number,
+            partial(run_arm, arm, settings_before, packed_before, project=before),
+            partial(run_arm, arm, config.model_dump(mode="json"), packed),
+        )
+        for key, value in compared(old, new).items():
+            row[key].append(value)
+        record = keep(output, [row for row in rows if row["now"]], COLUMNS)
+    for line in table([record]).splitlines():
+        print_line(line)
+
+
+def both_of(number: int, before: Callable[[], Measured], now: Callable[[], Measured]) -> tuple[Measured, Measured]:
+    """Return what round `number` measures, before and now. In every second round `now` is measured first."""
+    if number % 2:
+        new = now()
+        return before(), new
+    return before(), now()
+
+
+def compared(before: Measured, now: Measured) -> dict[str, float]:
+    """Return the figures of one round."""
+    (old, old_memory), (new, new_memory) = (
+        (one.examples_per_second or 0.0, one.peak_memory_bytes or 0.0) for one in (before, now)
     )
-    measure(cases, rounds, shown, output)
+    return {"before": old, "now": new, "ratio": new / old, "memory": new_memory / old_memory}
 
 
-def pair(earlier: Callable[[], Figures], later: Callable[[], Figures]) -> Callable[[], Figures]:
-    """Return a measurement of both, one after the other; every second time the later code comes first."""
-    turn = count()
-
-    def both() -> Figures:
-        forth = next(turn) % 2 == 0
-        found = [one()["examples_per_second"] for one in ((earlier, later) if forth else (later, earlier))]
-        before, now = found if forth else reversed(found)
-        return {"before": before, "now": now, "ratio": now / before}
-
-    return both
+def known_to(project: Path, config: RunConfig) -> Mapping[str, object]:
+    """Return `config` as settings of a checkout: without defaults and values that the checkout does not know."""
+    given = config.model_dump(mode="json")
+    if project == IMPORT_FOLDER:
+        return given
+    chosen = {f"{section}.{key}": given[section][key] for section, (key, _) in CHOSEN.items()}
+    defaults = flat(build_config().with_values(chosen).model_dump(mode="json"))
+    found = flat(read_yaml(project / "configs" / "default.yaml"))
+    # Of the settings that the checkout lacks, it is given those that differ from their default, and refuses them itself.
+    wanted = {key: value for key, value in flat(given).items() if key in found or value != defaults.get(key)}
+    return nested({**found, **{key: value for key, value in wanted.items() if value is not None}})
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.headline --data-dir DATA --ddp-python ENV/bin/python
 
-Takes an hour on two cores. Each part writes its record when it is done; `--parts` measures only some. ENV: an environment
-with benchmarks/requirements-ddp.txt; without it there is no figure beside PyTorch.
+This takes an hour on two cores. Each part writes its record when it is done; `--parts` measures only some. ENV is an
+environment with benchmarks/requirements-ddp.txt; without it nothing is compared with PyTorch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ import click
 from benchmarks.records import RECORDS, Column, keep
 from ps_cluster.cli.command_line import CommaList, OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
+from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import machine
 
-PRECISION = ("--precisions", machine.fastest_precision())  # the one that a run takes by default
-FIGURES = {"figure": Column(heading="result"), "values": Column(heading="median (lowest to highest)")}
-ARMS = {  # arms → what the cluster is held against: in each round the quickest of them
+PARTS = ("default_run", "arms", "straggler")
+COLUMNS = {"figure": Column(heading="result"), "values": Column(heading="median (lowest to highest)")}
+ARMS = {  # arms → the figure in which the cluster is compared with the quickest of them in each round
     ("limit",): "images/s, cluster ÷ bare cores, which compute the same gradients and send nothing",
     ("single",): "images/s, cluster ÷ one process with all cores",
     ("sync_cores",): "images/s, cluster ÷ all-reduce, a worker on each core",
@@ -38,74 +41,56 @@ SLOW = {
     "cluster+straggler_to_cluster": "small network, one worker 5x slower: images/s that the cluster keeps [%]",
     "sync+straggler_to_sync": "small network, one worker 5x slower: images/s that all-reduce keeps [%]",
 }
+OF_A_RUN: dict[str, tuple[int, Callable[[Summary], float]]] = {  # figure → digits, and its value in a summary
+    "test accuracy [%]": (1, lambda summary: 100 * (summary.evaluation.test_accuracy or 0.0)),
+    "training time [s]": (0, lambda summary: summary.train_seconds),
+    "time to the first update [s]": (1, lambda summary: summary.startup_seconds or 0.0),
+    "memory of all processes [GB]": (2, lambda summary: (summary.peak_memory_bytes or 0) / 1e9),
+    "mean staleness": (2, lambda summary: summary.staleness.mean or 0.0),
+}
+Rows = list[dict[str, Any]]  # of a record with COLUMNS
+Bench = Callable[..., dict[str, Any]]  # runs `bench` with further words, and returns its figures for one network
 
 
-def command(*words: object) -> None:
-    """Run a command of this program; its output is shown. Raises RunFailed if it fails."""
-    argv = [sys.executable, "cli.py", *map(str, words)]
-    if code := subprocess.run(argv, cwd=IMPORT_FOLDER).returncode:
-        raise RunFailed(f"exit code {code}: {' '.join(argv)}")
-
-
-def default_run(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
+def default_run(folder: Path, seeds: int, data: tuple[str, ...]) -> Rows:
     """Train with the defaults, once for each seed."""
-    found: dict[str, list[float]] = {}
+    summaries = []
     for seed in range(seeds):
-        run_dir = folder / f"seed-{seed}"
-        command("run", "--workers", 3, "--ps", 1, *data, "--seed", seed, "--run-dir", run_dir)
-        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-        for name, value in {
-            "test accuracy [%]": 100 * summary["evaluation"]["test_accuracy"],
-            "training time [s]": summary["train_seconds"],
-            "time to the first update [s]": summary["startup_seconds"],
-            "memory of all processes [GB]": summary["peak_memory_bytes"] / 1e9,
-            "mean staleness": summary["staleness"]["mean"],
-        }.items():
-            found.setdefault(name, []).append(value)
-    digits = {"training time [s]": 0, "memory of all processes [GB]": 2, "mean staleness": 2}
+        run_dir = RunDir(folder / f"seed-{seed}")
+        run_command("run", "--workers", 3, "--ps", 1, *data, "--seed", seed, "--run-dir", run_dir.root)
+        summaries.append(read_json(run_dir.summary, Summary))
+    name = f"default run, {machine.fastest_precision()}"
     return [
-        {
-            "figure": f"default run, {machine.fastest_precision()}: {name}",
-            "values": values,
-            "digits": digits.get(name, 1),
-        }
-        for name, values in found.items()
+        {"figure": f"{name}: {figure}", "values": list(map(of, summaries)), "digits": digits}
+        for figure, (digits, of) in OF_A_RUN.items()
     ]
 
 
-def bench(folder: Path, rounds: int, *words: object) -> dict[str, Any]:
-    """Return the row of `bench` for one network in one precision."""
-    output = folder / "bench.json"
-    command("bench", "--rounds", rounds, *words, "--output", output)
-    (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
-    return dict(row)
-
-
-def arms(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
+def beside_others(bench: Bench, ddp_python: Path | None) -> Rows:
     """Measure the cluster beside the other ways to train the default network."""
-    peers = [names for names in ARMS if ddp or "ddp_cores" not in names]
-    names, more = ",".join(["cluster", *chain.from_iterable(peers)]), ("--ddp-python", ddp) if ddp else ()
-    few = ("--set", "training.steps=60")
-    row = bench(folder, rounds, "--arms", names, "--models", "airbench", *few, *PRECISION, *more, *data)
-    found = []
+    peers = [names for names in ARMS if ddp_python or "ddp_cores" not in names]
+    names = ",".join(["cluster", *chain.from_iterable(peers)])
+    python = ("--ddp-python", ddp_python) if ddp_python else ()
+    row = bench("--arms", names, "--models", "airbench", "--set", "training.steps=60", *python)
+    rows = []
     for peer in peers:
         ratios = [row[f"cluster_to_{name}"]["values"] for name in peer]
-        found.append({"figure": ARMS[peer], "values": [min(of_round) for of_round in zip(*ratios)], "digits": 2})
-    return found
+        rows.append({"figure": ARMS[peer], "values": list(map(min, zip(*ratios, strict=True))), "digits": 2})
+    return rows
 
 
-def straggler(data: tuple[str, ...], folder: Path, seeds: int, rounds: int, ddp: Path | None) -> list[dict[str, Any]]:
+def with_straggler(bench: Bench) -> Rows:
     """Measure what one slow worker costs the cluster and an all-reduce."""
-    small = ("--models", "tutorial_cnn", *PRECISION, "--set", "training.steps=400")
-    row = bench(folder, rounds, "--arms", "cluster,sync", "--straggler", "2:5x", *small, *data)
+    small = ("--models", "tutorial_cnn", "--set", "training.steps=400")
+    row = bench("--arms", "cluster,sync", "--straggler", "2:5x", *small)
     return [{"figure": SLOW[key], "values": [100 * share for share in row[key]["values"]]} for key in SLOW]
 
 
-PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
-    "default_run": default_run,
-    "arms": arms,
-    "straggler": straggler,
-}
+def run_command(*words: object) -> None:
+    """Run a command of this program, and show its output. Raises RunFailed if it fails."""
+    argv = [sys.executable, "cli.py", *map(str, words)]
+    if code := subprocess.run(argv, cwd=IMPORT_FOLDER).returncode:
+        raise RunFailed(f"exit code {code}: {' '.join(argv)}")
 
 
 @click.command(cls=OneLineCommand)
@@ -113,16 +98,29 @@ PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
 @click.option("--seeds", type=Whole(1, 20), default=3, help="Default runs.")
 @click.option("--rounds", type=Whole(1, 20), default=5, help="Measurements of each ratio.")
 @click.option("--ddp-python", type=click.Path(exists=True, path_type=Path), help="Python that has PyTorch.")
-@click.option("--parts", type=CommaList(click.Choice(list(PARTS))), default=",".join(PARTS), help="Records to write.")
+@click.option("--parts", type=CommaList(click.Choice(PARTS)), default=",".join(PARTS), help="Records to write.")
 def main(data_dir: Path | None, seeds: int, rounds: int, ddp_python: Path | None, parts: tuple[str, ...]) -> None:
     """Measure the figures of README, and write their records."""
     data = ("--dataset", "cifar10", *(("--data-dir", f"{data_dir}") if data_dir else ()))
-    for name in parts:
-        with TemporaryDirectory(prefix="headline-") as folder:
-            rows = PARTS[name](data, Path(folder), seeds, rounds, ddp_python)
-        keep(RECORDS / f"{name}.json", rows, FIGURES)
-        for row in rows:
-            print_line(f"{row['figure']}: {FIGURES['values'].text(row['values'], row.get('digits'))}")
+    with TemporaryDirectory(prefix="headline-") as folder:
+
+        def bench(*words: object) -> dict[str, Any]:
+            output = Path(folder) / "bench.json"
+            precision = ("--precisions", machine.fastest_precision())  # the one that a run takes by default
+            run_command("bench", "--rounds", rounds, *words, *precision, *data, "--output", output)
+            (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
+            return dict(row)
+
+        measurements: dict[str, Callable[[], Rows]] = {
+            "default_run": lambda: default_run(Path(folder), seeds, data),
+            "arms": lambda: beside_others(bench, ddp_python),
+            "straggler": lambda: with_straggler(bench),
+        }
+        for name in parts:
+            rows = measurements[name]()
+            keep(RECORDS / f"{name}.json", rows, COLUMNS)
+            for row in rows:
+                print_line(f"{row['figure']}: {COLUMNS['values'].text(row['values'], row.get('digits'))}")
 
 
 if __name__ == "__main__":

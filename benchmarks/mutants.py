@@ -1,16 +1,17 @@
-"""Measure the tests with mutants: how many small mistakes in a module they find. Needs the package `cosmic-ray`.
+"""Measure how many small mistakes in a module the tests find. This needs the package `cosmic-ray`.
 
     python -m benchmarks.mutants ps_cluster/server/shard.py --output shard.json
 
-A mutant is a module with one small mistake, such as `<` in place of `<=`. Each is written into a copy of the project, and
-the tests that import the module, themselves or by a helper, run on it until one fails. First the quick tests run, as in `make
-test-quick`; with --all the others follow, on the mutants that the quick ones left alive. No mutant is made of docstrings,
-annotations and the words of messages.
+A mutant is a module with one small mistake, such as `<` in place of `<=`. Each is written into a copy of the project. The
+tests that import the module, themselves or through a helper, run on it until one fails. First the quick tests run, as in
+`make test-quick`; with --all the others follow, on the mutants that the quick ones did not find. Docstrings, annotations and
+the words of messages are left as they are.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import random
 import shutil
@@ -23,7 +24,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -38,16 +39,8 @@ _LEFT_OUT = {"fstring", "raise_stmt", "annassign", "tfpdef"}  # the nodes of wor
 COLUMNS = {"line": Column(heading="line"), "mutant": Column(heading="mutant"), "result": Column(heading="result")}
 
 
-class Mutant(NamedTuple):
-    """A module with one mistake. `line`: the number of the changed line, and how it reads now."""
-
-    line: int
-    change: str
-    source: str
-
-
-def mutants_of(source: str, chance: random.Random) -> Iterator[Mutant]:
-    """Yield all mutants of a module that Python can compile, in an order of chance."""
+def mutants_of(source: str, chance: random.Random) -> Iterator[tuple[int, str, str]]:
+    """Yield all mutants of a module that Python can compile, in random order: the changed line's number and texts, and all."""
     from cosmic_ray.ast import ast_nodes, get_ast  # type: ignore[import-not-found]
     from cosmic_ray.mutating import mutate_code  # type: ignore[import-not-found]
     from cosmic_ray.operators.provider import OperatorProvider  # type: ignore[import-not-found]
@@ -62,38 +55,34 @@ def mutants_of(source: str, chance: random.Random) -> Iterator[Mutant]:
         if _compiles(mutated := mutate_code(source, operator, at)):
             pairs = zip(source.splitlines(), mutated.splitlines())
             before, now = next(((old, new) for old, new in pairs if old != new), ("", ""))
-            yield Mutant(line, f"{before.strip()} → {now.strip()}", mutated)
+            yield line, f"{before.strip()} → {now.strip()}", mutated
 
 
 def _is_left_out(node: Any) -> bool:
-    above = node
-    while above.parent is not None:
-        of_result = above.parent.type == "funcdef" and above.parent.annotation is above
-        of_types = above.type == "expr" and all(
-            leaf.value[:1].isupper() or leaf.value in "|" for leaf in _leaves(above)
-        )
-        if above.type in _LEFT_OUT or of_result or of_types:
+    """Return whether a node of parso's tree is in an annotation, a message, or a union of types."""
+    while node.parent is not None:
+        is_result = node.parent.type == "funcdef" and node.parent.annotation is node
+        is_union = node.type == "expr" and all(leaf[:1].isupper() or leaf in "|" for leaf in _leaves(node))
+        if node.type in _LEFT_OUT or is_result or is_union:
             return True
-        above = above.parent
+        node = node.parent
     return False
 
 
-def _leaves(node: Any) -> Iterator[Any]:
+def _leaves(node: Any) -> Iterator[str]:
     for child in node.children:
-        yield from _leaves(child) if hasattr(child, "children") else [child]
+        yield from _leaves(child) if hasattr(child, "children") else [child.value]
 
 
 def _compiles(source: str) -> bool:
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            compile(source, "mutant", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
+    with contextlib.suppress(SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
+        compile(source, "mutant", "exec")
+        return True
+    return False
 
 
 def related_tests(project: Path, module: str) -> list[str]:
-    """Return the test files that import a module, themselves or by other files of the tests, quick to import first."""
+    """Return the test files that import a module, themselves or through other files of the tests."""
     dotted = module.removesuffix(".py").replace("/", ".")
     imports = {path: set(_imported(path)) for path in sorted((project / "tests").rglob("*.py"))}
     wanted, related = {dotted}, set[Path]()
@@ -132,18 +121,18 @@ def run_tests(project: Path, tests: Sequence[str], marks: str, limit_s: float) -
     end_s = time.monotonic() + limit_s
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end_s:
         time.sleep(0.05)
+    result = "passed" if os.waitstatus_to_exitcode(ended[1]) in {0, 5} else "failed"  # 5: no test has these marks
     if ended[0] == 0:
         os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    # Exit code 5: none of these tests has these marks.
-    result = "hung" if ended[0] == 0 else "passed" if os.waitstatus_to_exitcode(ended[1]) in {0, 5} else "failed"
+        result = "hung"
     return result, log.read_text(errors="replace")
 
 
 @click.command(cls=OneLineCommand)
 @click.argument("module")
 @click.argument("tests", nargs=-1)
-@click.option("--sample", type=Whole(1, 10_000), default=30, help="Mutants out of all, by chance.")
+@click.option("--sample", type=Whole(1, 10_000), default=30, help="The number of mutants, chosen at random.")
 @click.option("--seed", type=Whole(0, 2**32), default=26)
 @click.option("--all", "with_others", is_flag=True, help="Also run the tests that are slow, or start clusters.")
 @click.option("--output", type=OUTPUT_FILE, help="Also write the mutants to this JSON file, as a record.")
@@ -162,29 +151,27 @@ def main(module: str, tests: Sequence[str], sample: int, seed: int, with_others:
         limits_s = {}
         for marks in (QUICK, OTHERS) if with_others else (QUICK,):
             begin_s = time.monotonic()
-            result, told = run_tests(project, tests, marks, 3600)
+            result, printed = run_tests(project, tests, marks, 3600)
             if result != "passed":
-                raise UserError(f"the tests fail without a mutant:\n{told[-2000:]}")
+                raise UserError(f"the tests fail without a mutant:\n{printed[-2000:]}")
             limits_s[marks] = 60 + 4 * (time.monotonic() - begin_s)
-        chosen = list(islice(mutants_of(source, random.Random(seed)), sample))
-        rows = []
-        for number, mutant in enumerate(chosen):
-            (project / module).write_text(mutant.source, encoding="utf-8")
-            os.utime(project / module, (number, number))  # another time for each: Python keeps compiled modules by it
+        rows: list[dict[str, Any]] = []
+        chosen = islice(mutants_of(source, random.Random(seed)), sample)
+        for number, (line, change, mutated) in enumerate(chosen, start=1):
+            (project / module).write_text(mutated, encoding="utf-8")
+            os.utime(project / module, (number, number))  # Python compiles a module again if its time has changed.
             for marks, limit_s in limits_s.items():
-                result, told = run_tests(project, tests, marks, limit_s)
+                result, printed = run_tests(project, tests, marks, limit_s)
                 if result != "passed":
                     break
-            failed = [line for line in told.splitlines() if line.startswith(("FAILED", "ERROR"))][:1]
+            failed = [text for text in printed.splitlines() if text.startswith(("FAILED", "ERROR"))][:1]
             by = "others" if marks == OTHERS else "quick tests"
             result = "lives" if result == "passed" else f"{result} by {by}"
-            rows.append({"line": f"{mutant.line}", "mutant": mutant.change, "result": result})
-            print_line(
-                f"{number + 1}/{len(chosen)} line {mutant.line}: {mutant.change}: {result} {''.join(failed)[:160]}"
-            )
+            rows.append({"line": f"{line}", "mutant": change, "result": result})
+            print_line(f"{number}/{sample} line {line}: {change}: {result} {''.join(failed)[:160]}")
             keep(output, rows, COLUMNS)
-        killed = sum(row["result"] != "lives" for row in rows)
-        print_line(f"{module}: {killed} of {len(rows)} mutants found by {len(tests)} test files")
+        found = sum(row["result"] != "lives" for row in rows)
+        print_line(f"{module}: {found} of {len(rows)} mutants found by {len(tests)} test files")
 
 
 if __name__ == "__main__":

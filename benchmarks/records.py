@@ -1,10 +1,10 @@
 """Keep each figure as a record, and make the tables of the pages from the records.
 
-    python -m benchmarks.records write     # the tables of README.md and of docs/, from benchmarks/records/*.json
-    python -m benchmarks.records age       # the records that are older than the code they measure
+    python -m benchmarks.records write     # the tables of README.md and docs/, from benchmarks/records/*.json
+    python -m benchmarks.records age       # how much of the code has changed since each record
 
-A page names the records of a table in the line above it: `<!-- records: default_run arms -->`. What follows, up to
-`<!-- end -->`, is made by this program.
+A page names the records of a table in the line above the table: `<!-- records: default_run arms -->`. This program makes what
+follows, up to `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ from ps_cluster.system import machine
 
 RECORDS = IMPORT_FOLDER / "benchmarks" / "records"
 PAGES = (IMPORT_FOLDER / "README.md", *(IMPORT_FOLDER / "docs" / name for name in ("results.md", "far-apart.md")))
-# The code that one training runs: what it computes, and what it costs.
+# The code that one training runs, which decides what it computes and what it costs.
 TRAINING = tuple(f"ps_cluster/{name}" for name in ("data", "models", "server", "training"))
 _TABLE = re.compile(r"(<!-- records: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Value = str | float | list[float] | None
+"""What a cell shows: a text, one number, or the numbers of all measurements."""
 
 
 class Column(BaseModel):
     """A column of a record's table.
 
     Attributes:
-      heading: its first line.
-      digits: behind the point; numbers of several measurements are shown as `spread` says.
-      spread: "range": median (lowest to highest); "deviation": mean ± standard deviation.
+      digits: the number of digits after the point.
+      spread: how several numbers are shown. "range": median (lowest to highest); "deviation": mean ± standard deviation.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -52,31 +54,27 @@ class Column(BaseModel):
     digits: int = 0
     spread: Literal["range", "deviation"] = "range"
 
-    def text(self, value: Any, digits: int | None = None) -> str:
-        """Return a cell: of a text, of one number, or of the numbers of all measurements. `digits`: of this row."""
-        numbers = f",.{self.digits if digits is None else digits}f"
-        if value is None:
-            return ""
-        if isinstance(value, str):
-            return value
-        if not isinstance(value, list) or len(value) == 1:
-            return f"{value[0] if isinstance(value, list) else value:{numbers}}"
-        if self.spread == "deviation":
-            return f"{mean(value):{numbers}} ± {stdev(value):{numbers}}"
-        return f"{median(value):{numbers}} ({min(value):{numbers}} to {max(value):{numbers}})"
+    def text(self, value: Value, digits: int | None = None) -> str:
+        """Return the text of a cell. `digits`: replaces those of the column."""
+        spec = f",.{self.digits if digits is None else digits}f"
+        if isinstance(value, list) and len(value) > 1:
+            if self.spread == "deviation":
+                return f"{mean(value):{spec}} ± {stdev(value):{spec}}"
+            return f"{median(value):{spec}} ({min(value):{spec}} to {max(value):{spec}})"
+        if isinstance(value, list):
+            (value,) = value
+        return (value or "") if isinstance(value, str | None) else f"{value:{spec}}"
 
 
 class Record(BaseModel):
     """What one command measured, with every single value.
 
     Attributes:
-      command: gives the figures again.
-      commit: of the code that was measured.
-      date: of the day, as 2026-01-31.
+      commit: the code that was measured.
+      date: the day of the measurement, as 2026-01-31.
       machine: its processor, cores and libraries.
       columns: by the keys of the rows, in the order of the table.
-      rows: text, a number, or a list of the numbers of all measurements, by column; "digits": of this row, if they are
-        others than its columns'.
+      rows: a `Value` for each column; "digits" replaces the digits of the columns in this row.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -88,29 +86,14 @@ class Record(BaseModel):
     columns: dict[str, Column]
     rows: list[dict[str, Any]]
 
-    @property
-    def source(self) -> str:
-        """Where the figures come from, on one line."""
-        return f"`{self.command}`, {machine.processor_of(self.machine)}, {self.date}, commit {self.commit}."
-
     def cells(self) -> list[list[str]]:
-        """Return the table's cells, by rows; the last one is the number of measurements."""
-        return [
-            [*(column.text(row.get(key), row.get("digits")) for key, column in self.columns.items()), f"{_count(row)}"]
-            for row in self.rows
-        ]
-
-    def lines_changed_since(self) -> int | None:
-        """Return how many lines of the code that decides the figures have changed since; None if git can't say."""
-        words = ("git", "diff", "--numstat", self.commit, "HEAD", "--", *TRAINING)
-        told = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
-        if told.returncode:
-            return None
-        return sum(int(count) for line in told.stdout.splitlines() for count in line.split()[:2] if count.isdigit())
-
-
-def _count(row: dict[str, Any]) -> int:
-    return min((len(value) for value in row.values() if isinstance(value, list)), default=1)
+        """Return the texts of the table by rows. The last cell of a row is the number of measurements."""
+        found = []
+        for row in self.rows:
+            count = min((len(value) for value in row.values() if isinstance(value, list)), default=1)
+            cells = (column.text(row.get(key), row.get("digits")) for key, column in self.columns.items())
+            found.append([*cells, f"{count}"])
+        return found
 
 
 def read(name: str) -> Record:
@@ -123,55 +106,30 @@ def read(name: str) -> Record:
 
 
 def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Column]) -> Record:
-    """Return the record of the command that runs now, and write it where there is an `output`."""
+    """Return the record of the command that runs now, and write it to `output`."""
     here = machine.describe()
-    record = Record(
-        command=_without_paths("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]),
-        commit=here.pop("commit") or "unknown",
-        date=time.strftime("%Y-%m-%d"),
-        machine=here,
-        columns=columns,
-        rows=rows,
+    words = ("python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:])
+    # Paths are replaced by names, since others don't have them: `--data-dir DATA_DIR`.
+    command = " ".join(
+        before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word)
+        for before, word in zip(("", *words), words)
     )
+    commit, date = here.pop("commit") or "unknown", time.strftime("%Y-%m-%d")
+    record = Record(command=command, commit=commit, date=date, machine=here, columns=columns, rows=rows)
     if output is not None:
         write_json(output, record.model_dump())
     return record
 
 
-def _without_paths(*words: str) -> str:
-    """Return a command with a name in place of each path, which others don't have: `--data-dir DATA_DIR`."""
-    pairs = zip(("", *words), words)
-    return " ".join(
-        before[2:].upper().replace("-", "_") if word.startswith("/") else shlex.quote(word) for before, word in pairs
-    )
-
-
 def table(records: Sequence[Record]) -> str:
-    """Return records with the same columns as one Markdown table. That of several has a column with the commits."""
+    """Return records with equal columns as one Markdown table. A table of several records has a column of commits."""
     columns, first = records[0].columns, records[0].rows[0]
-    headings = [*(column.heading for column in columns.values()), "n"]
-    sides = [*("---" if isinstance(first.get(key), str) else "---:" for key in columns), "---:"]
-    rows = [cells for record in records for cells in record.cells()]
-    if len(records) > 1:
-        headings, sides = [*headings, "commit"], [*sides, "---"]
-        rows = [[*cells, record.commit] for record in records for cells in record.cells()]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, sides, *rows))
-
-
-def print_table(record: Record) -> None:
-    for line in table([record]).splitlines():
-        print_line(line)
-
-
-def with_tables(page: str) -> str:
-    """Return the text of a page, each of its tables made from the records that the line above names."""
-
-    def made(match: re.Match[str]) -> str:
-        records = [read(name) for name in match[2].split()]
-        sources = "\n\n".join(record.source for record in records)
-        return f"{match[1]}{table(records)}\n\n{sources}\n{match[3]}"
-
-    return _TABLE.sub(made, page)
+    headings = [*(column.heading for column in columns.values()), "n", "commit"]
+    sides = [*("---" if isinstance(first.get(key), str) else "---:" for key in columns), "---:", "---"]
+    rows = [headings, sides, *([*cells, record.commit] for record in records for cells in record.cells())]
+    if len(records) == 1:
+        rows = [cells[:-1] for cells in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 @click.group(cls=OneLineErrors)
@@ -182,24 +140,29 @@ def main() -> None:
 @main.command()
 def write() -> None:
     """Write the tables of README.md and of the pages in docs/."""
+
+    def made(match: re.Match[str]) -> str:
+        records = [read(name) for name in match[2].split()]
+        sources = "\n\n".join(
+            f"`{record.command}`, {machine.processor_of(record.machine)}, {record.date}, commit {record.commit}."
+            for record in records
+        )
+        return f"{match[1]}{table(records)}\n\n{sources}\n{match[3]}"
+
     for page in PAGES:
-        write_whole(page, with_tables(page.read_text(encoding="utf-8")))
+        write_whole(page, _TABLE.sub(made, page.read_text(encoding="utf-8")))
 
 
 @main.command()
 def age() -> None:
-    """Print how many lines of the code that decides the figures of each record have changed since."""
+    """Print how many lines of the code that decides the figures have changed since each record."""
     for path in sorted(RECORDS.glob("*.json")):
         record = read(path.stem)
-        lines = record.lines_changed_since()
-        told = (
-            "its commit is not here"
-            if lines is None
-            else f"{lines:,} lines of its code changed since"
-            if lines
-            else "new"
-        )
-        print_line(f"{path.stem}: {record.date}, commit {record.commit}: {told}")
+        words = ("git", "diff", "--numstat", record.commit, "HEAD", "--", *TRAINING)
+        ended = subprocess.run(words, cwd=IMPORT_FOLDER, capture_output=True, text=True)
+        lines = sum(int(count) for line in ended.stdout.splitlines() for count in line.split()[:2] if count.isdigit())
+        changed = "its commit is not here" if ended.returncode else f"{lines:,} lines of its code changed since"
+        print_line(f"{path.stem}: {record.date}, commit {record.commit}: {changed}")
 
 
 if __name__ == "__main__":

@@ -34,20 +34,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 SLOW = {
     ".": "bombs package parsers planted_modules private_names quiet_import untrusted_files",
     "api": "networks_sent",
-    "bench": "throughput",
     "compare": "comparison_report regression_report",
     "data": "synthetic",
     "deploy": "slurm_script workload_kinds",
     "doors": "installed_package one_file",
     "evaluation": "evaluator export predict scorer",
     "files": "json_files",
-    "hosts": "hosts",
     "launch": "launcher network_check task watch",
     "models": "against_keras fused networks own_network_page",
     "report": "results terminal",
-    "simulate": "training",
     "sweep": "joining",
     "system": "firewall fork_server isolation isolation_refused",
+    "tools/bench": "one_process running",
+    "tools/chaos": "hosts",
+    "tools/simulate": "training",
     "training": "bounded clock_lag elastic proof_of_modes staged_step statistics waiting wide_step",
 }
 SLOW_FILES = {

@@ -30,7 +30,7 @@ from tests.test_help import EXAMPLES
 # What is not carried out, and why: the first pattern that begins a command holds. These need what the reader brings.
 OF_THE_READER = {
     r".*(…|\$|CORES)": "is no whole command: the page leaves a part to its reader",
-    r"(run|compare|export|predict) .*\b(my\w*\.py|first\.keras|benchmarks/digits\.py)\b": "needs code "
+    r"(run|compare|export|predict) .*\b(my\w*\.py|first\.keras)\b": "needs code "
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/evaluation/test_export.py",
     r"run --dataset (pets|houses|numbers|notes|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
@@ -41,11 +41,11 @@ NOT_RUN = OF_THE_READER | {
     r"compare\b(?!.*--dry-run)": "trains for hours, or reads such runs: tests/end_to_end/test_compare.py trains one",
     r"sweep\b": "trains many runs: tests/sweep/test_sweep_cluster.py trains few",
     r"ensemble\b": "trains several runs: tests/test_from_examples.py joins two",
-    r"chaos\b": "takes minutes: tests/chaos/test_chaos_cluster.py and tests/chaos/test_chaos_on_hosts.py inject faults",
+    r"chaos\b": "takes minutes: tests/tools/chaos has tests that inject faults",
     r"bench\b": "measures for minutes: tests/end_to_end/test_compare.py does for seconds",
     r"task\b": "waits for other machines: tests/end_to_end/test_several_machines.py has them",
     r"(scale|health)\b": "asks a run that trains: tests/end_to_end/test_dead_workers.py, tests/report/test_health.py",
-    r"simulate .*--(network|check|workers|ps|mode)": "computes for long: tests/simulate predicts, and one is carried out",
+    r"simulate .*--(network|check|workers|ps|mode)": "computes for long: tests/tools/simulate predicts, and one is carried out",
     r"doctor( --json)?$": "trains a cluster for 20 s, as tests/end_to_end does; the other checks are carried out",
     r"predict --prompt": "needs a network for text: tests/end_to_end/test_text.py trains one",
     r"export .*(onnx|h5)": "writes what tests/evaluation/test_export.py writes, onnx in `make test-extras`",

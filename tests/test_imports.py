@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[1]
 LAUNCHER_SIDE = (
     "ps_cluster.tools.bench.throughput", "ps_cluster.tools.chaos.chaos_run", "ps_cluster.launch.launcher",
     "ps_cluster.launch.local_run", "ps_cluster.launch.one_task", "ps_cluster.tools.compare.comparison_run",
-    "ps_cluster.report.trace", "ps_cluster.tools.simulate.prediction",
+    "ps_cluster.report.trace", "ps_cluster.tools.simulate.simulation_run",
     "ps_cluster.tools.sweep.ensemble_run", "ps_cluster.tools.sweep.sweep_run",
 )  # fmt: skip
 
@@ -41,7 +41,7 @@ def test_the_objects_of_every_kind_are_read_without_tensorflow():
         "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOSEN.values()))]"
     )
     homes = ("models.networks", "training.modes.waiting", "server.staleness", "server.update_rules", "training.step")
-    assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.surroundings")} <= loaded
+    assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.disks")} <= loaded
     assert not loaded & {"tensorflow", "keras"}
 
 

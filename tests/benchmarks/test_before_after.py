@@ -1,12 +1,29 @@
-from benchmarks.before_after import pair
+from benchmarks.before_after import both_of, compared, known_to
+from ps_cluster.config import build_config
+from ps_cluster.tools.bench.arms import Measured
 
 
-def test_both_codes_are_measured_in_turns_and_every_second_time_the_later_one_comes_first():
-    told = []
+def test_in_every_second_round_the_later_one_is_measured_first():
+    order = []
 
-    def code(name, rate):
-        return lambda: told.append(name) or {"examples_per_second": rate}
+    def measure(name):
+        order.append(name)
+        return name
 
-    both = pair(code("before", 100.0), code("now", 98.0))
-    assert both() == both() == {"before": 100.0, "now": 98.0, "ratio": 0.98}
-    assert told == ["before", "now", "now", "before"]
+    for number in range(2):
+        assert both_of(number, lambda: measure("before"), lambda: measure("now")) == ("before", "now")
+    assert order == ["before", "now", "now", "before"]
+
+
+def test_rates_and_memory_are_compared():
+    before = Measured(examples_per_second=100.0, peak_memory_bytes=2e9)
+    now = Measured(examples_per_second=98.0, peak_memory_bytes=1e9)
+    assert compared(before, now) == {"before": 100.0, "now": 98.0, "ratio": 0.98, "memory": 0.5}
+
+
+def test_another_checkout_gets_the_settings_that_it_knows(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "default.yaml").write_text("{mode: {name: async}, training: {seed: 3, gone: 1}}")
+    assert known_to(tmp_path, build_config()) == {"mode": {"name": "async"}, "training": {"seed": 0, "gone": 1}}
+    changed = known_to(tmp_path, build_config(overrides={"mode.name": "bounded", "mode.max_clock_lag": 1}))
+    assert changed["mode"] == {"name": "bounded", "max_clock_lag": 1}, "it says itself that it has no such setting"

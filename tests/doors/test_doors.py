@@ -1,7 +1,7 @@
 """What others bring in one file each, which the package knows nothing of, runs on a real cluster.
 
-A fault of one's own is injected in tests/chaos/test_chaos_cluster.py, into the run that is disturbed there anyway. A table
-of one's own is trained on in tests/end_to_end/test_compare.py.
+A user's fault is injected in tests/tools/chaos/test_chaos_cluster.py, into the run that is disturbed there anyway. A user's
+table is trained on in tests/end_to_end/test_compare.py.
 """
 
 import csv

@@ -3,7 +3,8 @@
 import os
 import signal
 
-from ps_cluster.tools.chaos.kind import FaultKind, Injection, TrainingGoesOn
+from ps_cluster.tools.chaos.kind import FaultKind, Injection
+from ps_cluster.tools.chaos.signs import TrainingGoesOn
 
 
 class Toy(FaultKind):

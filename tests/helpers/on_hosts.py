@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from ps_cluster.tools.chaos.hosts import NotAllowed, run_in, why_not
+from ps_cluster.tools.chaos.hosts import why_not
+from ps_cluster.tools.chaos.namespaces import NotAllowed, run_in
 
 ECHO = """
 import socket

@@ -52,45 +52,43 @@ from ps_cluster.tools.bench import arms
 @config_options("--dataset", "--data-dir")
 @click.pass_context
 def bench(
-    context: click.Context,
-    /,
-    names: list[str],
-    models: list[str],
-    precisions: list[str],
-    rounds: int,
-    straggler: str | None,
-    ddp_python: Path | None,
-    assignments: tuple[str, ...],
-    output: Path | None,
-    **options: Any,
-) -> None:
+    context: click.Context, /, names: list[str], models: list[str], precisions: list[str], rounds: int,
+    straggler: str | None, ddp_python: Path | None, assignments: tuple[str, ...], output: Path | None, **options: Any,
+) -> None:  # fmt: skip
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system.environment import prepare_for_tensorflow
-    from ps_cluster.tools.bench import empty, throughput
+    from ps_cluster.tools.bench import cases, empty, throughput
+    from ps_cluster.tools.bench.running import run_arm
 
     prepare_for_tensorflow()
+    values = overrides(assignments, options)
     if tuple(names) == (empty.NAME,):
         used = ("names", "rounds", "assignments", "output", "data__dataset", "data__data_dir")
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
-        values = overrides(assignments, options)
         empty.check(values)
-        packed = resolve_data(build_config(None, values).data, notify=print_line)
-        empty.print_table(empty.measure(packed, values, rounds, output, notify=print_line), make_console())
-        return
-    wanted = build_config(None, overrides(assignments, options))
-    chosen = arms.choose(names, ddp_python)
-    if straggler:
-        chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
-    dataset = resolve_data(wanted.data, notify=print_line)
-    for arm, model in product(chosen, models):
-        arm.check(model, dataset.spec)
-    cases = throughput.cases(models, precisions, dataset, overrides(assignments, options))
-    first, unit = throughput.first_of(chosen), dataset.spec.unit
+        packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
+        jobs = empty.jobs(packed, values)
+    else:
+        config = build_config(None, values)
+        chosen = arms.choose(names, ddp_python)
+        if straggler:
+            chosen = arms.with_straggler(chosen, straggler, config.cluster.workers)
+        packed = resolve_data(config.data, notify=print_line)
+        for arm, model in product(chosen, models):
+            arm.check(model, packed.spec)
+        first, unit = throughput.first_of(chosen), packed.spec.unit
 
-    def rate(case: RunConfig) -> Any:
-        return throughput.run_arm(first, first.config(case), dataset)["examples_per_second"]
+        def rate(case: RunConfig) -> float | None:
+            return run_arm(first, first.config(case).model_dump(mode="json"), packed).examples_per_second
 
-    sized = list(throughput.with_lengths(cases, rate, unit=unit, arm=first.name, notify=print_line))
-    rows = throughput.measure(chosen, sized, dataset, rounds, output, notify=print_line)
-    throughput.print_table(chosen, rows, unit, make_console())
+        jobs = [
+            throughput.Job(
+                {"model": case.model.name, "precision": case.model.precision},
+                cases.with_length(case, rate, unit=unit, arm=first.name, notify=print_line),
+                chosen,
+            )
+            for case in cases.cases(models, precisions, packed, values)
+        ]
+    results = throughput.measure(jobs, packed, rounds, output, unit=unit, notify=print_line)
+    throughput.print_table(jobs[0].arms, results, unit, make_console())

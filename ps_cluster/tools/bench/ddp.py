@@ -3,14 +3,16 @@
     python -m ps_cluster.tools.bench.ddp RUN_DIR [compiled]
 
 With `compiled` the network is compiled (torch.compile), which needs a C++ compiler. With `cluster.pin_workers` each process
-has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment
-has only torch, numpy and pydantic, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
+has a core of its own. Images, network, precision and batch size per worker are those of the other arms. The environment has
+only torch, numpy and pydantic, so the configuration has to be JSON. The last line of the output is `arms.Measured`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,97 +31,77 @@ from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.runs.run_dir import RunDir
 
+Activation = Callable[[], nn.Module]
+Batch = tuple[torch.Tensor, torch.Tensor]
+
 COMPILED = "compiled"
 WARM_UP_STEPS = 10
-# glibc returns large blocks to the system after every step, which costs page faults again. PyTorch's tuning guide
-# preloads another malloc for that; environment variables at the start of a process tell glibc's own not to.
+SIDE = 32
+# glibc returns large blocks to the system after every step, and gets them again by page faults. PyTorch's tuning guide
+# preloads another malloc against that. These environment variables tell glibc's own malloc to keep the blocks.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-TIMEOUT_S = 500.0  # less than the bench allows an arm, so that this program ends its own processes
-
-
-def main(root: Path, *, compiled: bool) -> None:
-    run_dir = RunDir.open(root)
-    config = json.loads(run_dir.config.read_text())
-    processes = 1 if config["mode"]["name"] == "single" else config["cluster"]["workers"]
-    os.environ.update(KEEP_MEMORY)
-    deadline = time.monotonic() + TIMEOUT_S
-    context = multiprocessing.spawn(train, (processes, run_dir, config, compiled), nprocs=processes, join=False)
-    try:
-        while not context.join(max(0.0, deadline - time.monotonic())):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {TIMEOUT_S:.0f} s")
-    finally:
-        for process in context.processes:
-            process.kill()
-            process.join()
+PR_SET_PDEATHSIG = 1
 
 
 def train(rank: int, processes: int, run_dir: RunDir, config: dict[str, Any], compiled: bool) -> None:
-    """Train in one process. Rank 0 prints the rate of all."""
+    """Train in one process of several. Rank 0 prints the rate of all."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # This process ends with the one that started it.
     if config["cluster"]["pin_workers"] is True:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, [cores[rank % len(cores)]])
     torch.set_num_threads(config["cluster"]["intra_op_threads"])
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # else gloo takes the interface of the machine's host name, if there is one
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # Otherwise gloo takes the interface of the machine's host name.
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
     network = build(config["model"]["name"], config["model"]["activation"])
     if compiled:
         network.compile()
-    dataset = load_pointed(run_dir.dataset)
-    rate = processes * measure(network, batches(dataset, config, rank, processes), config, processes)
+    stream = batches(load_pointed(run_dir.dataset), config, rank, processes)
+    rate = processes * measure(network, stream, config, processes)
     dist.destroy_process_group()
     if rank == 0:
         print(f"{trainable(network):,} trainable parameters")
         print(json.dumps({"examples_per_second": rate}), flush=True)
     # gloo's threads may abort a process while the interpreter shuts down ("terminate called without an active
-    # exception"). The rate is printed by then.
+    # exception"). The rate has been printed by then.
     os._exit(0)
 
 
 def measure(network: nn.Module, stream: Iterator[Batch], config: dict[str, Any], processes: int) -> float:
-    """Return this process's images/s, from the end of everyone's warm-up to everyone's last step."""
+    """Return this process's images/s, from the end of all warm-ups to the last step of all processes."""
+    rule, training = config["optimizer"], config["training"]
     weights = [weight for weight in network.parameters() if weight.requires_grad]
-    rule = config["optimizer"]
     optimizer = torch.optim.SGD(weights, rule["learning_rate"], momentum=rule["momentum"], nesterov=True, fused=True)
-    if processes > 1:  # each process keeps its own normalisation statistics, which saves a broadcast a step
+    if processes > 1:  # Each process keeps its own normalisation statistics, which saves a broadcast in each step.
         network = nn.parallel.DistributedDataParallel(
             network, broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=True
         )
-    training, bfloat16 = config["training"], config["model"]["precision"] == "bfloat16"
-    run(network, optimizer, islice(stream, WARM_UP_STEPS), training["label_smoothing"], bfloat16)
+
+    def run(steps: int) -> None:
+        for images, labels in islice(stream, steps):
+            with torch.autocast("cpu", torch.bfloat16, enabled=config["model"]["precision"] == "bfloat16"):
+                scores = network(images)
+            loss = nn.functional.cross_entropy(scores.float(), labels, label_smoothing=training["label_smoothing"])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run(WARM_UP_STEPS)
     dist.barrier()
     started = time.perf_counter()
-    run(network, optimizer, islice(stream, training["steps"]), training["label_smoothing"], bfloat16)
+    run(training["steps"])
     dist.barrier()
     examples: int = training["steps"] * training["batch_size_per_worker"]
     return examples / (time.perf_counter() - started)
 
 
-def run(
-    network: nn.Module, optimizer: torch.optim.Optimizer, stream: Iterator[Batch], smoothing: float, bfloat16: bool
-) -> None:
-    """Take one step for each batch. `bfloat16` computes in bfloat16, with weights and gradients in float32."""
-    for images, labels in stream:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            scores = network(images)
-        loss = nn.functional.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-# The training images of one PyTorch process. As in `ps_cluster/data`, a batch is one gather of pixels.
-
-SIDE = 32
-Batch = tuple[torch.Tensor, torch.Tensor]
-
-
 def batches(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Iterator[Batch]:
     """Yield batches of the share of `rank` in every epoch, without end: images as in `normalised`, and int64 labels.
 
+    As in `ps_cluster/data`, a batch is one gather of pixels.
+
     Args:
-      dataset: with at least `processes` batches.
+      dataset: has at least `processes` batches.
       config: `training` has batch size and seed, `data.augmentation` the largest shift and the flip.
     """
     training, augmentation = config["training"], config["data"]["augmentation"]
@@ -127,27 +109,26 @@ def batches(dataset: PackedDataset, config: dict[str, Any], rank: int, processes
     pixels, labels = dataset.inputs("train")["image"].reshape(-1, 3), dataset.target("train").astype(np.int64)
     draw = np.random.default_rng([seed, rank])
     for epoch in count():
-        order = np.random.default_rng([seed, processes, epoch]).permutation(len(labels))  # equal in every process
+        order = np.random.default_rng([seed, processes, epoch]).permutation(len(labels))  # equal in all processes
         share = order[rank::processes]
         for ids in share[: len(share) // size * size].reshape(-1, size):
             shifts = draw.integers(-furthest, furthest + 1, [2, size])
-            # alternating: one half in even epochs, the other in odd ones; else at random each time
+            # "alternating" mirrors one half in even epochs and the other half in odd ones; otherwise chance decides.
             coins = ids + epoch if augmentation["flip"] == "alternating" else draw.integers(0, 2, size)
             images = np.take(pixels, sources(ids, shifts, coins % 2 == 1), axis=0)
             yield normalised(images), torch.from_numpy(labels[ids])
 
 
 def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
-    """Return int64 [B, 32, 32]: indices of the pixels that `augment.crop_and_flip` would take for images `ids`.
+    """Return the indices of the pixels that `augment.crop_and_flip` would take for images `ids`, int64 [B, 32, 32].
 
     Args:
-      ids: int64 [B].
-      shifts: int64 [2, B], rows and columns.
-      mirrored: bool [B].
+      ids: int64 [B]. shifts: of rows and columns, int64 [2, B]. mirrored: bool [B].
     """
     line = np.arange(SIDE)
     across = np.where(mirrored[:, None], SIDE - 1 - line, line)
-    rows, columns = (_reflected(axis + shift[:, None]) for axis, shift in zip((line, across), shifts))
+    places = (np.abs(axis + shift[:, None]) for axis, shift in zip((line, across), shifts, strict=True))
+    rows, columns = (np.minimum(place, 2 * (SIDE - 1) - place) for place in places)  # reflected at the borders
     pixels: np.ndarray = (SIDE * (SIDE * ids[:, None] + rows))[:, :, None] + columns[:, None, :]
     return pixels
 
@@ -158,41 +139,25 @@ def normalised(images: np.ndarray) -> torch.Tensor:
     return pixels.sub_(torch.tensor(PIXEL_MEAN)).div_(torch.tensor(PIXEL_STD)).permute(0, 3, 1, 2)
 
 
-def _reflected(positions: np.ndarray) -> np.ndarray:
-    positions = np.abs(positions)
-    reflected: np.ndarray = np.minimum(positions, 2 * (SIDE - 1) - positions)
-    return reflected
+# The networks have the layers, shapes, padding and trainable parameters of those in `ps_cluster/models/networks.py`. Each
+# takes normalised images [B, 3, 32, 32], and returns the scores of ten classes.
 
 
-# The networks of `ps_cluster/models/networks.py` in PyTorch: same layers, shapes, padding and trainable parameters.
-#
-# Each takes normalised images `[B, 3, 32, 32]` and returns a score per class.
-
-Activation = Callable[[], nn.Module]
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": partial(nn.ReLU, inplace=True),
-    "gelu": nn.GELU,
-    "silu": partial(nn.SiLU, inplace=True),
-}
-
-
-def tutorial_cnn(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster/models/networks.py`."""
+def tutorial_cnn(activation: Activation) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), activation(),
         nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), activation(),
         nn.Conv2d(64, 64, 3), activation(), nn.Flatten(),
-        nn.Linear(1024, 64), activation(), nn.Linear(64, classes),
+        nn.Linear(1024, 64), activation(), nn.Linear(64, 10),
     )  # fmt: skip
 
 
-def cifar_tf_cnn(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster/models/networks.py`."""
+def cifar_tf_cnn(activation: Activation) -> nn.Module:
     pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads only below and right, as "same" does in TensorFlow
     return nn.Sequential(
         nn.Conv2d(3, 64, 5, padding="same"), pool(), activation(),
         nn.Conv2d(64, 64, 5, padding="same"), pool(), activation(), nn.Flatten(),
-        nn.Linear(4096, 512), activation(), nn.Linear(512, classes),
+        nn.Linear(4096, 512), activation(), nn.Linear(512, 10),
     )  # fmt: skip
 
 
@@ -201,35 +166,29 @@ class _Airbench(nn.Sequential):
         return super().forward(x).float() / 9
 
 
-def _shift(width: int) -> nn.Module:
-    """Return a normalisation whose scale stays 1."""
-    norm = nn.BatchNorm2d(width, momentum=0.4)
-    norm.weight.requires_grad_(False)
-    return norm
+def airbench(activation: Activation) -> nn.Module:
+    def convolution(inputs: int, outputs: int) -> nn.Module:
+        return nn.Conv2d(inputs, outputs, 3, padding="same", bias=False)
 
+    def shift(width: int) -> nn.Module:
+        norm = nn.BatchNorm2d(width, momentum=0.4)
+        norm.weight.requires_grad_(False)  # The scale stays 1.
+        return norm
 
-def airbench(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster/models/networks.py`."""
     layers, inputs = [nn.Conv2d(3, 24, 2), activation()], 24
     for width in (64, 256, 256):
-        layers += [
-            nn.Conv2d(inputs, width, 3, padding="same", bias=False),
-            nn.MaxPool2d(2),
-            _shift(width),
-            activation(),
-        ]
-        layers += [nn.Conv2d(width, width, 3, padding="same", bias=False), _shift(width), activation()]
+        layers += [convolution(inputs, width), nn.MaxPool2d(2), shift(width), activation()]
+        layers += [convolution(width, width), shift(width), activation()]
         inputs = width
-    return _Airbench(*layers, nn.MaxPool2d(3), nn.Flatten(), nn.Linear(256, classes, bias=False))
+    return _Airbench(*layers, nn.MaxPool2d(3), nn.Flatten(), nn.Linear(256, 10, bias=False))
 
 
-BUILDERS = {
-    "tutorial_cnn": tutorial_cnn,
-    "cifar_tf_cnn": cifar_tf_cnn,
-    "airbench": airbench,
-}
-# Trainable parameters of the Keras networks for ten classes (tests/models/test_networks.py).
-PARAMETERS = {"tutorial_cnn": 122_570, "cifar_tf_cnn": 2_210_122, "airbench": 1_971_640}
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": partial(nn.ReLU, inplace=True), "gelu": nn.GELU, "silu": partial(nn.SiLU, inplace=True)
+}  # fmt: skip
+# Each network with the trainable parameters of its Keras network (tests/models/test_networks.py).
+NETWORKS = {"tutorial_cnn": (tutorial_cnn, 122_570), "cifar_tf_cnn": (cifar_tf_cnn, 2_210_122),
+            "airbench": (airbench, 1_971_640)}  # fmt: skip
 
 
 def build(name: str, activation: str) -> nn.Module:
@@ -238,16 +197,23 @@ def build(name: str, activation: str) -> nn.Module:
     Raises:
       RuntimeError: its number of trainable parameters differs from the Keras network's.
     """
-    network = BUILDERS[name](10, ACTIVATIONS[activation]).to(memory_format=torch.channels_last)
-    if trainable(network) != PARAMETERS[name]:
-        raise RuntimeError(f"{name} has {trainable(network):,} parameters here and {PARAMETERS[name]:,} in Keras")
+    make, parameters = NETWORKS[name]
+    network = make(ACTIVATIONS[activation]).to(memory_format=torch.channels_last)
+    if trainable(network) != parameters:
+        raise RuntimeError(f"{name} has {trainable(network):,} parameters here and {parameters:,} in Keras")
     return network
 
 
 def trainable(network: nn.Module) -> int:
-    """Return the number of trainable parameters."""
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
 
 
+def main(run_dir: RunDir, *, compiled: bool) -> None:
+    config = json.loads(run_dir.config.read_text())
+    processes = 1 if config["mode"]["name"] == "single" else config["cluster"]["workers"]
+    os.environ.update(KEEP_MEMORY)
+    multiprocessing.spawn(train, (processes, run_dir, config, compiled), nprocs=processes)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), compiled=COMPILED in sys.argv[2:])
+    main(RunDir.open(Path(sys.argv[1])), compiled=COMPILED in sys.argv[2:])

@@ -1,23 +1,22 @@
-"""Measure examples per second of a Keras model and optimizer: in one process, or on parameter servers variable by variable.
+"""Measure a Keras model and optimizer: in one process, or on parameter servers with each variable by itself.
 
     python -m ps_cluster.tools.bench.keras_arms RUN_DIR
 
-Trains in this process with the whole machine, in one tf.function of several steps, so that Python costs nothing. Prints
-{"examples_per_second": …} as its last line.
+trains in this process with the whole machine, in one tf.function of several steps, so that Python costs nothing. The last
+line of the output is `arms.Measured`.
 
     python -m ps_cluster.tools.bench.keras_arms task OPTIONS-OF-A-TASK
 
-A task of the launcher whose chief trains as TensorFlow's own tutorial does,
-https://www.tensorflow.org/tutorials/distribute/parameter_server_training: a model and an optimizer made under the
-strategy's scope. Each variable is pulled and pushed by itself, one step per dispatch. All other tasks are the project's own.
-(Keras 3 loses counts and statistics here, see docs/results.md: this measures speed only.)
+is a task whose chief trains as TensorFlow's tutorial does
+(https://www.tensorflow.org/tutorials/distribute/parameter_server_training): a model and an optimizer are made under the
+strategy's scope, each variable is pulled and pushed by itself, and a dispatch is one step. All other tasks are the project's.
+Keras 3 loses counts and statistics here (docs/results.md), so this measures speed only.
 
 Network, precision, batch function and batch size are those of the other arms.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -41,7 +40,7 @@ from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ServerSize
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.bench.arms import STEPS_PER_CALL
+from ps_cluster.tools.bench.arms import STEPS_PER_CALL, Measured
 from ps_cluster.training.connecting import connect
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.run_progress import RunProgress
@@ -49,7 +48,7 @@ from ps_cluster.training.step import TrainStep
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:
-    """Return the network with the layers that the cluster trains too, and Keras's optimizer of `throughput.RULE`."""
+    """Return the network with the layers that the cluster trains too, and Keras's optimizer for `cases.RULE`."""
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
     copy_compiled(model, to=fused)
@@ -78,8 +77,8 @@ def keras_step(
     return train
 
 
-def train_alone(root: Path) -> None:
-    """Train a run directory in this process, and print the rate."""
+def train_alone(root: Path) -> float:
+    """Train a run directory in this process, and return the examples per second."""
     run_dir = RunDir.open(root)
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)
@@ -98,13 +97,12 @@ def train_alone(root: Path) -> None:
     calls = max(1, config.total_steps(dataset.train_examples) // STEPS_PER_CALL)
     for call in range(1, calls + 1):
         np.asarray(train(tf.constant(call * STEPS_PER_CALL, tf.int64)))
-    seconds = time.perf_counter() - started
     examples = calls * STEPS_PER_CALL * config.training.batch_size_per_worker
-    print(json.dumps({"examples_per_second": examples / seconds}))
+    return examples / (time.perf_counter() - started)
 
 
 def train_by_variables(job: TrainingJob) -> None:
-    """Train `total_steps` steps and write what the launcher and the summary need. The ledger stays empty."""
+    """Train all steps, and write what the launcher and the summary need. The ledger stays empty."""
     config, run_dir, dataset = job.config, job.run_dir, job.dataset
     coordinator, _ = connect(job.cluster, job.leading)
     with coordinator.strategy.scope():
@@ -138,4 +136,4 @@ def train_by_variables(job: TrainingJob) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "task":
         sys.exit(task.main(sys.argv[2:], trainer=train_by_variables))
-    train_alone(Path(sys.argv[1]))
+    print(Measured(examples_per_second=train_alone(Path(sys.argv[1]))).model_dump_json())

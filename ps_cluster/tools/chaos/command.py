@@ -76,8 +76,8 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     type=Whole(2, MOST_HOSTS),
     default=ChaosSettings.hosts,
     show_default=False,
-    help="Put the tasks on so many hosts, network namespaces of this machine; each is started by `task` and restarted "
-    "when it ends, and there is no undisturbed run.",
+    help="Put the tasks on this number of hosts, which are network namespaces of this machine. `task` starts each of them, "
+    "again when it ends, and there is no undisturbed run.",
 )
 @option(
     "--undisturbed-runs",

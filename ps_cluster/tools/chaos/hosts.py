@@ -1,18 +1,16 @@
-"""Machines on this one: network namespaces on one switch, each with an address, a link and mounts of its own."""
+"""Simulated machines: network namespaces on one switch, each with its own address, link and mounts."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,53 +18,50 @@ from typing import Any
 
 from ps_cluster.system.lifetime import die_with_parent
 from ps_cluster.system.private_network import RunNetwork, Unavailable, new_namespaces
+from ps_cluster.tools.chaos.namespaces import PROGRAM_S, NotAllowed, program, run_in
 
-NETWORK, MOUNTS = "net", "mnt"  # kinds of namespaces
 MOST_HOSTS = 100
 KILLED_WITHIN_S = 10.0
 
-_PROGRAM_S = 30.0  # for programs that set up a link or a disk; they take milliseconds
 _LOOK_EVERY_S = 0.02
-# Larger packets are cut. The queue holds what all others may send at once, so no packet is lost unless that is asked for.
+# Larger packets are cut. The queue holds what all other hosts may send at once, so no packet is lost by accident.
 _BURST, _LONGEST_QUEUE = "32kb", "1s"
 _PYTHON = (sys.executable, "-I", "-S")
 _WIRE = str(Path(__file__).with_name("slow_wire.py"))
 _ADDRESSES, _SIZE = "10.111.0", 24
 _HOSTS_FILE = "/etc/hosts"
-_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
-
-
-class NotAllowed(Exception):
-    """This system does not allow a kind of fault, or hosts, or one did not do what it was told. The message is one line."""
 
 
 @dataclass
 class Host:
-    """A machine.
+    """A simulated machine.
 
     Attributes:
-      name: known to all hosts. address: its IPv4 address.
-      run_dir: the folder, as this program sees it, that processes of the host see at the path of the run directory.
+      name: a name that all hosts know.
+      address: its IPv4 address.
+      run_dir: the folder that processes of the host see at the path of the run directory, as this program sees it.
+      network: the host's namespaces.
+      switch: the network to which all hosts are connected.
     """
 
     name: str
     address: str
     run_dir: Path | None
     number: int
-    network: RunNetwork  # the host's namespaces
-    switch: RunNetwork  # to which all hosts are connected
+    network: RunNetwork
+    switch: RunNetwork
     _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process on this host; otherwise as `subprocess.Popen`. It ends with the thread that started it."""
+        """Start a process on this host, as `subprocess.Popen` does. It ends with the thread that started it."""
         return _popen(self.network, argv, **options)
 
     def cut(self) -> None:
-        """Cut the link: packets are lost both ways, and nobody is told."""
+        """Cut the link: packets are lost both ways, without any notice."""
         self._set_link(f"set {self._port} down")
 
     def restore(self) -> None:
-        """Join and mend the link: as it was at first."""
+        """Make the link as it was at first."""
         if self._wire is not None:
             self._wire.kill()
             self._wire.communicate()
@@ -78,12 +73,12 @@ class Host:
         self._set_link(f"set {self._port} master switch", f"set {self._port} up")
 
     def slow(self, rate: str | None = None, delay_ms: float = 0.0, loss: float = 0.0) -> None:
-        """Make the link worse, both ways, than it was at first.
+        """Degrade the link in both directions.
 
         Args:
-          rate: of bits, as `tc` writes it: "8mbit"; None for no limit.
-          delay_ms: what each packet takes longer, one way.
-          loss: share of the packets, 0 to 1, that don't arrive.
+          rate: bits per second, as `tc` writes them: "8mbit"; None for no limit.
+          delay_ms: the additional time of each packet, one way.
+          loss: the share of the packets, 0 to 1, that is lost.
         """
         self.restore()
         if rate is not None:
@@ -94,13 +89,13 @@ class Host:
             self._begin_wire(delay_ms / 1000, loss)
 
     def vanish(self) -> None:
-        """Lose the host: the link is cut, then all processes end, and no other host hears of it.
+        """Cut the link, and end all processes. No other host receives a packet about it.
 
-        `restore` makes it a host that has just been started.
+        After `restore` it is like a host that has just been started.
         """
         self.cut()
         self.kill_all()
-        # Their connections wait to say goodbye over a restored link, and so do packets for an address to be found.
+        # Otherwise their connections would be closed over a restored link, and waiting packets would be sent.
         run_in(self.network, program("ss"), "--kill", "--all", "--tcp")
         for state in ("down", "up"):
             run_in(self.network, program("ip"), "link", "set", "eth0", state)
@@ -115,7 +110,7 @@ class Host:
 
     @property
     def _ends(self) -> tuple[tuple[RunNetwork, str], ...]:
-        """Both ends of the link: what each sends can be limited."""
+        """Both ends of the link. What each end sends can be limited."""
         return (self.switch, self._port), (self.network, "eth0")
 
     def _set_link(self, *commands: str) -> None:
@@ -123,7 +118,7 @@ class Host:
             run_in(self.switch, program("ip"), "link", *command.split())
 
     def _begin_wire(self, delay_s: float, loss: float) -> None:
-        """Take the port off the switch, and put it back with a wire between."""
+        """Take the port off the switch, and connect it again through a wire."""
         near, far = f"near{self.number}", f"far{self.number}"
         self._set_link(f"set {self._port} nomaster", f"add {near} type veth peer name {far}")
         self._set_link(f"set {far} master switch", f"set {far} up", f"set {near} up")
@@ -136,13 +131,13 @@ class Host:
 
 @contextmanager
 def hosts(count: int, *, run_dir: Path | None = None) -> Iterator[list[Host]]:
-    """Yield hosts `host-0`, `host-1`, …, each connected to all others. Ends their processes after the block.
+    """Yield hosts `host-0`, `host-1`, …, each connected to all others. End their processes after the block.
 
-    Nothing has a name that stays: descriptors of this program and processes on the hosts keep the namespaces alive.
+    The namespaces have no names. They exist while this program has their descriptors, or processes run on the hosts.
 
     Args:
       count: 1 to MOST_HOSTS.
-      run_dir: an existing folder. Only host-0 sees it; the others see a folder of their own in its place, `host.run_dir`.
+      run_dir: an existing folder. Only host-0 sees it. Each other host sees a separate folder in its place, `host.run_dir`.
     Raises:
       NotAllowed: this system has no hosts.
     """
@@ -222,82 +217,13 @@ def _is_in(network: RunNetwork, pid: int) -> bool:
 
 
 def _popen(network: RunNetwork, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process in a network, and wait until it is there: what ends all that are there must not miss it."""
+    """Start a process in a network, and wait until it is there, so that `_kill_all_in` can't miss it."""
     process = network.popen(list(argv), **{"preexec_fn": die_with_parent, **options})
-    deadline = time.monotonic() + _PROGRAM_S
+    deadline = time.monotonic() + PROGRAM_S
     while process.poll() is None and not _is_in(network, process.pid):
         if time.monotonic() > deadline:
             process.kill()
             process.wait()
-            raise NotAllowed(f"{argv[0]} did not reach its host within {_PROGRAM_S:.0f} s")
+            raise NotAllowed(f"{argv[0]} did not reach its host within {PROGRAM_S:.0f} s")
         time.sleep(_LOOK_EVERY_S / 10)
     return process
-
-
-# Run programs in namespaces: those of hosts, and those of a run's processes.
-
-
-def program(name: str) -> str:
-    """Return the path of a system program. Raises NotAllowed where there is none."""
-    if (path := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")) is None:
-        raise NotAllowed(f"there is no program `{name}`{' (package iproute2)' if name in ('ip', 'tc', 'ss') else ''}")
-    return path
-
-
-def run_in(network: RunNetwork, *argv: str) -> None:
-    """Run a program in namespaces. Raises NotAllowed with the last line of one that fails."""
-    try:
-        ended = subprocess.run(
-            network.inside(argv),
-            pass_fds=network.descriptors,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PROGRAM_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NotAllowed(str(error)) from error
-    if ended.returncode:
-        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {said[-1]}")
-
-
-@contextmanager
-def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
-    """Yield a function that runs a program in the NETWORK or MOUNTS of process `pid`, even after the process has ended.
-
-    The function raises NotAllowed as `run_in` does.
-
-    Raises:
-      NotAllowed: the process has no such namespace of its own, or it can't be entered.
-    """
-    if not _is_its_own(pid, kind):
-        raise NotAllowed("the run has none of its own")
-    with contextlib.ExitStack() as opened:
-        descriptors = []
-        for name in ("user", kind) if _is_its_own(pid, "user") else (kind,):
-            try:
-                descriptors.append(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
-            except OSError as error:
-                raise NotAllowed(f"it can't be entered: {error.strerror}") from error
-            opened.callback(os.close, descriptors[-1])
-        network = RunNetwork(tuple(descriptors))
-        yield lambda *argv: run_in(network, *argv)
-
-
-def _is_its_own(pid: int, kind: str) -> bool:
-    """Return whether process `pid` is in another namespace of this kind than this process."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:
-        return False
-
-
-def take_mounts_of_its_own() -> None:
-    """Give a process that is about to start its own mounts: only it and its children see what is mounted later.
-
-    Do nothing where the user may not mount.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
-        os._exit(1)  # mounts made here would be seen by all processes

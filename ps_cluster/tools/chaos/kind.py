@@ -2,125 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from ps_cluster.config.tasks import EVALUATOR, WORKER, OnDeaths, Task
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.tools.chaos.hosted_run import HostedRun
+from ps_cluster.tools.chaos.launched_run import LaunchedRun
+from ps_cluster.tools.chaos.signs import Pids, Sign, TrainingBack, TrainingGoesOn, WorkerBack, new_process, worker_pids
 
-if TYPE_CHECKING:
-    from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run, TrainingRun
-
-Row = Mapping[str, Any]  # of progress
-Pids = Mapping[Task, int]  # of the tasks whose process runs
-
-NEXT_WITHIN_S = 30.0  # seconds until a replacement runs; a stopped process counts as dead after 5 s
+Run = LaunchedRun | HostedRun
+NEXT_WITHIN_S = 30.0  # until the replacement of a process runs; a stopped process counts as dead after 5 s
 
 
 class ChaosFailed(Exception):
     """The run did not behave as it should. The message is one line."""
-
-
-class Sign(ABC):
-    """A sign that a run has recovered, looked for until `seen_at` (monotonic s) is set.
-
-    Attributes:
-      missing: reported if the sign never comes.
-    """
-
-    missing = ""
-    seen_at: float | None = None
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        """Look for the sign in new `rows`, and in the tasks whose process runs at `now` (monotonic s)."""
-        if self.seen_at is None:
-            self.seen_at = self.seen(rows, running, now)
-
-    @abstractmethod
-    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
-        """Return when the sign came; None if it has not."""
-
-
-class TrainingBack(Sign):
-    """A chief that started after the fault has applied updates beyond those it restored."""
-
-    missing = "no update by a new chief"
-
-    def __init__(self, fault_time: float):
-        self._fault_time = fault_time
-        self._restored: int | None = None
-
-    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
-        for row in rows:
-            if row["monotonic"] <= self._fault_time:
-                continue
-            if row["phase"] == "connecting":  # every chief writes this row first
-                self._restored = row["applied"]
-            elif row["phase"] == "training" and self._restored is not None and row["applied"] > self._restored:
-                return float(row["monotonic"])
-        return None
-
-
-class TrainingGoesOn(Sign):
-    """A row of progress has more updates than the one before, both after this time and before that (monotonic s)."""
-
-    def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
-        """Wait for an update. `of`: the task that was hit; if it is a worker, only its own count, of whichever process."""
-        self._worker = of if of is not None and of.type == WORKER else None
-        self.missing = f"no update by {self._worker}" if self._worker else "no update"
-        self._since, self._until = since, until
-        self._before: int | None = None
-
-    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
-        for row in rows:
-            if not self._since < row["monotonic"] < self._until:
-                continue
-            count = row["applied"]
-            if self._worker:
-                count = sum(worker["updates"] for worker in row["workers"] if worker["index"] == self._worker.index)
-            if self._before is not None and count > self._before:
-                return float(row["monotonic"])
-            self._before = count
-        return None
-
-
-class WorkerBack(Sign):
-    """A new process of this worker has an update applied."""
-
-    def __init__(self, worker: Task, known_pids: set[int]):
-        self.missing = f"no update by a new process of {worker}"
-        self._index = worker.index
-        self._known = known_pids
-
-    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
-        return next((row["monotonic"] for row in rows if worker_pids(row, self._index) - self._known), None)
-
-
-class Condition(Sign):
-    """Something is the case, as of the tasks that run."""
-
-    def __init__(self, missing: str, holds: Callable[[Pids], bool]):
-        self.missing = missing
-        self._holds = holds
-
-    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
-        return now if self._holds(running) else None
-
-
-def new_file(folder: Path, pattern: str) -> Sign:
-    """Return the sign that the folder has a new file of this pattern."""
-    known = set(folder.glob(pattern))
-    return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
-
-
-def worker_pids(row: Row, index: int) -> set[int]:
-    """Return the processes of worker `index` whose updates `row` counts."""
-    return {worker["pid"] for worker in row["workers"] if worker["index"] == index and worker["updates"]}
 
 
 @dataclass(frozen=True)
@@ -128,32 +29,33 @@ class Scene:
     """A run that is about to be hit, and the means to do it.
 
     Attributes:
-      victims: task → pid.
+      victims: the pid of each task to hit.
       whole_cluster: whether chief, parameter servers and workers should restart.
       last_row: the newest row of progress.
       now: returns monotonic seconds.
-      wait_for: waits until the condition holds; raises ChaosFailed with the problem if that takes longer than the
-        seconds given, or if the run ends first.
-      wait_for_end: waits until the run has ended; raises ChaosFailed unless it ended with this exit code.
+      kill: sends a signal to a process, as `os.kill`.
+      wait_for: waits until the condition holds. It raises ChaosFailed with the problem if that takes longer than the given
+        seconds, or if the run ends first.
+      wait_for_end: waits until the run has ended. It raises ChaosFailed unless the run ends with this exit code.
     """
 
     run: Run
     victims: Pids
     whole_cluster: bool
-    last_row: Row | None
+    last_row: ProgressRow | None
     now: Callable[[], float]
     kill: Callable[[int, int], None]
     wait_for: Callable[[Callable[[], bool], float, str], None]
     wait_for_end: Callable[[int], None]
 
     @property
-    def launched(self) -> TrainingRun:
+    def launched(self) -> LaunchedRun:
         """The run, for kinds that need a launcher."""
-        return cast("TrainingRun", self.run)
+        return cast("LaunchedRun", self.run)
 
     @property
     def hosted(self) -> HostedRun:
-        """The run, for kinds that are for tasks on hosts alone."""
+        """The run, for kinds that need hosts."""
         return cast("HostedRun", self.run)
 
     def wait(self, seconds: float) -> None:
@@ -171,30 +73,29 @@ class Scene:
         return pid()
 
     def worker_back(self, worker: Task, pid: int) -> Sign:
-        """Return the sign that a process of this worker takes part that is neither `pid` nor one before it."""
-        return WorkerBack(worker, worker_pids(self.last_row or {"workers": []}, worker.index) | {pid})
+        """Return the sign that a process of `worker` takes part that is neither `pid` nor an earlier one."""
+        known = worker_pids(self.last_row, worker.index) if self.last_row else set()
+        return WorkerBack(worker, known | {pid})
 
     def signs_after_deaths(self, fault_time: float, victims: Pids | None = None) -> list[Sign]:
-        """Return the signs that the run has recovered from the death of `victims`; None: of those of the scene."""
+        """Return the signs that the run has recovered from the death of `victims`, by default those of the scene."""
         signs: list[Sign] = [TrainingBack(fault_time)] if self.whole_cluster else []
         for victim, pid in (self.victims if victims is None else victims).items():
             if victim.type == WORKER:
                 signs.append(self.worker_back(victim, pid))
             elif victim.type == EVALUATOR:
-                signs.append(_process_back(victim, pid))
+                signs.append(new_process(victim, pid))
         return signs
-
-
-def _process_back(task: Task, old_pid: int) -> Sign:
-    return Condition(f"no new process of {task}", lambda running: running.get(task, old_pid) != old_pid)
 
 
 @dataclass(frozen=True)
 class Injection:
-    """An injected fault: its time, or the end of its duration (monotonic s), and the signs of recovery.
+    """An injected fault.
 
     Attributes:
-      then: called when they are seen.
+      time: the moment of the fault, or the end of its duration, in monotonic seconds.
+      signs: the signs of recovery.
+      then: is called when all signs are seen.
     """
 
     time: float
@@ -203,13 +104,13 @@ class Injection:
 
 
 class FaultKind(ABC):
-    """One kind of fault. Subclass it; `kinds.FAULTS` finds an instance at the top level of a file in kinds/.
+    """One kind of fault. `kinds.FAULTS` finds an instance of a subclass at the top level of a file in kinds/.
 
     Attributes:
       name: for options and reports.
-      victims: types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
+      victims: the types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
       launched: whether it can hit a run that a launcher watches. hosted: whether it can hit tasks on hosts.
-      others_go_on: whether workers have to go on while its victims are missing.
+      others_go_on: whether workers have to continue while its victims are missing.
     """
 
     name: str
@@ -228,11 +129,11 @@ class FaultKind(ABC):
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Put into `folder` what a run needs from its start; return the environment variables for it."""
+        """Put into `folder` what a run needs from its start, and return the environment variables for it."""
         return {}
 
     def why_not(self, run: Run) -> str | None:
-        """Return why a running training can't be hit so on this system; None where it can."""
+        """Return why this kind can't hit `run` on this system; None where it can."""
         return None
 
     @abstractmethod
@@ -240,16 +141,23 @@ class FaultKind(ABC):
         """Inject the fault, and undo what would outlast it. Raises ChaosFailed where the run does not behave."""
 
 
+class Death(FaultKind):
+    """A kind that ends in the death of its victims. The mode's table says what follows."""
+
+    def whole_cluster(self, on_death: OnDeaths) -> bool:
+        return any(on_death[victim].whole_cluster for victim in self.victims)
+
+
 class Lasting(FaultKind):
-    """Something is worse for some seconds; then training, or the worker that was hit, goes on."""
+    """A kind that makes something worse for some seconds. Then training, or the worker that was hit, continues."""
 
     seconds: float
 
     @abstractmethod
-    def worse(self, scene: Scene) -> AbstractContextManager[object]:
-        """Return the block in which it is so."""
+    def degraded(self, scene: Scene) -> AbstractContextManager[object]:
+        """Return a context manager that makes something worse for its block."""
 
     def inject(self, scene: Scene) -> Injection:
-        with self.worse(scene):
+        with self.degraded(scene):
             scene.wait(self.seconds)
         return Injection(scene.now(), [TrainingGoesOn(scene.now(), of=next(iter(scene.victims), None))])

@@ -1,21 +1,19 @@
-"""Settings of a chaos run, the options of `run` that follow from them, and the plan of the faults."""
+"""Settings of a chaos run, and the options of `run` or `task` that follow from them."""
 
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.tasks import WORKER, OnDeaths, Task
+from ps_cluster.config.tasks import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.chaos.disturbed_runs import Run
+from ps_cluster.tools.chaos.fault_plan import Fault, plan
 from ps_cluster.tools.chaos.hosts import why_not
-from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind
+from ps_cluster.tools.chaos.kind import FaultKind
 from ps_cluster.tools.chaos.kinds import FAULTS
 
 # More steps than fit between two faults. Each costs 128 bytes on every parameter server.
@@ -29,34 +27,43 @@ COOL_DOWN_END_FACTOR = 0.05
 
 @dataclass(frozen=True)
 class ChaosSettings:
-    """Settings of a chaos run, which injects `faults` faults or, where given, faults for `minutes`."""
+    """Settings of a chaos run.
+
+    Attributes:
+      faults: the number of faults. minutes: if it is given, faults are injected for so long instead.
+      kinds: the names of the kinds of fault; empty for all that such a run can have.
+      hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
+      least_cool_down: the fewest steps in which the rate falls at the end.
+      lost_after_seconds: for runs on hosts. Most faults last longer, so that what they hit counts as lost, and joins again.
+      undisturbed_runs: runs of the same work, to compare with; there is none beside a run on hosts.
+      more_options: of `run`, or of `task`.
+    """
 
     seed: int = 0
     faults: int = 20
     minutes: float | None = None
-    kinds: tuple[str, ...] = ()  # empty: all that there are for such a run
-    hosts: int | None = None  # None: all tasks are on this machine, and a launcher watches them
+    kinds: tuple[str, ...] = ()
+    hosts: int | None = None
     mode: str = "async"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
-    least_cool_down: int = SHORTEST_COOL_DOWN  # steps
-    # On hosts. Less than most faults last, so that what they hit counts as lost and has to be taken in again.
+    least_cool_down: int = SHORTEST_COOL_DOWN
     lost_after_seconds: float = 10.0
-    undisturbed_runs: int = 1  # of the same work, to compare with; none beside a run on hosts
-    more_options: tuple[str, ...] = ()  # of `run`, or of `task`
+    undisturbed_runs: int = 1
+    more_options: tuple[str, ...] = ()
 
     def most_steps(self) -> int:
-        """Return the steps of the disturbed run if it were not drained after the last fault."""
+        """Return the steps of the disturbed run, more than it takes until the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 
-    def run_options(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the options of `run`. `values`: dotted key → value of further settings."""
+    def run_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the options of `run`. `values`: further settings, by dotted key."""
         servers = ("--ps", str(self.parameter_servers)) if self._on_parameter_servers else ()
         return ("--workers", str(self.workers), *servers, *self.task_options(values))
 
-    def task_options(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+    def task_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`.
 
         The learning rate is constant until the last fault, as nobody knows when that will be. So it is the rate that a
@@ -101,7 +108,7 @@ class ChaosSettings:
         )
 
     def wanted(self) -> dict[FaultKind, str | None]:
-        """Return kind → why the mode can't have it, of the kinds asked for; None where it can."""
+        """Return the kinds that were asked for, each with the reason why the mode can't have it, or None."""
         kinds = [FAULTS[name] for name in self.kinds or FAULTS.names]
         return {kind: self._why_not(kind) for kind in kinds if self.kinds or self._is_for_it(kind)}
 
@@ -122,14 +129,18 @@ class ChaosSettings:
         return itertools.islice(faults, self.faults) if self.minutes is None else faults
 
 
-def constant_rate(steps: int) -> dict[str, Any]:
+def constant_rate(steps: int) -> dict[str, object]:
     """Return settings with the same learning rate at every step."""
     return {"training.steps": steps, "schedule.kind": "constant", "schedule.warmup_fraction": 0.0}
 
 
-def with_cool_down(steps: int, least: int) -> dict[str, Any]:
-    """Return settings with `steps` steps at the same learning rate, then at least `least` in which it falls."""
-    total = steps + max(least, int(COOL_DOWN_FRACTION * steps))
+def steps_with_cool_down(steps: int, least: int) -> int:
+    """Return `steps`, and at least `least` more in which the learning rate falls."""
+    return steps + max(least, int(COOL_DOWN_FRACTION * steps))
+
+
+def with_cool_down(steps: int, total: int) -> dict[str, object]:
+    """Return settings with `steps` steps at the same learning rate, which then falls until step `total`."""
     return {
         "training.steps": total,
         "schedule.kind": "triangle",
@@ -137,67 +148,3 @@ def with_cool_down(steps: int, least: int) -> dict[str, Any]:
         "schedule.warmup_fraction": steps / total,
         "schedule.end_factor": COOL_DOWN_END_FACTOR,
     }
-
-
-# Plan the faults of a run and their order: a pure function of the seed and the available kinds.
-
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault to inject, after a pause."""
-
-    kind: FaultKind
-    victims: tuple[Task, ...]
-    pause_s: float
-    whole_cluster: bool  # chief, parameter servers and workers restart with it
-
-
-def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death: OnDeaths) -> Iterator[Fault]:
-    """Yield faults without end. Equal arguments give equal faults. All kinds come before one comes twice among those like it.
-
-    Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
-    that dies again and again within seconds.
-
-    Args:
-      kinds: the kinds to draw from, at least one. tasks: those of the run. on_death: the mode's table of restarts.
-    """
-    source = random.Random(seed)
-    with_and_without = [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
-    decks = [_shuffled(source, deck) for deck in source.sample(with_and_without, 2) if deck]
-    while True:
-        for deck in decks:
-            yield make_fault(next(deck), source, tasks, on_death)
-
-
-def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
-    """Return a fault of this kind, its victims and pause drawn from `source`."""
-    victims = kind.choose(source, tasks)
-    return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))
-
-
-def allowed_here(
-    kinds: Mapping[FaultKind, str | None], run: Run, notify: Callable[[str], None]
-) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds that `run` can be hit with on this system, and name → reason of the others, which are notified.
-
-    Args:
-      kinds: kind → reason why it is impossible, where that is known already.
-    Raises:
-      ChaosFailed: none is left.
-    """
-    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
-    allowed = [kind for kind, reason in reasons.items() if reason is None]
-    skipped = {kind.name: reason for kind, reason in reasons.items() if reason is not None}
-    for name, reason in skipped.items():
-        notify(f"skipped: {name}: {reason}")
-    if not allowed:
-        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
-    return allowed, skipped
-
-
-def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
-    """Yield all kinds in a random order, then all in another, without end."""
-    while True:
-        yield from source.sample(kinds, len(kinds))

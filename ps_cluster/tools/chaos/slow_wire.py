@@ -2,8 +2,8 @@
 
     python -I -S slow_wire.py LEFT RIGHT DELAY_SECONDS LOSS        until it is killed
 
-Linux's own module for this, netem, is missing from many kernels. This one needs packet sockets only. It writes a line when
-it is ready.
+Linux's module for this, netem, is missing from many kernels. This program needs packet sockets only. It writes a line when it
+is ready.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _MOST_WAITING = 4096  # packets in each direction; a full wire loses the next on
 
 
 def main(left: str, right: str, delay: str, loss: str) -> None:
-    """Carry packets both ways, each after `delay` seconds, but a share of `loss` of them."""
+    """Carry packets both ways, each after `delay` seconds. Lose the share `loss` of them."""
     ends = [_interface(name) for name in (left, right)]
     ways = {ends[0]: ends[1], ends[1]: ends[0]}
     source, delay_s, lost = random.Random(0), float(delay), float(loss)

@@ -92,13 +92,13 @@ from ps_cluster.tools.simulate.costs import can_simulate, known_costs
 @click.pass_context
 def simulate(context: click.Context, /, **settings: Any) -> None:
     """Predict throughput and staleness of a cluster before you build it."""
-    from ps_cluster.tools.simulate import prediction
+    from ps_cluster.tools.simulate.simulation_run import SimulationSettings, run_simulation
 
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check predicts the run as it was")
     console, file = make_console(), settings.pop("json_file")
     console.quiet |= file == STDOUT
-    found = prediction.run_simulation(prediction.SimulationSettings(**settings), console)
+    found = run_simulation(SimulationSettings(**settings), console)
     if file:
         write_json_to(file, found)

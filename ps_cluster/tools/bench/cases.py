@@ -1,0 +1,94 @@
+"""The cases of a benchmark: one network in one precision, and how many updates make one measurement of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.datasets import OF_WORKER
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.launch.local_run import complete_config
+
+BATCH_SIZE = 128
+# All arms use this update rule, whatever rule the network usually has: the benchmark compares ways to train, not rules.
+RULE = {
+    "optimizer.rule": "nesterov", "optimizer.momentum": 0.9, "optimizer.learning_rate": 1e-3,
+    "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
+    "schedule.image_scales": [],
+}  # fmt: skip
+SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
+# The number of 32x32 images in one measurement, which takes 5 to 25 s on two cores. An asynchronous measurement may count
+# its first and last gradients wrong by half a gradient each, which is 1 of at least 80. For other networks and examples a
+# short run finds the number (`with_length`).
+IMAGES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
+
+MEASUREMENT_S = 10.0
+FEWEST_STEPS, MOST_STEPS = 90, 50_000
+_LONG_ENOUGH_S = 2.0  # A run that trains for this long tells its rate well enough.
+_GROWTH = 10  # from one short run to the next
+
+Rate = Callable[[RunConfig], float | None]
+"""Train a configuration, and return its examples per second; None if the run ended before it had a rate."""
+
+
+def cases(
+    models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, object]
+) -> list[RunConfig]:
+    """Return a complete configuration with `values` for every model and precision.
+
+    Raises:
+      UserError: the settings do not fit the data set, or only some arms would follow one of them.
+    """
+    if refused := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
+        raise UserError(
+            f"--set {refused[0]}: got {values[refused[0]]!r}: all arms have one update rule, and crop and flip; leave it out"
+        )
+    if values.get("training.steps", 1) is None:
+        raise UserError("--set training.steps: got null: say how many, or leave it out")
+    if values.get("training.sample") == OF_WORKER:
+        raise UserError(
+            f"--set training.sample: got '{OF_WORKER}': not all arms have workers with a part each; leave it out"
+        )
+    found = [case(model, precision, packed, values) for model, precision in product(models, precisions)]
+    for one in found:
+        one.check_fits_one_machine()
+    return found
+
+
+def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
+    """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
+    shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
+    images = IMAGES.get(model) if shapes == [(32, 32, 3)] else None
+    overrides = {
+        "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
+        "training.steps": images // BATCH_SIZE if images else None,
+        "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
+    }  # fmt: skip
+    named = {"data.dataset": packed.name}  # in place of "auto"
+    return complete_config(build_config(overrides=overrides | RULE | dict(values or {}) | named), packed)
+
+
+def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Callable[[str], None]) -> RunConfig:
+    """Return `case` with a number of updates. Where none is known, short runs of `arm` find it.
+
+    Args:
+      rate: runs `arm`.
+      unit: the word for several examples.
+    """
+    if case.training.steps is not None:
+        return case
+    steps = FEWEST_STEPS
+    while True:
+        per_second = rate(case.with_values({"training.steps": steps})) or 0.0
+        steps_per_second = per_second / case.examples_per_step
+        if per_second and steps >= _LONG_ENOUGH_S * steps_per_second or steps == MOST_STEPS:
+            break
+        steps = min(MOST_STEPS, _GROWTH * steps)
+    steps = min(MOST_STEPS, max(FEWEST_STEPS, round(MEASUREMENT_S * steps_per_second)))
+    notify(
+        f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} make a measurement: "
+        f"about {MEASUREMENT_S:.0f} s, at the {per_second:,.0f} {unit}/s of a short run of arm {arm}"
+    )
+    return case.with_values({"training.steps": steps})

@@ -1,0 +1,74 @@
+"""Run one arm of `bench` in a process and a folder of its own, and read what it measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset, write_pointer
+from ps_cluster.errors import RunFailed
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.lifetime import die_with_parent
+from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, BenchArm, Measured
+
+
+def rate_of(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float:
+    """Return the examples/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
+    rate = run_arm(arm, config.model_dump(mode="json"), packed).examples_per_second
+    if rate is None:
+        raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
+    return rate
+
+
+def run_arm(
+    arm: BenchArm,
+    settings: Mapping[str, object],
+    packed: PackedDataset,
+    *,
+    project: Path = IMPORT_FOLDER,
+    timeout_s: float = ARM_TIMEOUT_S,
+) -> Measured:
+    """Run `arm` once, in a new run directory with `settings`.
+
+    Args:
+      project: the checkout whose code is run.
+    Raises:
+      RunFailed: the arm failed, or took longer than `timeout_s`. Its files are kept, so that they can be read.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
+    keeps = False
+    try:
+        run_dir = RunDir.create(folder / "run")
+        # JSON is YAML too, and PyTorch's environment needs no YAML library to read it.
+        run_dir.config.write_text(json.dumps(settings))
+        write_pointer(run_dir.dataset, packed)
+        imports = project
+        if arm.torch:  # Another Python must not find packages that are installed beside this project.
+            imports = folder / "import"
+            imports.mkdir()
+            (imports / "ps_cluster").symlink_to(project / "ps_cluster")
+        stdout, stderr = folder / "stdout", folder / "stderr"
+        with stdout.open("wb") as out, stderr.open("wb") as error:
+            subprocess.run(
+                [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments],
+                cwd=imports, stdin=subprocess.DEVNULL, stdout=out, stderr=error, timeout=timeout_s, check=True,
+                preexec_fn=die_with_parent,  # Otherwise it would continue after this process is killed.
+            )  # fmt: skip
+        return Measured.model_validate_json(stdout.read_text().splitlines()[-1])
+    except subprocess.TimeoutExpired as late:
+        keeps = True
+        raise RunFailed(f"arm {arm.name} had not ended after {timeout_s} s; its files: {folder}") from late
+    except subprocess.CalledProcessError as failed:
+        keeps = True
+        last = (stderr.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
+        why = f"failed with exit code {failed.returncode}: {last}"
+        raise RunFailed(f"arm {arm.name} {why}; its files: {folder}") from failed
+    finally:
+        if not keeps:
+            shutil.rmtree(folder)

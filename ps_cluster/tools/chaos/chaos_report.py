@@ -1,0 +1,168 @@
+"""Report a chaos run: chaos.json for programs and a table for people, with the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+
+from ps_cluster.report.summary import UPDATES
+from ps_cluster.report.terminal import LEFT, RIGHT, facts_table, plain_table
+from ps_cluster.runs.result_rows import Summary, TrainingResult
+from ps_cluster.system import machine
+from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED, expected_accuracy
+
+SCHEMA = 2  # In 1, `accuracy` had one undisturbed run, and a tolerance of the difference.
+
+Report = dict[str, Any]  # the content of chaos.json
+
+
+@dataclass(frozen=True)
+class Injected:
+    """An injected fault.
+
+    Attributes:
+      time: monotonic seconds, as in rows of progress.
+      recovery_s: the seconds until the run had recovered; None if it did not.
+    """
+
+    kind: str
+    victims: tuple[str, ...]
+    time: float
+    whole_cluster: bool
+    recovery_s: float | None
+
+
+@dataclass
+class Evidence:
+    """All that is known of a disturbed run, and of the undisturbed ones beside it.
+
+    Attributes:
+      settings: those of the command.
+      leader: the task that never restarts alone.
+      seconds: from the start of the disturbed run to the end of the recovery from the last fault.
+      skipped: the reason why a kind could not be injected, by its name.
+      restarts: the restarts of each task in that time. resumes: those of the whole run.
+      disturbed: its result; None if it did not get that far.
+      undisturbed: the summary of each undisturbed run that ended.
+      hosted: for a run on hosts, "places" (task → host), "rolled_back_seconds" and "unsaved_seconds".
+      left: the processes that outlived their run.
+    """
+
+    settings: Mapping[str, Any]
+    leader: str
+    injected: Sequence[Injected] = ()
+    seconds: float = 0.0
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    restarts: Mapping[str, int] | None = None
+    resumes: int = 0
+    disturbed: Summary | TrainingResult | None = None
+    undisturbed: list[Summary] = field(default_factory=list)
+    test_examples: int | None = None
+    hosted: Mapping[str, Any] | None = None
+    left: list[str] = field(default_factory=list)
+
+
+def make_report(evidence: Evidence, problems: Sequence[str]) -> Report:
+    """Return the content of chaos.json. The run passes if there are no `problems`, and nothing is left behind."""
+    problems = [*problems, *(f"left behind: {process}" for process in evidence.left)]
+    disturbed, restarts = evidence.disturbed, evidence.restarts
+    return {
+        "schema": SCHEMA,
+        "passed": not problems,
+        "problems": problems,
+        "settings": dict(evidence.settings),
+        "machine": machine.describe(),
+        "seconds": evidence.seconds,
+        "faults": [asdict(fault) for fault in evidence.injected],
+        "by_kind": by_kind(evidence.injected),
+        "skipped": dict(evidence.skipped),
+        "resumes": evidence.resumes,
+        "restarts": restarts,
+        "cluster_restarts": None if restarts is None else restarts.get(evidence.leader, 0),
+        "updates": disturbed.updates.model_dump() if disturbed else None,
+        "accuracy": _accuracy(evidence),
+        "hosted": evidence.hosted,
+    }
+
+
+def _accuracy(evidence: Evidence) -> Report | None:
+    if not isinstance(evidence.disturbed, Summary) or not evidence.undisturbed or not evidence.test_examples:
+        return None
+    accuracy = evidence.disturbed.evaluation.test_accuracy
+    others = [summary.evaluation.test_accuracy for summary in evidence.undisturbed]
+    known = [other for other in others if other is not None]
+    if accuracy is None or len(known) < len(others):
+        return None
+    return {"disturbed": accuracy, "undisturbed": known, "expected": expected_accuracy(known, evidence.test_examples)}
+
+
+def by_kind(injected: Sequence[Injected]) -> list[Report]:
+    """Return a row for each kind that was injected, in the order of first injection, then a row for all."""
+    rows = []
+    for name in (*dict.fromkeys(fault.kind for fault in injected), "all"):
+        faults = [fault for fault in injected if name in ("all", fault.kind)]
+        times = [fault.recovery_s for fault in faults if fault.recovery_s is not None]
+        if faults:
+            median_s, longest_s = (median(times), max(times)) if times else (None, None)
+            rows.append(
+                {"kind": name, "faults": len(faults), "recovered": len(times), "median_recovery_s": median_s,
+                 "longest_recovery_s": longest_s}
+            )  # fmt: skip
+    return rows
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print faults by kind with their recovery times, then the ledger and the accuracy."""
+    table = plain_table(fault=LEFT, injected=RIGHT, recovered=RIGHT, median=RIGHT, longest=RIGHT)
+    for row in report["by_kind"]:
+        times = (row["median_recovery_s"], row["longest_recovery_s"])
+        cells = (str(row["faults"]), str(row["recovered"]), *("–" if s is None else f"{s:.1f} s" for s in times))
+        table.add_row(row["kind"], *cells, style="bold" if row["kind"] == "all" else None)
+    for part in (table, facts_table(_facts(report))):
+        console.print()
+        console.print(Padding(part, (0, 1)))
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    updates, accuracy, restarts = report["updates"], report["accuracy"], report["cluster_restarts"]
+    yield "time", f"{report['seconds']:.0f} s with faults, {report['machine']['cores']} cores"
+    if updates:
+        yield "ledger", " · ".join(f"{updates[name]:,} {name.replace('_', ' ')}" for name in UPDATES)
+    if report["hosted"]:
+        yield from _facts_of_hosts(report["hosted"], report["restarts"])
+    elif restarts is not None:
+        expected = sum(fault["whole_cluster"] for fault in report["faults"])
+        yield (
+            "cluster",
+            f"started again {restarts} times by the launcher and {report['resumes']} times with --resume, after {expected} "
+            "faults that ask for it",
+        )
+    if accuracy:
+        others = ", ".join(f"{other:.2%}" for other in accuracy["undisturbed"])
+        judged = (
+            "not enough undisturbed runs to say whether the faults changed it "
+            f"(--undisturbed-runs {LEAST_UNDISTURBED} or more)"
+        )
+        if accuracy["expected"]:
+            low, high = accuracy["expected"]
+            where = "inside" if low <= accuracy["disturbed"] <= high else "outside"
+            judged = f"{where} {low:.2%} to {high:.2%}, which holds 99 of 100 undisturbed runs"
+        yield "test accuracy", f"{accuracy['disturbed']:.2%}, undisturbed {others} (generated images): {judged}"
+    for name, reason in report["skipped"].items():
+        yield "skipped", f"{name}: {reason}"
+    yield "verdict", "passed" if report["passed"] else "FAILED: " + report["problems"][0]
+
+
+def _facts_of_hosts(hosted: Mapping[str, Any], restarts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    places: dict[str, list[str]] = {}
+    for task, host in hosted["places"].items():
+        places.setdefault(host, []).append(task)
+    yield "hosts", " · ".join(f"{host}: {', '.join(tasks)}" for host, tasks in sorted(places.items()))
+    yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
+    rolled_back, unsaved = hosted["rolled_back_seconds"], hosted["unsaved_seconds"]
+    yield "rolled back", f"{rolled_back:.1f} s of training; the states lacked {unsaved:.1f} s"

@@ -1,0 +1,124 @@
+"""Limit one process by a control group (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.system.limits import ROOT, folders
+from ps_cluster.tools.chaos.namespaces import NotAllowed
+
+_EMPTY_WITHIN_S = 5.0  # A killed process stays in its group until the kernel has removed it.
+_LOOK_EVERY_S = 0.02
+_COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines "name count"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit: the content of a control group's files, in either version. The first file always exists."""
+
+    controller: str
+    version_2: Mapping[str, str]
+    version_1: Mapping[str, str]
+
+
+NO_MEMORY = Limit(
+    "memory",
+    version_2={"memory.max": "1048576", "memory.swap.max": "0"},
+    version_1={"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "1048576"},
+)
+FIVE_PERCENT = Limit(
+    "cpu",
+    version_2={"cpu.max": "5000 100000"},
+    version_1={"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "5000"},
+)
+
+
+@contextmanager
+def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Path]:
+    """Keep process `pid` in a limited control group during the block, and yield the group's folder.
+
+    The process may end in the block.
+
+    Raises:
+      NotAllowed: no such group can be made, or the process can't be moved.
+    """
+    around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
+    group = _make(limit, around)
+    try:
+        _move(pid, group)
+        yield group
+    finally:
+        with contextlib.suppress(NotAllowed):  # the process has ended
+            _move(pid, around[0])
+        _remove(group)
+
+
+def count_in(group: Path, name: str) -> int:
+    """Return the kernel's count with this name in a group; 0 where there is none."""
+    for file in _COUNTS:
+        with contextlib.suppress(FileNotFoundError):
+            for line in (group / file).read_text().splitlines():
+                if line.split()[0] == name:
+                    return int(line.split()[1])
+    return 0
+
+
+def why_no_limit(limit: Limit, root: Path = ROOT) -> str | None:
+    """Return why this user can't limit a process; None where it can. A sleeping process is limited to find out."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        try:
+            with limited(sleeper.pid, limit, root):
+                return None
+        except NotAllowed as reason:
+            return str(reason)
+        finally:
+            sleeper.kill()
+
+
+def _make(limit: Limit, around: list[Path]) -> Path:
+    """Make a limited group in the innermost folder of `around` whose members may have the controller."""
+    reason = "none is mounted"
+    for parent in around:
+        group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            continue
+        files = next(
+            (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}
+        )
+        for name, value in files.items():
+            if (group / name).exists():  # Some systems don't count swap.
+                (group / name).write_text(value)
+        if files:
+            return group
+        group.rmdir()
+        reason = f"'{parent}' does not hand the controller on"
+    raise NotAllowed(f"no control group with a limit of {limit.controller} can be made here: {reason}")
+
+
+def _move(pid: int, group: Path) -> None:
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        raise NotAllowed(f"a process can't be moved into '{group.parent}': {error.strerror}") from error
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + _EMPTY_WITHIN_S
+    while True:
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_EVERY_S)

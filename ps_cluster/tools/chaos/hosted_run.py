@@ -1,0 +1,164 @@
+"""A run that is disturbed, whose tasks are on hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ps_cluster.config.tasks import EVALUATOR, WORKER, Task
+from ps_cluster.config.user_layers import without_variables
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail, last_row
+from ps_cluster.files.writing import open_append
+from ps_cluster.installation import finding_this_package
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.process_variables import CALLER_PID
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import ProgressRow, TrainingResult, with_work
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.supervisor import is_stopped
+from ps_cluster.tools.chaos.hosts import Host
+from ps_cluster.tools.chaos.launched_run import last_line_of
+from ps_cluster.tools.chaos.restarter import Restarter
+
+FIRST_PORT = 2222
+_LOOK_EVERY_S = 0.1
+
+
+def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
+    """Return the host of each task. The first host has the run directory, the leader and what all tasks depend on.
+
+    The other workers share the other hosts.
+    """
+    others = machines[1:] or machines
+    apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]
+    places = {task: others[number % len(others)] for number, task in enumerate(apart)}
+    return {task: places.get(task, machines[0]) for task in topology.tasks}
+
+
+class HostedRun:
+    """The tasks of one training on their hosts. Call `look` often: it restarts the tasks that have ended.
+
+    Attributes:
+      files: the files of the run, as the leader sees them.
+      tools: the folder of what faults need.
+      places: the host of each task.
+      restarter: starts the tasks.
+      unsaved: at each unexpected end of a leader, the seconds whose updates no state holds (`unsaved_seconds`).
+      rolled_back: the updates that rows showed as applied, and that a later leader had to apply again.
+    """
+
+    def __init__(self, root: Path, output: Path, options: Sequence[str], places: Mapping[Task, Host], tools: Path):
+        """Start the run.
+
+        Args:
+          output: the folder of what the tasks print.
+          options: the options of `task`, for all tasks.
+        """
+        self.files = RunDir(Path(os.path.realpath(root)))
+        self.tools = tools
+        self.places = dict(places)
+        self.restarter = Restarter(places, self._start)
+        self.unsaved: list[float] = []
+        self.rolled_back = 0
+        self._applied = 0
+        self._output = output
+        self._options = tuple(options)
+        # The addresses by task type, with another port for each task.
+        self._cluster: dict[str, list[str]] = {}
+        for number, (task, host) in enumerate(places.items()):
+            if task.type != EVALUATOR:
+                self._cluster.setdefault(task.type, []).append(f"{host.name}:{FIRST_PORT + number}")
+        self._leader = ClusterTopology(self._cluster).leader
+        self._progress = RowTail(self.files.progress, ProgressRow)
+        self._began = time.monotonic()
+
+    def look(self) -> None:
+        """Restart the tasks that have ended."""
+        for ended in self.restarter.poll():
+            if ended.task == self._leader and ended.exit_code:
+                self.unsaved.append(unsaved_seconds(self.files, self._began, time.monotonic()))
+
+    @property
+    def pid(self) -> int:
+        """Process id of the leader; that of this program while there is none."""
+        return self.running().get(self._leader, os.getpid())
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the leader or of a failed task, if it is not started again; otherwise None."""
+        final = self.restarter.final
+        return next((code for code in final.values() if code), final.get(self._leader))
+
+    @property
+    def last_line(self) -> str:
+        """Last line that a task with this exit code printed."""
+        task = next((task for task, code in self.restarter.final.items() if code), self._leader)
+        return f"{task}: {last_line_of(self._output_of(task))}"
+
+    def _output_of(self, task: Task) -> Path:
+        return self._output / f"{task}.out"
+
+    def new_rows(self) -> Sequence[ProgressRow]:
+        """Return the rows of progress since the last call."""
+        rows = with_work(self.files.work, self._progress.new_rows())
+        for row in rows:
+            self.rolled_back += max(0, self._applied - row.applied)
+            self._applied = row.applied
+        return rows
+
+    def running(self) -> dict[Task, int]:
+        """Return the pids of the running tasks: neither ended nor frozen."""
+        return {task: process.pid for task, process in self.restarter.running.items() if not is_stopped(process.pid)}
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the leader: it drains the training."""
+        if process := self.restarter.running.get(self._leader):
+            os.kill(process.pid, signal.SIGINT)
+
+    def result(self) -> TrainingResult:
+        """Return the leader's result, with the number of updates that were rolled back, which only the rows know."""
+        self.new_rows()
+        said = read_json(self.files.training_result, TrainingResult)
+        return said.model_copy(update={"updates": said.updates.model_copy(update={"rolled_back": self.rolled_back})})
+
+    def still_running(self, within_s: float) -> list[str]:
+        """Return the tasks that have not ended after some seconds; usually none."""
+        deadline = time.monotonic() + within_s
+        while (left := self.restarter.running) and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+            self.look()
+        return [str(task) for task in left]
+
+    def _start(self, task: Task) -> subprocess.Popen[bytes]:
+        config = {"cluster": self._cluster, "task": {"type": task.type, "index": task.index}}
+        own = {"TF_CONFIG": json.dumps(config), CALLER_PID: str(os.getpid())}
+        with open_append(self._output_of(task)) as file:
+            return self.places[task].popen(
+                [sys.executable, "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],
+                env=finding_this_package(without_variables(os.environ)) | own,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+
+def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
+    """Return the seconds since the last update that the newest state holds; without a state, since `began`.
+
+    The age of the state's file would be too little: a leader continues to save while nothing is applied.
+
+    Args:
+      began, now: when the run began, and the present time, in monotonic seconds.
+    """
+    state = checkpoints.load_newest_good(files.states, lambda damaged: None)
+    row = last_row(files.progress, ProgressRow)
+    if state is None or state.meta.times is None or row is None:
+        return now - began
+    return now - row.monotonic + row.times.seconds - (state.meta.times.last_update or 0.0)

@@ -1,0 +1,58 @@
+"""A fault of the clock, for the run alone: the real clock is that of the whole machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from ps_cluster.tools.chaos.kind import FaultKind, Injection, Run, Scene
+from ps_cluster.tools.chaos.signs import TrainingGoesOn
+
+BACK_S = 3600
+FILE_VARIABLE = "PS_CLUSTER_TEST_CLOCK"
+SOURCE = Path(__file__).with_name("shifted_clock.c")
+_SHIFT = struct.Struct("l")  # seconds
+_COMPILED_WITHIN_S = 60.0
+
+
+class ClockSetBack(FaultKind):
+    """All processes of the run are shown a time an hour earlier. No process may die of it, and no duration may be wrong.
+
+    A library in front of the C library answers `clock_gettime`, `gettimeofday` and `time`. Unlike with a real change of
+    the clock, waits that have begun don't get longer, and the times of files are true.
+    """
+
+    name = "clock set back"
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        compiler, library = shutil.which("cc"), folder / "shifted_clock.so"
+        if compiler is None:
+            return {}
+        argv = (compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl")
+        if subprocess.run(argv, capture_output=True, timeout=_COMPILED_WITHIN_S).returncode:
+            return {}
+        _shift_file(folder).write_bytes(_SHIFT.pack(0))
+        libraries = ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))
+        return {"LD_PRELOAD": libraries, FILE_VARIABLE: str(_shift_file(folder))}
+
+    def why_not(self, run: Run) -> str | None:
+        if _shift_file(run.tools).exists():
+            return None
+        return "the library that shows another time needs a C compiler (cc) for the GNU C library 2.30 or newer"
+
+    def inject(self, scene: Scene) -> Injection:
+        with _shift_file(scene.run.tools).open(
+            "r+b"
+        ) as file:  # It is changed in place, since the processes have mapped it.
+            (shift,) = _SHIFT.unpack(file.read(_SHIFT.size))
+            file.seek(0)
+            file.write(_SHIFT.pack(shift - BACK_S))
+        return Injection(scene.now(), [TrainingGoesOn(scene.now())])
+
+
+def _shift_file(folder: Path) -> Path:
+    return folder / "clock-shift"

@@ -1,0 +1,81 @@
+"""Faults of the disk: a tiny file system, which only the run's processes see, is mounted over folders of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ps_cluster.config.tasks import OnDeaths
+from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
+from ps_cluster.tools.chaos.namespaces import MOUNTS, NotAllowed, inside, program
+from ps_cluster.tools.chaos.signs import TrainingBack, new_file
+
+FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder itself
+NOTICED_WITHIN_S = 90.0  # A leader whose last save was slow pauses for up to 60 s (training/saver.py).
+_REFUSED = "No space left on device"  # what the system says in both cases
+
+
+class _SmallDisk(FaultKind):
+    def why_not(self, run: Run) -> str | None:
+        try:
+            with inside(run.pid, MOUNTS) as call:
+                _mount(call, run.tools, FULL)
+                _unmount(call, run.tools)
+        except NotAllowed as reason:
+            return f"this user may not mount a file system for the run alone: {reason}"
+        return None
+
+
+class FullAtLastCheckpoint(_SmallDisk):
+    """There is no room for the last checkpoint of a run that is drained. The run fails with one line, and is resumed."""
+
+    name = "disk full at the last checkpoint"
+
+    def whole_cluster(self, on_death: OnDeaths) -> bool:
+        return True
+
+    def inject(self, scene: Scene) -> Injection:
+        run, began = scene.launched, scene.now()
+        with inside(run.pid, MOUNTS) as call:
+            _mount(call, run.files.checkpoints, FULL)
+        run.interrupt()
+        scene.wait_for_end(1)  # The small disk goes away with the processes that see it.
+        if _REFUSED not in run.last_line:
+            raise ChaosFailed(f"the run on a full disk ended with other words than '{_REFUSED}': {run.last_line}")
+        run.resume()
+        return Injection(began, [TrainingBack(began)])
+
+
+class OutOfInodes(_SmallDisk):
+    """No file can be made for checkpoints and snapshots. Training continues, and saves again when it can."""
+
+    name = "out of inodes"
+
+    def inject(self, scene: Scene) -> Injection:
+        files, log = scene.run.files, scene.launched.leader_log
+        scene.wait_for(files.snapshots.is_dir, NOTICED_WITHIN_S, "no snapshot was written")
+        before = log.stat().st_size
+
+        def told() -> bool:
+            return _REFUSED.encode() in log.read_bytes()[before:]
+
+        with inside(scene.run.pid, MOUNTS) as call:
+            mounted = []
+            try:
+                for folder in files.states:
+                    _mount(call, folder, NO_INODES)
+                    mounted.append(folder)
+                unsaid = f"nothing in {log.name} about a snapshot that could not be written"
+                scene.wait_for(told, NOTICED_WITHIN_S, unsaid)
+            finally:
+                for folder in mounted:
+                    _unmount(call, folder)
+        return Injection(scene.now(), [new_file(files.snapshots, "*.safetensors")])
+
+
+def _mount(call: Callable[..., None], folder: Path, options: str) -> None:
+    call(program("mount"), "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
+
+
+def _unmount(call: Callable[..., None], folder: Path) -> None:
+    call(program("umount"), "--lazy", str(folder))  # This works even while a process uses the folder.

@@ -1,0 +1,60 @@
+"""Faults by control groups: a task gets little memory, or little of a processor."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
+from ps_cluster.tools.chaos.control_group import FIVE_PERCENT, NO_MEMORY, count_in, limited, why_no_limit
+from ps_cluster.tools.chaos.kind import ChaosFailed, Death, Injection, Lasting, Run, Scene
+
+KILLED_WITHIN_S = 30.0
+THROTTLED_S = 6.0  # shorter than the launcher's limit for a silent worker: the worker is slow, not dead
+
+
+class OutOfMemory(Death):
+    """A worker is killed. Its replacement may use 1 MB more than it starts with, so the kernel kills that too.
+
+    A worker that has trained for a while could not be hit: it asks for no more memory.
+    """
+
+    name = "out of memory"
+    victims = (WORKER,)
+
+    def why_not(self, run: Run) -> str | None:
+        return why_no_limit(NO_MEMORY)
+
+    def inject(self, scene: Scene) -> Injection:
+        ((worker, before),) = scene.victims.items()
+        scene.kill(before, signal.SIGKILL)
+        pid = scene.wait_for_next(worker)
+        began = scene.now()
+        signs = scene.signs_after_deaths(began, {worker: pid})
+        with limited(pid, NO_MEMORY) as group:
+            lived = f"{worker} (pid {pid}) got no more memory, and the kernel did not kill it"
+            scene.wait_for(lambda: count_in(group, "oom_kill") > 0, KILLED_WITHIN_S, lived)
+        return Injection(began, signs)
+
+
+class Throttled(Lasting):
+    """One task, of any type, gets 5 % of a processor for a while. No process may die of it."""
+
+    name = "throttle"
+    seconds = THROTTLED_S
+
+    def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return (source.choice([task for task in tasks if task.type in TRAINING_TYPES]),)
+
+    def why_not(self, run: Run) -> str | None:
+        return why_no_limit(FIVE_PERCENT)
+
+    @contextmanager
+    def degraded(self, scene: Scene) -> Iterator[None]:
+        ((task, pid),) = scene.victims.items()
+        with limited(pid, FIVE_PERCENT) as group:
+            yield
+            if count_in(group, "nr_throttled") == 0:
+                raise ChaosFailed(f"{task} was to get 5 % of a processor, and the kernel never held it back")

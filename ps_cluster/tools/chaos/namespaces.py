@@ -1,0 +1,91 @@
+"""Run programs in the namespaces of other processes: of hosts, and of a run's tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ps_cluster.system.private_network import RunNetwork
+
+NETWORK, MOUNTS = "net", "mnt"  # types of namespaces
+PROGRAM_S = 30.0  # for programs that set up a link or a disk; they take milliseconds
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
+
+
+class NotAllowed(Exception):
+    """This system allows no hosts or no such fault, or one of its programs failed. The message is one line."""
+
+
+def program(name: str) -> str:
+    """Return the path of a system program. Raises NotAllowed where there is none."""
+    if (path := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")) is None:
+        raise NotAllowed(f"there is no program `{name}`{' (package iproute2)' if name in ('ip', 'tc', 'ss') else ''}")
+    return path
+
+
+def run_in(network: RunNetwork, *argv: str) -> None:
+    """Run a program in namespaces. Raises NotAllowed with the last line of one that fails."""
+    try:
+        ended = subprocess.run(
+            network.inside(argv),
+            pass_fds=network.descriptors,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotAllowed(str(error)) from error
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {said[-1]}")
+
+
+@contextmanager
+def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
+    """Yield a function that runs a program in a namespace of process `pid`, even after the process has ended.
+
+    The function raises NotAllowed as `run_in` does.
+
+    Args:
+      kind: NETWORK or MOUNTS.
+
+    Raises:
+      NotAllowed: the process has no such namespace of its own, or it can't be entered.
+    """
+    if not _is_its_own(pid, kind):
+        raise NotAllowed("the run has none of its own")
+    with contextlib.ExitStack() as opened:
+        descriptors = []
+        for name in ("user", kind) if _is_its_own(pid, "user") else (kind,):
+            try:
+                descriptors.append(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                raise NotAllowed(f"it can't be entered: {error.strerror}") from error
+            opened.callback(os.close, descriptors[-1])
+        network = RunNetwork(tuple(descriptors))
+        yield lambda *argv: run_in(network, *argv)
+
+
+def _is_its_own(pid: int, kind: str) -> bool:
+    """Return whether process `pid` is in another namespace of this type than this process."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return False
+
+
+def take_mounts_of_its_own() -> None:
+    """Give a starting process its own mounts, so that only it and its children see what is mounted later.
+
+    Do nothing where the user may not mount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
+        os._exit(1)  # All processes would see mounts that are made here.

@@ -1,0 +1,120 @@
+"""The signs by which a run is seen to have recovered from a fault."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.runs.result_rows import ProgressRow
+
+Pids = Mapping[Task, int]
+"""The pid of each task whose process runs."""
+
+
+class Sign(ABC):
+    """A sign of recovery. It is looked for until `seen_at` is set, in monotonic seconds.
+
+    Attributes:
+      missing: what is reported if the sign never comes.
+    """
+
+    missing = ""
+    seen_at: float | None = None
+
+    def look(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> None:
+        """Look for the sign in new rows of progress, and in the tasks that run at `now` (monotonic seconds)."""
+        if self.seen_at is None:
+            self.seen_at = self.seen(rows, running, now)
+
+    @abstractmethod
+    def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
+        """Return when the sign came; None if it has not."""
+
+
+class TrainingBack(Sign):
+    """A chief that started after the fault has applied updates beyond those that it restored."""
+
+    missing = "no update by a new chief"
+
+    def __init__(self, fault_time: float):
+        self._fault_time = fault_time
+        self._restored: int | None = None
+
+    def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
+        for row in rows:
+            if row.monotonic <= self._fault_time:
+                continue
+            if row.phase == "connecting":  # Every chief writes this row first.
+                self._restored = row.applied
+            elif row.phase == "training" and self._restored is not None and row.applied > self._restored:
+                return row.monotonic
+        return None
+
+
+class TrainingGoesOn(Sign):
+    """A row of progress has more updates than the row before it. Both are from the time after the fault."""
+
+    def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
+        """Create a sign for the time from `since` to `until`, in monotonic seconds.
+
+        Args:
+          of: the task that was hit. If it is a worker, only that worker's updates count, of whichever process.
+        """
+        self._worker = of if of is not None and of.type == WORKER else None
+        self.missing = f"no update by {self._worker}" if self._worker else "no update"
+        self._since, self._until = since, until
+        self._before: int | None = None
+
+    def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
+        for row in rows:
+            if not self._since < row.monotonic < self._until:
+                continue
+            count = row.applied
+            if self._worker:
+                count = sum(worker.updates for worker in row.workers if worker.index == self._worker.index)
+            if self._before is not None and count > self._before:
+                return row.monotonic
+            self._before = count
+        return None
+
+
+class WorkerBack(Sign):
+    """A new process of a worker has an update applied."""
+
+    def __init__(self, worker: Task, known_pids: set[int]):
+        self.missing = f"no update by a new process of {worker}"
+        self._index = worker.index
+        self._known = known_pids
+
+    def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
+        return next((row.monotonic for row in rows if worker_pids(row, self._index) - self._known), None)
+
+
+class Condition(Sign):
+    """A condition on the tasks that run holds."""
+
+    def __init__(self, missing: str, holds: Callable[[Pids], bool]):
+        self.missing = missing
+        self._holds = holds
+
+    def seen(self, rows: Sequence[ProgressRow], running: Pids, now: float) -> float | None:
+        return now if self._holds(running) else None
+
+
+def new_file(folder: Path, pattern: str) -> Sign:
+    """Return the sign that `folder` has a new file whose name has this pattern."""
+    known = set(folder.glob(pattern))
+    return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
+
+
+def new_process(task: Task, old_pid: int) -> Sign:
+    """Return the sign that another process of `task` runs."""
+    return Condition(f"no new process of {task}", lambda running: running.get(task, old_pid) != old_pid)
+
+
+def worker_pids(row: ProgressRow, index: int) -> set[int]:
+    """Return the processes of worker `index` whose updates `row` counts."""
+    return {worker.pid for worker in row.workers if worker.index == index and worker.updates}

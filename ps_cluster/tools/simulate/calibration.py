@@ -1,0 +1,166 @@
+"""Measure costs from a finished run: wall seconds from its ledger, CPU seconds from its summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
+from ps_cluster.runs import proof
+from ps_cluster.runs.phases import phase_times
+from ps_cluster.runs.result_rows import ProgressRow, Summary
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.machine import processor_of
+from ps_cluster.tools.simulate.costs import Costs, make_costs
+from ps_cluster.training.modes.asynchronous import Async
+
+WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+def bytes_per_parameter(config: RunConfig) -> float:
+    """Return the mean bytes of a parameter in a push and a pull."""
+    sent_with_place = 8
+    pushed: float = WIRE_BYTES.get(config.cluster.wire, WIRE_BYTES[config.wire])
+    if config.cluster.wire == "top_k":
+        pushed = sent_with_place * config.cluster.top_k_share
+    mean = (pushed + WIRE_BYTES[config.wire]) / 2
+    return mean if mean % 1 else int(mean)
+
+
+COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The configuration, summary and ledger of a finished run.
+
+    Attributes:
+      rows: of ledger.ROW.
+      starts: how often its leader started.
+    """
+
+    root: Path
+    config: RunConfig
+    summary: Summary
+    rows: np.ndarray
+    starts: int
+
+    @property
+    def parameters(self) -> int:
+        return sum(server.parameters or 0 for server in self.summary.parameter_servers)
+
+    @property
+    def processor(self) -> str:
+        return processor_of(self.summary.machine)
+
+    @property
+    def dispatches(self) -> int:
+        return len(np.unique(self.rows["scheduled_time"]))
+
+    def cpu_seconds(self, task_type: str, startup: float) -> float:
+        """Return the CPU seconds of all processes of a task type, without their start-up."""
+        took = [process.cpu_seconds for process in self.summary.processes if process.type == task_type]
+        return max(0.0, sum(seconds or 0.0 for seconds in took) - startup * len(took))
+
+
+def read_run(root: Path) -> FinishedRun:
+    """Return the run in `root`. Raises UserError if no training has ended there, or its files lack what is needed."""
+    run_dir = RunDir.open(root)
+    try:
+        rows, summary = proof.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
+    except FileNotFoundError as error:
+        raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
+    for name in ("processes", "parameter_servers"):
+        if not getattr(summary, name):
+            raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
+    if summary.train_seconds <= 0:
+        raise UserError(
+            f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it needs more"
+        )
+    starts = sum(row.phase == "connecting" for row in read_rows(run_dir.progress, ProgressRow))
+    return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
+
+
+def calibrate(run: FinishedRun, base: Costs) -> Costs:
+    """Return the costs of a step, measured in a run of mode async.
+
+    One run can't show the costs of a parameter, of a dispatch and of the start-up, so these are taken from `base`.
+
+    Raises:
+      UserError: the run is of another mode, started more than once, or is too short.
+    """
+    if run.config.mode.name != Async.name:
+        raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {Async.name}")
+    if run.starts > 1:  # the CPU seconds are those of the last launcher only, or include steps that were rolled back
+        raise UserError(
+            f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
+        )
+    walls = _wall_seconds(run)
+    cpu = {
+        kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in ("worker", "ps", "chief")
+    }  # of a step
+    servers = len(run.summary.parameter_servers)
+    share = run.parameters / servers
+    # The CPU seconds of a server are split as pull and push took wall seconds.
+    pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
+    of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
+    dispatching = base.chief_seconds * run.dispatches
+    background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
+    measured = {
+        "measured_on": _about(run, servers),
+        "processor": run.processor,
+        "parameters": run.parameters,
+        "bytes_per_parameter": bytes_per_parameter(run.config),
+        "examples_per_step": run.config.examples_per_step,
+        "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
+        "compute_seconds": walls["compute"],
+        "compute_cv": walls["compute_cv"],
+        "worker_cpu_seconds": cpu["worker"],
+        "pull_fixed_seconds": max(0.0, pull - of_pull),
+        "push_fixed_seconds": max(0.0, push - of_apply),
+        "server_cv": walls["push_cv"],
+        "pull_delay_seconds": max(0.0, walls["pull"] - pull),
+        "push_delay_seconds": max(0.0, walls["push"] - push),
+        "step_gap_seconds": walls["step_gap"],
+        "dispatch_delay_seconds": max(0.0, walls["dispatch_gap"] - walls["step_gap"] - base.chief_seconds),
+        "chief_background_cores": max(0.0, background),
+    }
+    return make_costs(base.model_dump() | measured, str(run.root))
+
+
+def _about(run: FinishedRun, servers: int) -> str:
+    workers, model = run.config.training_workers, run.config.model
+    about = f"{run.root.name}: {model.name}, {model.precision}, workers {workers}, ps {servers}, steps {len(run.rows)}"
+    return about if workers == 1 else f"{about}; the workers' waiting for each other is in the times: take a run with 1"
+
+
+def _wall_seconds(run: FinishedRun) -> dict[str, float]:
+    """Return the mean wall seconds of each phase over all workers, and two coefficients of variation."""
+    steps = [_steps_of(run.rows[run.rows["pid"] == pid]) for pid in np.unique(run.rows["pid"])]
+    if not any(len(within) and len(between) for _, within, between in steps):
+        raise UserError(f"run directory '{run.root}': {len(run.rows)} steps are too few to calibrate from")
+    phases, step_gaps, dispatch_gaps = (np.concatenate(parts, axis=-1) for parts in zip(*steps, strict=True))
+    pull, compute, push = phases
+    return {
+        "pull": float(pull.mean()),
+        "compute": float(compute.mean()),
+        "compute_cv": float(compute.std() / compute.mean()),
+        "push": float(push.mean()),
+        "push_cv": float(push.std() / push.mean()),
+        "step_gap": float(step_gaps.mean()),
+        "dispatch_gap": float(dispatch_gaps.mean()),
+    }
+
+
+def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return one worker's seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two."""
+    rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
+    times = phase_times(rows)
+    _, pull, compute, _, push, apply = np.diff(times, axis=0)
+    gaps, between = times[0, 1:] - times[-1, :-1], np.diff(rows["scheduled_time"]) != 0
+    return np.stack([pull, compute, push + apply]), gaps[~between], gaps[between]

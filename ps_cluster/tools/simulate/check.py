@@ -1,0 +1,78 @@
+"""Compare the simulation with a real run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.errors import UserError
+from ps_cluster.launch.topology import keeps_to_cores
+from ps_cluster.tools.simulate.calibration import FinishedRun, bytes_per_parameter
+from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate
+from ps_cluster.tools.simulate.prediction import predict
+
+
+@dataclass(frozen=True)
+class PredictedAndMeasured:
+    """One quantity, predicted and measured."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float | None:
+        """Error relative to the measured value; None where that is 0."""
+        return self.predicted / self.measured - 1 if self.measured else None
+
+
+def check(costs: Costs, run: FinishedRun, cores: int) -> list[PredictedAndMeasured]:
+    """Predict `run`, whose processes shared `cores`, and compare.
+
+    Raises:
+      UserError: the run's mode or steps differ from those of `costs`, or the run measured nothing.
+    """
+    config, measured = run.config, run.summary
+    costs = costs.with_local_steps(config.batches_per_step)
+    _refuse_other_work(costs, run)
+    cluster = SimulatedCluster(
+        workers=config.training_workers,
+        servers=config.cluster.parameter_servers,
+        network=Links(float("inf"), 0.0),
+        mode=config.mode.name,
+        backup_workers=config.mode_kind.late_workers(config),
+        stragglers=parse_stragglers(config.cluster.straggler),
+        cores=cores,
+        pinned=keeps_to_cores(config),
+        seed=config.training.seed,
+    )
+    predicted = predict(costs, cluster)
+    if not measured.examples_per_second:
+        raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
+    found = [PredictedAndMeasured("examples/s", predicted.examples_per_second, measured.examples_per_second)]
+    if config.mode_kind.promise.is_stale and measured.staleness.mean is not None:
+        found.append(PredictedAndMeasured("mean staleness", predicted.staleness_mean, measured.staleness.mean))
+    return found
+
+
+def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
+    kind = run.config.mode_kind
+    if not can_simulate(kind) or not kind.has_parameter_servers:
+        known = " or ".join(mode.name for mode in MODES if can_simulate(mode) and mode.has_parameter_servers)
+        raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': {known} needed")
+    if kind.takes_fewer_batches(run.config):
+        raise UserError(f"--check '{run.root}': mode.dynamic_steps: got true: it needs false")
+    if grace_s := kind.grace_seconds(run.config):
+        raise UserError(f"--check '{run.root}': mode.grace_seconds: got {grace_s:g}: it needs 0")
+    if kind.delay(run.config):
+        workers = kind.emulated_workers(run.config)
+        raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")
+    for name, costed, done in (
+        ("parameters", costs.parameters, run.parameters),
+        ("examples a step", costs.examples_per_step, run.config.examples_per_step),
+        ("bytes of a parameter on the wire", costs.bytes_per_parameter, bytes_per_parameter(run.config)),
+        ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),
+    ):
+        if costed != done:
+            raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs are of {costed}")

@@ -1,0 +1,50 @@
+"""Draw what varies: seconds from gamma distributions, and the waits of slow workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.schema import TASK_VARIATION, Stragglers, machine_means
+
+_NUMBERS_AT_ONCE = 1 << 14
+
+
+def gamma(random: np.random.Generator, mean: float, variation: float, shape: tuple[int, ...] = ()) -> np.ndarray:
+    """Return float64 `shape`, gamma-distributed with this mean and coefficient of variation, which may be 0.
+
+    Ali et al. 2000 draw task times this way, and Hakimi et al. 2019 (arXiv:1907.11612) those of asynchronous training.
+    """
+    if variation == 0 or mean == 0:
+        return np.full(shape, mean)
+    return random.gamma(variation**-2, mean * variation**2, size=shape)
+
+
+def gammas(random: np.random.Generator, mean: float, variation: float, width: int | None = None) -> Iterator[Any]:
+    """Yield draws without end: floats or, with `width`, float64 [width]. To draw many at once is much faster."""
+    rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
+    while True:
+        block = gamma(random, mean, variation, (rows,) if width is None else (rows, width))
+        yield from block.tolist() if width is None else block
+
+
+class Slow:
+    """The waits of slow workers after a computation, as `--straggler` makes real workers wait."""
+
+    def __init__(self, stragglers: Stragglers, workers: int, random: np.random.Generator, seed: int):
+        self._stragglers = stragglers
+        self._random = random
+        self._factors = machine_means(workers, seed) if stragglers.gamma else np.ones(workers)
+        self._extras = np.zeros(workers)
+        for slow in stragglers.slow:
+            self._factors[slow.worker], self._extras[slow.worker] = slow.factor, slow.extra_s
+
+    def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> Any:
+        """Return the wait of one worker, a float, or of several, float64 [workers], after computations of `own_seconds`."""
+        if not self._stragglers:
+            return 0.0 * own_seconds
+        variation = gamma(self._random, 1.0, TASK_VARIATION if self._stragglers.gamma else 0.0, np.shape(own_seconds))
+        slow = np.maximum(0.0, self._factors[worker] * variation - 1) * own_seconds
+        return slow + self._extras[worker]

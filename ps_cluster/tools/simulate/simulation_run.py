@@ -1,0 +1,172 @@
+"""Run `ps-cluster simulate`: choose costs and clusters, or a run to check against, and print tables."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.schema import NONE, Stragglers, parse_stragglers
+from ps_cluster.config.sections import uses
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.system import machine
+from ps_cluster.system.limits import allowance
+from ps_cluster.system.machine import processor_of
+from ps_cluster.tools.simulate import tables
+from ps_cluster.tools.simulate.calibration import calibrate, read_run
+from ps_cluster.tools.simulate.check import check
+from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, costs_of, known_costs
+from ps_cluster.tools.simulate.prediction import predict
+from ps_cluster.training.modes.sync_ps import SyncPs
+
+ANY_NETWORK = "tutorial_cnn"
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """The options of `ps-cluster simulate`, which have the same names."""
+
+    workers: tuple[int, ...] = (10, 100, 1000, 10_000)
+    parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
+    mode: str = "async"
+    local_steps: int | None = None
+    backup_workers: int = 0
+    straggler: str = NONE
+    network: str | None = None
+    calibrate_from: Path | None = None
+    check_run: Path | None = None
+    link_gbps: float = 10.0
+    latency_us: float = 50.0
+    one_machine: bool = False
+    cores: int | None = None
+    seed: int = 0
+    save_costs: Path | None = None
+
+
+def run_simulation(settings: SimulationSettings, console: Console) -> dict[str, Any]:
+    """Simulate, print the predictions, and return all figures. Raises UserError for bad input."""
+    costs = _costs(settings)
+    if settings.save_costs:
+        write_whole(settings.save_costs, dump_yaml(costs.model_dump(mode="json")))
+    checked = settings.check_run
+    found = _check(checked, settings.cores, costs, console) if checked else _predict(settings, costs, console)
+    return {"costs": costs.model_dump(mode="json")} | found
+
+
+def _costs(settings: SimulationSettings) -> Costs:
+    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
+    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
+    costs = costs_of(settings.network or of_run)
+    return calibrate(run, costs) if run else costs
+
+
+def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
+    cores = cores or allowance().threads
+    run = read_run(root)
+    compared = check(costs, run, cores)
+    tables.print_check(compared, console)
+    tables.say(f"run {root} on {cores} cores, {run.processor}", console)
+    tables.say(f"costs: {costs.measured_on}, {costs.processor}", console)
+    tables.print_foreign(costs, run.processor, run.config, f"--check {shlex.quote(str(root))}", console)
+    return {
+        "check": str(root),
+        "cores": cores,
+        "quantities": [asdict(one) | {"relative_error": one.error} for one in compared],
+    }
+
+
+def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
+    clusters = _clusters(settings)
+    costs = costs.with_local_steps(_local_steps(settings))
+    predictions = []
+    with console.status("") as status:
+        for cluster in clusters:
+            status.update(f"simulating {cluster.workers} workers, {cluster.servers} ps")
+            predictions.append(predict(costs, cluster))
+    tables.print_predictions(predictions, console)
+    tables.print_setting(costs, clusters[0], console)
+    tables.print_foreign(costs, processor_of(machine.describe()), None, "--workers …", console)
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+    return {"setting": plain, "predictions": [asdict(one) for one in predictions]}
+
+
+def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
+    """Return all clusters, those with the fewest workers first."""
+    stragglers = _stragglers(settings)
+    _refuse_what_does_not_fit(settings)
+    cores = (settings.cores or allowance().threads) if settings.one_machine else None
+    network = Links(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
+    servers = _servers(settings)
+    return [
+        SimulatedCluster(
+            workers=workers,
+            servers=parameter_servers,
+            network=network,
+            mode=settings.mode,
+            backup_workers=settings.backup_workers,
+            stragglers=stragglers,
+            cores=cores,
+            pinned=MODES[settings.mode].cluster.pins_workers,  # the default of real runs
+            seed=settings.seed,
+        )
+        for workers, parameter_servers in product(settings.workers, servers)
+    ]
+
+
+def _local_steps(settings: SimulationSettings) -> int:
+    mode, steps = MODES[settings.mode], settings.local_steps
+    if not mode.promise.takes_local_steps:
+        if steps is not None:
+            taking = ", ".join(mode.name for mode in MODES if mode.promise.takes_local_steps)
+            raise UserError(f"--local-steps: got {steps}: it needs one of the modes {taking}")
+        return 1
+    usual: int = mode.Settings.model_fields["local_steps"].default
+    return steps or usual
+
+
+def _stragglers(settings: SimulationSettings) -> Stragglers:
+    try:
+        stragglers = parse_stragglers(settings.straggler)
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
+    if named and max(named) >= fewest:
+        raise UserError(f"--straggler: got {settings.straggler!r}: of {fewest} workers the last one is {fewest - 1}")
+    return stragglers
+
+
+def _servers(settings: SimulationSettings) -> tuple[int, ...]:
+    """Return the numbers of parameter servers to predict for: those of the option, or the default ones that the mode allows."""
+    mode, given = MODES[settings.mode], settings.parameter_servers
+    if not mode.has_parameter_servers:
+        return (1,)
+    if given == SimulationSettings.parameter_servers and mode.cluster.most_parameter_servers is not None:
+        return tuple(count for count in given if count <= mode.cluster.most_parameter_servers)
+    return given
+
+
+def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
+    mode, backup = MODES[settings.mode], settings.backup_workers
+    if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SyncPs.name} and more workers than that")
+    if settings.cores is not None and not settings.one_machine:
+        raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+    if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
+        given = ",".join(map(str, settings.parameter_servers))
+        raise UserError(f"--ps: got {given}: mode {mode.name} has none: leave it out")
+    for name in ("link_gbps", "latency_us"):
+        if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
+    if settings.one_machine and not mode.has_parameter_servers:
+        raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
+    most, allowed = max(_servers(settings)), mode.cluster.most_parameter_servers
+    if allowed is not None and most > allowed:
+        raise UserError(f"--ps: got {most}: --mode {mode.name} takes {allowed}")

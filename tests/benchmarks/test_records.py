@@ -1,0 +1,33 @@
+import json
+import sys
+
+import pytest
+
+from benchmarks.records import Column, Record, keep, table
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [
+        (Column(heading=""), [11_520, 12_800, 12_160], "12,160 (11,520 to 12,800)"),
+        (Column(heading="", digits=1, spread="deviation"), [1.0, 2.0, 3.0], "2.0 ± 1.0"),
+        (Column(heading="", digits=1), [90.44], "90.4"),
+        (Column(heading="", digits=2), 1.5, "1.50"),
+        (Column(heading=""), "as it is", "as it is"),
+        (Column(heading=""), None, ""),
+    ],
+)
+def test_a_cell_shows_the_values_of_all_measurements(column, value, text):
+    assert column.text(value) == text
+
+
+def test_a_record_keeps_its_command_without_paths_and_becomes_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/here/benchmarks/speed.py", "--data-dir", "/my/data", "--rounds", "2"])
+    columns = {"name": Column(heading="network"), "rate": Column(heading="images/s")}
+    rows = [{"name": "a", "rate": [1, 3]}, {"name": "b", "rate": [2.25], "digits": 1}]
+    record = keep(tmp_path / "speed.json", rows, columns)
+    assert record.command == "python -m benchmarks.speed --data-dir DATA_DIR --rounds 2"
+    assert Record.model_validate(json.loads((tmp_path / "speed.json").read_text())) == record
+    lines = ["| network | images/s | n |", "| --- | ---: | ---: |", "| a | 2 (1 to 3) | 2 |", "| b | 2.2 | 1 |"]
+    assert table([record]).splitlines() == lines
+    assert table([record, record]).splitlines()[0] == "| network | images/s | n | commit |"

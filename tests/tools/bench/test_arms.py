@@ -1,0 +1,90 @@
+"""The ways to train that are measured side by side."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.errors import UserError
+from ps_cluster.tools.bench import arms
+from tests.helpers.data import only_named
+
+CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "updates"),
+    [
+        ("single", "async", 60),
+        ("cluster", "async", 60),
+        ("sync", "sync", 20),
+        ("per_variable", "async", 60),
+        ("limit", "async", 60),
+        ("ddp", "sync", 20),
+        ("torch_single", "single", 60),
+    ],
+)
+def test_every_arm_trains_the_same_images_in_its_own_mode(name, mode, updates):
+    config = arms.ARMS[name].config(CASE)
+    assert (config.mode.name, config.training.steps) == (mode, updates)
+    assert config.total_steps(50_000) == 60
+
+
+def test_an_arm_of_another_mode_leaves_out_what_only_the_measured_one_has():
+    case = CASE.with_values({"mode.name": "bounded", "mode.max_staleness": 2})
+    assert arms.ARMS["sync"].config(case).mode.model_dump() == {"name": "sync"}
+    assert arms.ARMS["cluster"].config(case).mode.model_dump() == case.mode.model_dump()
+
+
+def test_arms_are_chosen_in_the_order_of_their_names_and_once():
+    assert [arm.name for arm in arms.choose(["sync", "single", "sync"])] == ["sync", "single"]
+
+
+@pytest.mark.parametrize("name", ["horovod", "empty"])
+def test_an_unknown_arm_is_refused_with_those_that_there_are(name):
+    with pytest.raises(
+        UserError, match=f"--arms: got '{name}'.*single, cluster, sync, per_variable.*by itself also empty"
+    ):
+        arms.choose(["single", name])
+
+
+def test_pytorch_runs_in_the_python_it_was_given(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    single, ddp = arms.choose(["single", "ddp"], ddp_python=python)
+    assert (single.python, ddp.python) == (sys.executable, str(python))
+
+
+def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
+    chosen = arms.with_straggler(arms.choose(["single", "cluster", "sync"]), "2:5x", workers=3)
+    assert [arm.name for arm in chosen] == ["single", "cluster", "cluster+straggler", "sync", "sync+straggler"]
+    slow = chosen[4]
+    assert slow.slowed == "sync" and slow.ideal == pytest.approx(2.2 / 3)
+    config = slow.config(CASE)
+    assert (config.mode.name, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
+
+
+def test_the_ideal_of_an_arm_with_a_number_of_workers_counts_those():
+    arm = replace(arms.SYNC, name="sync_four", values={"mode.name": "sync", "cluster.workers": 4})
+    _, slow = arms.with_straggler([arm], "2:5x", workers=3)
+    assert slow.ideal == pytest.approx(3.2 / 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "message"),
+    [
+        ("mine.py:build", (32, 32, 3), 10, "--models: got 'mine.py:build': arm ddp has only tutorial_cnn, "),
+        ("airbench", (28, 28, 1), 10, "--dataset: got examples of image uint8 \\[28, 28, 1\\] and 10 outputs"),
+        ("airbench", (32, 32, 3), 100, "--dataset: got examples of image .* and 100 outputs: arm ddp takes"),
+    ],
+)
+def test_pytorch_refuses_by_name_what_it_does_not_know(model, shape, classes, message):
+    names = tuple(map(str, range(classes)))
+    spec = ExampleSpec({"image": Field("uint8", shape)}, Field("uint8", ()), classes=names)
+    with pytest.raises(UserError, match=message):
+        arms.DDP.check(model, spec)
+    arms.CLUSTER.check(model, spec)
+    arms.DDP.check("airbench", only_named().spec)

@@ -1,0 +1,68 @@
+"""Rates of arms, in turns, and the table of them."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from ps_cluster.config import build_config
+from ps_cluster.tools.bench import arms, throughput
+from ps_cluster.tools.bench.throughput import Job, Result, Spread
+from tests.helpers.data import only_named
+
+CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
+
+
+def printed(chosen, results, width=100):
+    console = Console(record=True, width=width)
+    throughput.print_table(chosen, results, "examples", console)
+    return console.export_text()
+
+
+def test_arms_are_measured_in_turns_and_what_is_known_is_written(tmp_path):
+    ran, lines = [], []
+
+    def rate_of(arm, config, packed):
+        ran.append((arm.name, config.mode.name))
+        return 1000.0 * len(ran)
+
+    job = Job({"weights": 1_000}, CASE, [arms.SINGLE, arms.SYNC], examples_counted_as_one=10)
+    packed, output = only_named("cifar10"), tmp_path / "out.json"
+    (result,) = throughput.measure([job], packed, 2, output, unit="steps", notify=lines.append, rate=rate_of)
+    assert ran == [("single", "async"), ("sync", "sync")] * 2
+    assert result.figures["single"].values == [100, 300] and result.figures["sync"].values == [200, 400]
+    assert lines[0] == "weights 1,000: round 1/2: single 100 steps/s"
+    written = json.loads(output.read_text())
+    assert (written["dataset"], written["unit"]) == ("cifar10", "steps")
+    assert written["rows"][0]["weights"] == 1_000
+    assert written["rows"][0]["single"] == {"median": 200, "min": 100, "max": 300, "n": 2, "values": [100, 300]}
+
+
+def test_a_ratio_is_taken_within_each_round():
+    found = throughput.figures([arms.SINGLE, arms.CLUSTER], {"single": [100.0, 200.0, 50.0], "cluster": [90, 100, 50]})
+    assert found["cluster_to_single"] == Spread(median=0.9, min=0.5, max=1.0, n=3, values=[0.9, 0.5, 1.0])
+    assert found.keys() == {"single", "cluster", "cluster_to_single"}
+
+
+def test_without_the_cluster_the_first_arm_is_compared_with_the_others():
+    found = throughput.figures([arms.SYNC, arms.SINGLE], {"sync": [90.0], "single": [60.0]})
+    assert found["sync_to_single"].values == [1.5]
+
+
+def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it():
+    chosen = [arms.SINGLE, arms.CLUSTER]
+    found = throughput.figures(chosen, {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]})
+    text = printed(chosen, [Result({"network": "cifar_tf_cnn", "weights": 1_000}, found)], width=40)  # cuts nothing off
+    assert "examples/s" in text
+    *_, single, cluster = (line.split() for line in text.splitlines())
+    assert single == ["cifar_tf_cnn", "1,000", "single", "100", "(50–200)", "0.90", "(0.50–1.00)"]
+    assert cluster == ["cifar_tf_cnn", "1,000", "cluster", "90", "(50–100)"]
+
+
+def test_what_a_slowed_arm_keeps_is_shown_beside_the_ideal():
+    chosen = arms.with_straggler([arms.CLUSTER], "2:5x", workers=3)
+    found = throughput.figures(chosen, {"cluster": [300.0, 100.0, 100.0], "cluster+straggler": [220.0, 55.0, 66.0]})
+    assert found["cluster+straggler_to_cluster"].values == pytest.approx([2.2 / 3, 0.55, 0.66])
+    assert found["cluster+straggler_to_ideal"].values == pytest.approx([1, 0.75, 0.9])
+    last = printed(chosen, [Result({"network": "airbench", "precision": "float32"}, found)]).splitlines()[-1]
+    assert last == "airbench float32: cluster+straggler 0.66 (0.55–0.73) of cluster: 0.90 (0.75–1.00) of the ideal 0.73"

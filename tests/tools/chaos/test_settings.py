@@ -1,0 +1,219 @@
+"""Settings of a chaos run, its options, and the plan of its faults."""
+
+import signal
+import subprocess
+from itertools import islice
+
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.cli.main import main
+from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES
+from ps_cluster.errors import UserError
+from ps_cluster.tools.chaos.chaos_report import Evidence
+from ps_cluster.tools.chaos.chaos_run import carried_out, run_chaos
+from ps_cluster.tools.chaos.fault_plan import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, allowed_here, plan
+from ps_cluster.tools.chaos.kind import ChaosFailed
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds.signals import Signalled
+from ps_cluster.tools.chaos.settings import (
+    SHORTEST_COOL_DOWN,
+    ChaosSettings,
+    constant_rate,
+    steps_with_cool_down,
+    with_cool_down,
+)
+
+
+@pytest.mark.parametrize("steps", [100, 1234, 20_000])
+def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
+    import tensorflow as tf
+
+    from ps_cluster.training.learning_rate import schedule_factor
+
+    def factor(values, step):
+        config = build_config(None, {"model.name": "tutorial_cnn"}).with_values(values)
+        return float(schedule_factor(config.schedule, tf.constant(step, tf.int64), config.training.steps))
+
+    total = steps_with_cool_down(steps, SHORTEST_COOL_DOWN)
+    before, after = constant_rate(10 * steps), with_cool_down(steps, total)
+    assert all(factor(before, step) == factor(after, step) == 1 for step in (0, 1, steps // 2, steps - 1))
+    assert total >= steps + 500
+    falling = [factor(after, step) for step in (steps - 1, (steps + total) // 2, total - 1)]
+    assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.05, abs=1e-5)
+
+
+def test_the_run_gets_more_steps_than_fit_between_the_faults_and_never_more_than_are_allowed():
+    assert ChaosSettings(faults=20).most_steps() == 200_000
+    assert ChaosSettings(minutes=60).most_steps() == 1_220_000
+    assert ChaosSettings(minutes=10_000).most_steps() == 10_000_000
+
+
+def test_the_settings_reach_the_run():
+    options = ChaosSettings(seed=3, workers=2, parameter_servers=4, model="airbench").run_options({"a.b": 1})
+    text = " ".join(options)
+    assert "--seed 3" in text and "--workers 2" in text and "--ps 4" in text
+    assert "--dataset synthetic" in text and "--model airbench" in text and "--set a.b=1" in text
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match="not empty"):
+        run_chaos(ChaosSettings(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_the_rate_is_the_one_that_such_a_training_begins_with(mode):
+    """Without a warm-up, at the highest rate of the recipe, an undisturbed run had 10 % (tutorial_cnn, 3 workers)."""
+    recipe = build_config(None, {"mode.name": mode, "model.name": "tutorial_cnn", "cluster.workers": 3})
+    (rate,) = (
+        float(option.partition("=")[2])
+        for option in ChaosSettings(mode=mode).run_options({})
+        if option.startswith("optimizer.learning_rate=")
+    )
+    assert rate == pytest.approx(recipe.schedule.start_factor * recipe.optimizer.learning_rate)
+    assert rate < recipe.optimizer.learning_rate
+
+
+def test_a_mode_without_parameter_servers_is_given_none():
+    assert "--ps" not in ChaosSettings(mode="sync").run_options({})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
+        (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
+        (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
+        (["--kinds", "absent.py:Fault"], "--kinds: "),
+        (["--mode", "single"], "'single': "),
+        (["--mode", "elastic"], "'elastic': "),
+    ],
+)
+def test_an_unknown_cluster_or_kind_is_refused_before_anything_starts(options, words, tmp_path):
+    result = CliRunner().invoke(main, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
+    assert result.exit_code == 2 and words in result.output and len(result.output.strip().splitlines()) == 1
+    assert not (tmp_path / "chaos").exists()
+
+
+def test_a_number_of_faults_and_a_time_together_are_refused():
+    result = CliRunner().invoke(main, ["chaos", "--faults", "3", "--minutes", "1"])
+    assert result.exit_code == 2 and "--faults and --minutes" in result.output
+
+
+def test_a_run_on_hosts_gets_the_faults_of_hosts_and_none_that_need_the_launcher():
+    names = {kind.name for kind in ChaosSettings(hosts=3).wanted()}
+    assert names >= {"kill worker", "kill ps+chief", "host vanishes", "cut off chief"}
+    assert not names & {"freeze worker", "hang up", "link cut", "fork server stopped"}
+    assert not {kind.name for kind in ChaosSettings().wanted()} & {"host vanishes", "cut off chief"}
+
+
+def test_where_workers_wait_for_each_other_none_is_expected_to_go_on_without_one():
+    kinds = ("host vanishes", "worker never back", "kill worker")
+    reason = "in mode sync-ps no worker goes on without the others"
+    found = ChaosSettings(kinds=kinds, hosts=3, mode="sync-ps").wanted()
+    assert list(found.values()) == [reason, reason, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosts", "reason"),
+    [
+        ("freeze ps", 3, "it needs the launcher, and with --hosts there is none"),
+        ("host vanishes", None, "it needs --hosts"),
+    ],
+)
+def test_a_fault_for_another_kind_of_run_is_skipped_with_the_reason(kind, hosts, reason):
+    assert ChaosSettings(kinds=(kind,), hosts=hosts).wanted() == {FAULTS[kind]: reason}
+
+
+def possible(mode):
+    """The kinds that the mode can have."""
+    return [kind for kind, reason in ChaosSettings(mode=mode).wanted().items() if reason is None]
+
+
+def first(count, seed, mode="async", workers=3, parameter_servers=2):
+    tasks = ChaosSettings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
+    return list(islice(plan(seed, possible(mode), tasks, MODES[mode].cluster.on_death), count))
+
+
+def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
+    assert first(40, seed=7) == first(40, seed=7)
+    assert first(20, seed=7) == first(40, seed=7)[:20]
+    assert first(20, seed=7) != first(20, seed=8)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
+    assert {fault.kind for fault in first(20, seed, mode)} == set(possible(mode))
+
+
+@pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
+    whole = [fault.whole_cluster for fault in first(40, seed, mode)]
+    assert all(one != next_one for one, next_one in zip(whole, whole[1:]))
+
+
+class Picky(Signalled):
+    """Of a system that allows nothing."""
+
+    def why_not(self, run):
+        return "not here"
+
+
+def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reason():
+    picky, other = Picky("picky", (), signal.SIGKILL), Signalled("other", (), signal.SIGKILL)
+    kinds = {FAULTS["kill ps"]: "mode sync has no ps", picky: None, other: None}
+    lines = []
+    skipped = {"kill ps": "mode sync has no ps", "picky": "not here"}
+    assert allowed_here(kinds, None, lines.append) == ([other], skipped)
+    assert lines == ["skipped: kill ps: mode sync has no ps", "skipped: picky: not here"]
+    with pytest.raises(ChaosFailed, match="none of the kinds of fault can be injected here: not here"):
+        allowed_here({picky: None}, None, lines.append)
+
+
+def test_kinds_that_all_take_the_cluster_along_follow_each_other():
+    tasks = ChaosSettings().topology.tasks
+    kinds = [FAULTS["kill ps"], FAULTS["hang up"]]
+    faults = list(islice(plan(0, kinds, tasks, MODES["async"].cluster.on_death), 4))
+    assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
+
+
+def test_victims_are_tasks_of_the_run_and_each_of_them_is_hit_sooner_or_later():
+    victims = {victim for fault in first(400, seed=0) for victim in fault.victims}
+    expected = ["chief-0", "evaluator-0", "ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
+    assert sorted(map(str, victims)) == expected
+
+
+def test_pauses_are_short():
+    assert all(SHORTEST_PAUSE_S <= fault.pause_s <= LONGEST_PAUSE_S for fault in first(100, seed=0))
+
+
+def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
+    alone = {kind.name for kind in FAULTS if kind.launched and not kind.whole_cluster(MODES["async"].cluster.on_death)}
+    deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
+    assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
+
+
+def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chief_and_no_ps_to_hit():
+    refused = {kind.name: reason for kind, reason in ChaosSettings(mode="sync").wanted().items() if reason}
+    assert refused["kill ps"] == "mode sync has no ps"
+    assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
+    assert all("ps" in name or "chief" in name for name in refused)
+    assert FAULTS["kill worker"].whole_cluster(MODES["sync"].cluster.on_death)
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("cc", 60), FileNotFoundError("it has gone")])
+def test_there_is_a_report_where_the_experiment_itself_fails(error):
+    class Failing:
+        evidence = Evidence({}, "chief-0")
+
+        def carry_out(self):
+            raise error
+
+    report = carried_out(Failing())
+    assert not report["passed"]
+    assert report["problems"] == [f"the experiment itself failed: {type(error).__name__}: {error}"]
