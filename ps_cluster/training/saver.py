@@ -65,7 +65,7 @@ class Saver:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: LedgerReader, progress: RunProgress,
+        self, config: RunConfig, run_dir: RunDir, dataset_kind: str, ledger_reader: LedgerReader, progress: RunProgress,
         *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
         rules: str = "", saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
@@ -80,7 +80,7 @@ class Saver:
         self._config = config
         self._run_dir = run_dir
         self._dataset_kind = dataset_kind
-        self._books = books
+        self._ledger_reader = ledger_reader
         self._progress = progress
         self._same = same
         self._term, self._before, self._rules = term, before, rules
@@ -227,7 +227,7 @@ class Saver:
     def _save(self, directory: Path, keep: int) -> bool:
         """Save the state; return whether other numbers of slices can go on from it."""
         began = self._clock()
-        arrays = self._books.snapshot()
+        arrays = self._ledger_reader.snapshot()
         self.diverged = not all_finite(arrays["weights"])
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
@@ -235,7 +235,7 @@ class Saver:
             leaders=[
                 *self._before,
                 stretch_of(
-                    self._books.pieces,
+                    self._ledger_reader.pieces,
                     term=self._term,
                     step=step,
                     workers=begun_with(self._config, self._before),

@@ -161,9 +161,11 @@ class Session:
                 checkpoints.remove_given_up(directory, start.resumed, self._term)
         self._sampler = UpdateSampler(self._config, self._run_dir, store, self.progress, self._term)
         on_rows = self._sampler.look if self.leads else lambda rows: None
-        self._books = LedgerReader(store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows)
+        self._ledger_reader = LedgerReader(
+            store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows
+        )
         self._saver = Saver(
-            self._config, self._run_dir, start.dataset.kind, self._books, self.progress,
+            self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
             term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
             saving=self._reporter.saving,
@@ -184,7 +186,7 @@ class Session:
             self._saver.save_first()
         self.progress.clock.start()
         self._reporter.start()
-        self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
+        self._ledger_reader.look()  # even if a resumed run has nothing left to do, the counts must be known
         if self.leads:
             self._sampler.start()
 
@@ -214,7 +216,7 @@ class Session:
 
     def keep_up(self, phase: str) -> None:
         """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
-        self._books.look()
+        self._ledger_reader.look()
         if self.leads:
             self._saver.save_when_due()
             self._reporter.save_seconds = self._saver.last_seconds
@@ -248,7 +250,7 @@ class Session:
 
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
-        config, own = self._config, self._books.pieces
+        config, own = self._config, self._ledger_reader.pieces
         before = [history_of(self._run_dir, self._before, index) for index in range(config.shards)]
         journals = [[*history, piece] for history, piece in zip(before, own)]
         expected = ExpectedRows(

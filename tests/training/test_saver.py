@@ -92,7 +92,7 @@ def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_ar
         def snapshot(self):
             return super().snapshot() | {"weights": np.array([self.weight, 3e38, 3e38], np.float32)}
 
-    books = saving.saver._books = Books(saving.books.clock)
+    books = saving.saver._ledger_reader = Books(saving.books.clock)
     saving(3)
     assert not saving.saver.diverged
     books.weight = bad
