@@ -39,7 +39,7 @@ OF_THE_READER = {
 NOT_RUN = OF_THE_READER | {
     r"run\b(?!.*--dry-run)": "trains for minutes: tests/end_to_end trains in each mode, .ci/run as README.md begins",
     r"compare\b(?!.*--dry-run)": "trains for hours, or reads such runs: tests/end_to_end/test_compare.py trains one",
-    r"sweep\b": "trains many runs: tests/sweep/test_sweep_cluster.py trains few",
+    r"sweep\b": "trains many runs: tests/tools/sweep/test_sweep_cluster.py trains few",
     r"ensemble\b": "trains several runs: tests/test_from_examples.py joins two",
     r"chaos\b": "takes minutes: tests/tools/chaos has tests that inject faults",
     r"bench\b": "measures for minutes: tests/end_to_end/test_compare.py does for seconds",

@@ -20,7 +20,7 @@ from ps_cluster.tools.compare.tables import tables
 from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, write_run
 
-TOYS = Path(__file__).parents[1] / "doors"
+TOYS = Path(__file__).parents[2] / "doors"
 OWN = {
     "data.dataset": f"{TOYS}/toy_data.py:load",
     "model.name": f"{TOYS}/toy_table_network.py:build",
