@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import multiprocessing, nn
 
 from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
+from ps_cluster.data.sets.cifar import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.runs.run_dir import RunDir
 
 Activation = Callable[[], nn.Module]
