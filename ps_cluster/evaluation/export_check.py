@@ -14,8 +14,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.evaluation.example_files import BATCH_SIZE
 from ps_cluster.evaluation.export_formats import spaced
 from ps_cluster.evaluation.predictor import Inputs
-from ps_cluster.report.data_tables import megabytes
-from ps_cluster.report.terminal import FOLD, RIGHT, plain_table
+from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
 
 Predictions = Callable[[Inputs], np.ndarray]
 

@@ -26,8 +26,8 @@ from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.predictions import Predictions
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.scores import Predictions
 
 if TYPE_CHECKING:
     from ps_cluster.models.compiled import CompiledMetrics
