@@ -89,14 +89,14 @@ def verify(names: tuple[str, ...]) -> None:
 
     Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
-    from ps_cluster.data import cache, inventory, sources
+    from ps_cluster.data import cache, inventory
     from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.terminal import megabytes
 
     cache_dir = cache.default_cache_dir()
     found = inventory.copies(cache_dir)
     damaged = []
-    for copy in sources.named(names, found, cache_dir) if names else found:
+    for copy in inventory.copies_named(names, found, cache_dir) if names else found:
         with byte_progress(make_console(), lines=False) as (notify, progress):
             checked = inventory.verify(copy, progress)
             what = f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}"
@@ -122,13 +122,13 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
     NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
     """
-    from ps_cluster.data import cache, inventory, sources
+    from ps_cluster.data import cache, inventory
     from ps_cluster.files import untrusted
     from ps_cluster.report.terminal import megabytes
 
     cache_dir = cache.default_cache_dir()
     untrusted.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
-    chosen = sources.named(names, inventory.copies(cache_dir), cache_dir)
+    chosen = inventory.copies_named(names, inventory.copies(cache_dir), cache_dir)
     for copy in chosen:
         print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")
     if not yes and not confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
