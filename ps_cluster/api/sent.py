@@ -26,11 +26,10 @@ from ps_cluster.config.sections import flat, nested
 from ps_cluster.config.user_code import PICKLE, Reference
 from ps_cluster.config.user_layers import trusted
 from ps_cluster.data import packed
-from ps_cluster.data.cache import default_cache_dir
+from ps_cluster.data.cache import default_cache_dir, packed_folder
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import check_contents, checked_pieces, write_packed
 from ps_cluster.data.sets.packed_arrays import PackedArrays, PackedImages
-from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
