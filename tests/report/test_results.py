@@ -10,7 +10,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_packed, write_pointer
+from ps_cluster.data.packed import write_pointer
+from ps_cluster.data.packing import write_packed
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN

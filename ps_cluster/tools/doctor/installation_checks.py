@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.markers import Marker
 
-from ps_cluster.data import sources
+from ps_cluster.data import inventory
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
 from ps_cluster.system import environment
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
@@ -81,7 +81,7 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
 
 def data_set(cache_dir: Path, data_dir: Path | None) -> Finding:
     """Look for CIFAR-10 on this machine."""
-    entry = next(entry for entry in sources.entries(cache_dir, data_dir) if entry.name == "cifar10")
+    entry = next(entry for entry in inventory.entries(cache_dir, data_dir) if entry.name == "cifar10")
     damaged = [copy.directory.name for copy in entry.copies if copy.dataset is None]
     if sound := [copy for copy in entry.copies if copy.dataset is not None]:
         return ok(f"{entry.title} is packed in {sound[0].directory}")
