@@ -41,7 +41,7 @@ SLOW = {
     "evaluation": "evaluator export predict scorer",
     "files": "json_files",
     "launch": "launcher network_check task watch",
-    "models": "against_keras fused networks own_network_page",
+    "models": "against_keras fused_layers networks own_network_page",
     "report": "results terminal",
     "sweep": "joining",
     "system": "firewall fork_server isolation isolation_refused",

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_packed
-from ps_cluster.data.sources import packed_folder
+from ps_cluster.data.cache import packed_folder
+from ps_cluster.data.packing import write_packed
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.data import LETTERS, pack_images, random_images
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from ps_cluster.cli.main import main
-from ps_cluster.data.sources import packed_folder
+from ps_cluster.data.cache import packed_folder
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.data import LETTERS, pack_images, random_images
 from tests.helpers.digits import digits, write_as_keras

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ps_cluster.api.program import COMMAND
-from ps_cluster.data.forms import _READER
+from ps_cluster.data.forms.tfds import READER
 from ps_cluster.launch import task_server
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.system import environment, tensorboard_server
@@ -18,7 +18,7 @@ CHILDREN = {
     "the fork server": task_server.ARGV,
     "TensorBoard": tensorboard_server.ARGV,
     "a command of the API": (*COMMAND, "doctor", "--help"),
-    "the reader of TensorFlow Datasets": (sys.executable, "-m", _READER),
+    "the reader of TensorFlow Datasets": (sys.executable, "-m", READER),
     "the check of a network": (sys.executable, "-m", "ps_cluster.launch.network_check"),
 }
 

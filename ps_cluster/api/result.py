@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ps_cluster.config import user_code
 from ps_cluster.config.lazy import keras
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.predict import TrainedRun
+from ps_cluster.evaluation.predictor import TrainedRun
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.report.terminal import print_line
@@ -96,7 +96,7 @@ class Result:
         try:
             return keras.saving.load_model(file, compile=False)
         except Exception:  # Keras does not know a layer in it; a damaged file can raise almost any
-            from ps_cluster.models.build import load_best
+            from ps_cluster.models.best import load_best
 
         try:
             run = TrainedRun.open(self.run_dir, None, print_line, needs_examples=False)

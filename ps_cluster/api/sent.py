@@ -25,11 +25,11 @@ from ps_cluster.config.networks import arguments_taken
 from ps_cluster.config.sections import flat, nested
 from ps_cluster.config.user_code import PICKLE, Reference
 from ps_cluster.config.user_layers import trusted
-from ps_cluster.data import packed, sources
-from ps_cluster.data.array_files import as_contents
-from ps_cluster.data.packed import check_contents, sound_pieces, write_packed
-from ps_cluster.data.sets import PackedArrays, PackedImages
-from ps_cluster.data.sources import packed_folder
+from ps_cluster.data import packed
+from ps_cluster.data.cache import default_cache_dir, packed_folder
+from ps_cluster.data.own_arrays import as_contents
+from ps_cluster.data.packing import check_contents, checked_pieces, write_packed
+from ps_cluster.data.sets.packed_arrays import PackedArrays, PackedImages
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
@@ -265,7 +265,7 @@ def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
 
 
 def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> packed.PackedDataset:
-    cache = sources.default_cache_dir()
+    cache = default_cache_dir()
     untrusted.check_folder(cache, "cache (PS_CLUSTER_CACHE)", notify)
     try:
         check_contents(contents)
@@ -284,6 +284,6 @@ def _digest_of(contents: Contents) -> str:
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():
             digest.update(f"{split} {name} {rows.dtype} {rows.shape}".encode())
-            for piece in sound_pieces(f"{split} '{name}'", rows):
+            for piece in checked_pieces(f"{split} '{name}'", rows):
                 digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()

@@ -47,14 +47,14 @@ def data() -> None:
 @option("--json", "json_file", type=PRINTED_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
-    from ps_cluster.data import sources
+    from ps_cluster.data import cache, inventory
     from ps_cluster.report import data_tables
 
     if data_dir and not Path(os.path.expanduser(data_dir)).is_dir():
         raise UserError(f"--data-dir: got '{data_dir}': there is no such folder: correct it, or leave it out")
-    cache_dir = sources.default_cache_dir()
-    entries = sources.entries(cache_dir, data_dir)
-    folder = sources.packed_folder(cache_dir)
+    cache_dir = cache.default_cache_dir()
+    entries = inventory.entries(cache_dir, data_dir)
+    folder = cache.packed_folder(cache_dir)
     if json_file:
         content = {"packed_folder": str(folder), "data_sets": data_tables.entries_as_json(entries)}
         if write_json_to(json_file, content):
@@ -71,12 +71,12 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 @config_layers
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
-    from ps_cluster.data import sources
+    from ps_cluster.data import cache, sources
     from ps_cluster.report.byte_progress import byte_progress
 
     settings = layered_config(file, assignments, options | {"data__dataset": name}).data
     with byte_progress(make_console()) as (notify, progress):
-        dataset = sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=progress)
+        dataset = sources.resolve(settings, cache.default_cache_dir(), notify=notify, progress=progress)
     examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
     print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
@@ -89,16 +89,16 @@ def verify(names: tuple[str, ...]) -> None:
 
     Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
-    from ps_cluster.data import sources
+    from ps_cluster.data import cache, inventory
     from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.terminal import megabytes
 
-    cache_dir = sources.default_cache_dir()
-    found = sources.copies(cache_dir)
+    cache_dir = cache.default_cache_dir()
+    found = inventory.copies(cache_dir)
     damaged = []
-    for copy in sources.named(names, found, cache_dir) if names else found:
-        with byte_progress(make_console(), told=False) as (notify, progress):
-            checked = sources.verify(copy, progress)
+    for copy in inventory.copies_named(names, found, cache_dir) if names else found:
+        with byte_progress(make_console(), lines=False) as (notify, progress):
+            checked = inventory.verify(copy, progress)
             what = f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}"
             if checked.dataset is None:
                 damaged.append(copy.directory.name)
@@ -106,7 +106,7 @@ def verify(names: tuple[str, ...]) -> None:
             else:
                 notify(f"sound    {what}")
     if not found:
-        print_line(f"there are no packed copies in {sources.packed_folder(cache_dir)}")
+        print_line(f"there are no packed copies in {cache.packed_folder(cache_dir)}")
     if damaged:
         raise RunFailed(
             f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {shlex.join(damaged)}), "
@@ -122,20 +122,20 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
     NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
     """
-    from ps_cluster.data import sources
+    from ps_cluster.data import cache, inventory
     from ps_cluster.files import untrusted
     from ps_cluster.report.terminal import megabytes
 
-    cache_dir = sources.default_cache_dir()
+    cache_dir = cache.default_cache_dir()
     untrusted.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
-    chosen = sources.named(names, sources.copies(cache_dir), cache_dir)
+    chosen = inventory.copies_named(names, inventory.copies(cache_dir), cache_dir)
     for copy in chosen:
         print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")
     if not yes and not confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
         print_line("nothing was removed")
         return
     for copy in chosen:
-        sources.remove(copy)
+        inventory.remove(copy)
         print_line(f"removed {copy.directory}")
 
 
@@ -163,13 +163,13 @@ def show(
 
     Images are shown as they are and as training varies them. Of all other examples columns and rows are printed.
     """
-    from ps_cluster.data import sources
+    from ps_cluster.data import cache, sources
     from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.data_tables import print_table_of
 
     config = layered_config(file, assignments, options | {"data__dataset": name})
     with byte_progress(make_console()) as (notify, progress):
-        dataset = sources.resolve(config.data, sources.default_cache_dir(), notify=notify, progress=progress)
+        dataset = sources.resolve(config.data, cache.default_cache_dir(), notify=notify, progress=progress)
     if dataset.spec.unit == "images":
         from ps_cluster.report.data_page import write_data_page
 

@@ -66,12 +66,13 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     _prepare_for_tensorflow()
     set_log_task(str(Task(EVALUATOR, 0)))
     from ps_cluster.evaluation import evaluator
+    from ps_cluster.evaluation.checkpoint_folder import CheckpointFolder
     from ps_cluster.files import locks
     from ps_cluster.report.drawing import try_to_draw_results
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
-    run_dir = evaluator.CheckpointFolder.of(Path(os.path.realpath(checkpoint_dir))).run_dir
+    run_dir = CheckpointFolder.of(Path(os.path.realpath(checkpoint_dir))).run_dir
     if run_dir.summary.is_file() and not locks.is_held(run_dir.root):  # the run has ended: its page gets the new score
         try_to_draw_results(run_dir, print_line)
 
@@ -122,8 +123,9 @@ def predict(
         raise UserError("EXAMPLES: nothing is given: name pictures, arrays, tables or texts, or give --prompt TEXT")
     output = None if output == STDOUT else output
     _prepare_for_tensorflow()
-    from ps_cluster.evaluation import predict as predicting
-    from ps_cluster.evaluation.predict import WRITERS, TrainedRun
+    from ps_cluster.evaluation.answers import WRITERS
+    from ps_cluster.evaluation.predict import predict as write_predictions
+    from ps_cluster.evaluation.predictor import TrainedRun
 
     found = TrainedRun.open(run, data_dir, print_note, needs_examples=False)
     sampling = {"length": length, "temperature": temperature, "seed": seed}
@@ -136,7 +138,7 @@ def predict(
         name = "prompt" if prompt is not None else next(iter(given))
         raise UserError(f"--{name}: the network of this run takes {found.spec}, no text: leave it out")
     else:
-        count = predicting.predict(
+        count = write_predictions(
             found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
         )
     if output:
@@ -158,7 +160,7 @@ def predict(
     type=CommaList(NameOf(EXPORT_FORMATS)),
     default="keras,savedmodel,tflite",
     metavar="FORMAT,…",
-    help=f"The formats: {', '.join(f'{one.name} ({one.says})' for one in EXPORT_FORMATS)}.",
+    help=f"The formats: {', '.join(f'{one.name} ({one.title})' for one in EXPORT_FORMATS)}.",
 )
 @option("--output", type=OUTPUT_FOLDER, help="A new folder for all files; default: export in the run directory.")
 @option(
@@ -171,12 +173,12 @@ def export(
     """Write the best model of a run for other programs, and check each file against the original."""
     _prepare_for_tensorflow()
     from ps_cluster.evaluation import export as exporting
-    from ps_cluster.evaluation.predict import TrainedRun
+    from ps_cluster.evaluation.predictor import TrainedRun
 
     found = TrainedRun.open(run, data_dir, print_line)
     target = output or found.run_dir.root / "export"
     formats = [EXPORT_FORMATS[name] for name in dict.fromkeys(names)]
-    with exporting.quietly():
+    with exporting.quiet_converters():
         exporting.export(
             found, formats, target, check_examples=check_examples, notify=print_line, console=make_console()
         )

@@ -200,7 +200,7 @@ def parse_sample(text: str) -> Sample | None:
 # The forms of data that are read from a path, without code of the user's.
 #
 # `--dataset PATH` is recognised once, where the user has written it. From then on the data set's name is `FORM:/the/path`,
-# so nobody has to look at the disk to know which settings it has. The forms are in `ps_cluster/data/forms.py`.
+# so nobody has to look at the disk to know which settings it has. The forms are in `ps_cluster/data/forms/`.
 
 
 class Form:
@@ -294,7 +294,7 @@ def _recognised(path: Path) -> FormPath:
 
 # The data sets: how each is found and read, what its examples are, and how they are varied. No TensorFlow.
 #
-# The package's own are in `ps_cluster/data/sets.py`.
+# The package's own are in `ps_cluster/data/sets/`.
 
 SPLITS = ("train", "test")
 MOST_CLASSES = 2**16
@@ -525,7 +525,7 @@ class ImageDataSet(DataSet):
 
 
 class _Function(DataSet):
-    """A data set that a function without arguments returns: `Contents`, or arrays (data/array_files.py)."""
+    """A data set that a function without arguments returns: `Contents`, or arrays (data/own_arrays.py)."""
 
     Settings = OwnDataSettings
     version = 2

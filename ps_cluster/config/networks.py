@@ -1,6 +1,6 @@
 """The base class of networks.
 
-The package's own networks are in ps_cluster/models/networks.py.
+The package's own networks are in ps_cluster/models/networks/.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class SavedNetwork(Network):
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
         """Return the saved model."""
-        from ps_cluster.models.build import load_saved
+        from ps_cluster.models.saved import load_saved
 
         return load_saved(self._file, examples)
 

@@ -249,7 +249,7 @@ class Classification(Objective):
         return ClassificationJudge
 
     def results(self) -> type[Analysis]:
-        from ps_cluster.report.analysis import ClassResults
+        from ps_cluster.report.class_results import ClassResults
 
         return ClassResults
 
@@ -316,7 +316,7 @@ class MultiLabel(Objective):
         return MultiLabelJudge
 
     def results(self) -> type[Analysis]:
-        from ps_cluster.report.analysis import LabelResults
+        from ps_cluster.report.label_results import LabelResults
 
         return LabelResults
 
@@ -367,7 +367,7 @@ class Regression(Objective):
         return RegressionJudge
 
     def results(self) -> type[Analysis]:
-        from ps_cluster.report.analysis import ValueResults
+        from ps_cluster.report.value_results import ValueResults
 
         return ValueResults
 

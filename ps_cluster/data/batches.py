@@ -20,7 +20,7 @@ from ps_cluster.private_names import keep_from_folding
 _SHUFFLE_ROUNDS = 16
 CHECKSUM_MASK = 2**52 - 1  # a row of the ledger is float64, which holds whole numbers up to here
 CHECKSUM_FACTOR = 31
-_SAMPLES = 0x5A3D  # in the key of samples, so that none has the order of an epoch
+_SAMPLE_KEY = 0x5A3D  # in the key of samples, so that none has the order of an epoch
 
 
 @dataclass(frozen=True)
@@ -64,28 +64,28 @@ def batch_of(
     position = (step if number is None else number) * batch_size + tf.range(batch_size, dtype=tf.int64)
     epochs = position // seen
     ids = _shuffled(position % seen, _key(seed, epochs), seen)
-    return Batch(seed, step, ids if sample is None else of_sample(sample, ids, examples), epochs)
+    return Batch(seed, step, ids if sample is None else ids_of_sample(sample, ids, examples), epochs)
 
 
-def of_sample(sample: Sample, positions: tf.Tensor, examples: int) -> tf.Tensor:
+def ids_of_sample(sample: Sample, positions: tf.Tensor, examples: int) -> tf.Tensor:
     """Return the ids of the examples at these positions of a sample, int64 [B]: a pure function of both."""
-    key = _key(sample.seed, tf.constant(_SAMPLES, tf.int64))
+    key = _key(sample.seed, tf.constant(_SAMPLE_KEY, tf.int64))
     return _shuffled(positions * sample.of + sample.index, key, examples * sample.copies) % examples
 
 
 def _key(seed: int, number: tf.Tensor) -> tf.Tensor:
     """Mix a seed and a number (int64 [...]) into a key of the shuffle, int64 [..., 3].
 
-    The shuffle uses the low bits alone of each word: 8 of them up to 65,536 examples. Without mixing, seeds 0 and 256 give
-    the same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea, Flood
-    2014, "Fast splittable pseudorandom number generators", OOPSLA).
+    The shuffle uses only the low bits of each word: 8 of them up to 65,536 examples. Without mixing, seeds 0 and 256 give the
+    same order, and so do epochs 0 and 256. The function is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
+    number generators", OOPSLA).
     """
-    state = _mixed(_mixed(tf.constant(seed, tf.uint64)) + tf.cast(number, tf.uint64))
-    words = [_mixed(state + tf.constant(place, tf.uint64)) for place in range(3)]
+    state = splitmix64(splitmix64(tf.constant(seed, tf.uint64)) + tf.cast(number, tf.uint64))
+    words = [splitmix64(state + tf.constant(place, tf.uint64)) for place in range(3)]
     return tf.stack([tf.cast(tf.bitwise.right_shift(word, tf.constant(32, tf.uint64)), tf.int64) for word in words], -1)
 
 
-def _mixed(bits: tf.Tensor) -> tf.Tensor:
+def splitmix64(bits: tf.Tensor) -> tf.Tensor:
     bits += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint64)))
@@ -136,7 +136,7 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
 def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
     """Map a file of a packed data set read-only. All processes of a machine share one copy, in the page cache.
 
-    A relative path is resolved by the process that executes the graph. Every call of the graph maps the file anew, so
+    A relative path is resolved by the process that executes the graph. Every call of the graph maps the file again, so
     it must stay in place and must never be shortened in place (SIGBUS).
 
     Args:

@@ -1,17 +1,17 @@
-"""Describe a packed data set for people: fields, examples, classes, and samples of images as training varies them."""
+"""Describe a packed data set for people: its fields, their statistics, and examples as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
-from ps_cluster.config.datasets import Augmentation, DataSet, DataSettings
-from ps_cluster.config.objectives import OBJECTIVES, Field
-from ps_cluster.data.packed import Moments, PackedDataset, fields_of, pieces
+from ps_cluster.config.objectives import Field
+from ps_cluster.data.moments import Moments
+from ps_cluster.data.packed import PackedDataset, fields_of, pieces
 from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
@@ -160,100 +160,3 @@ def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
             _Column(column.name, values=tuple(column.values), missing=column.missing) for column in encoding.categories
         ],
     }
-
-
-# Draw examples of each class of a data set of images, as they are and as training varies them.
-
-_AT_ONCE = 16  # images that are varied together: large ones take much memory as float32
-
-Vary = Callable[[np.ndarray, int], np.ndarray]
-"""Returns the images of some training examples, int64 [B], in an epoch: [B, H, W, C]."""
-
-
-@dataclass(frozen=True)
-class VariedImage:
-    """An image, uint8 [H, W, C], and variations of it."""
-
-    image: np.ndarray
-    varied: tuple[np.ndarray, ...]
-
-
-@dataclass(frozen=True)
-class ExampleGroup:
-    """A class, a label or a range of the target.
-
-    Attributes:
-      train_ids: indices of its training examples, int64 [M]. test_examples: how many it has to test on.
-      samples: some of the training examples, once they are drawn.
-    """
-
-    name: str
-    train_ids: np.ndarray
-    test_examples: int
-    samples: tuple[VariedImage, ...] = ()
-
-    @property
-    def train_examples(self) -> int:
-        return len(self.train_ids)
-
-
-def groups_of(dataset: PackedDataset) -> list[ExampleGroup]:
-    """Return the classes, labels or ranges of the target, without samples."""
-    objective, spec = OBJECTIVES[dataset.spec.objective], dataset.spec
-    train, test = (objective.groups(dataset.target(split), spec) for split in ("train", "test"))
-    return [ExampleGroup(name, ids, len(of_test)) for (name, ids), (_, of_test) in zip(train, test)]
-
-
-def with_samples(
-    dataset: PackedDataset,
-    groups: Sequence[ExampleGroup],
-    vary: Vary | None,
-    *,
-    samples: int,
-    variations: int,
-    seed: int,
-) -> list[ExampleGroup]:
-    """Return groups of a data set of images with random samples of each.
-
-    Args:
-      vary: how training varies images; None: not at all.
-      variations: how many of each sample.
-    """
-    draw = np.random.default_rng(seed)
-    chosen = [np.sort(draw.choice(one.train_ids, min(samples, one.train_examples), replace=False)) for one in groups]
-    ids = np.concatenate(chosen)
-    epochs = [np.clip(np.rint(vary(ids, epoch)), 0, 255).astype(np.uint8) for epoch in range(variations) if vary]
-    drawn = (
-        VariedImage(image, tuple(of_epoch[place] for of_epoch in epochs))
-        for place, image in enumerate(_images(dataset, ids))
-    )
-    return [replace(group, samples=tuple(islice(drawn, len(mine)))) for group, mine in zip(groups, chosen)]
-
-
-def variation(kind: DataSet, settings: DataSettings, dataset: PackedDataset, seed: int) -> Vary | None:
-    """Return how training varies images, for which TensorFlow is imported; None where it takes them as they are."""
-    if getattr(settings, "augmentation", None) == Augmentation() or (augment := kind.augmentation()) is None:
-        return None
-    import tensorflow as tf
-
-    from ps_cluster.data.batches import Batch
-
-    (name,) = dataset.spec.inputs
-
-    def vary(ids: np.ndarray, epoch: int) -> np.ndarray:
-        parts = []
-        for start in range(0, len(ids), _AT_ONCE):
-            part = ids[start : start + _AT_ONCE]
-            step = tf.constant(epoch * len(ids) + start, tf.int64)  # another one for each part: other draws
-            batch = Batch(seed, step, tf.constant(part, tf.int64), tf.fill([len(part)], tf.cast(epoch, tf.int64)))
-            images = tf.constant(_images(dataset, part))
-            parts.append(augment({name: images}, batch, dataset.spec, settings)[name].numpy())
-        return np.concatenate(parts)
-
-    return vary
-
-
-def _images(dataset: PackedDataset, ids: np.ndarray) -> np.ndarray:
-    (images,) = dataset.inputs("train").values()
-    chosen: np.ndarray = images[ids]
-    return chosen

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.locks import InUse, Lock
+from ps_cluster.files.values import reason
 from ps_cluster.files.writing import open_to_write
 
 Progress = Callable[[int, int | None], None]
@@ -126,7 +127,7 @@ class _Transfer:
         except ValueError as error:
             raise DownloadError(f"url: '{self.url}' is not an address ({error})") from error
         except (OSError, http.client.HTTPException) as error:
-            raise _Interrupted(_reason(error)) from error
+            raise _Interrupted(reason(getattr(error, "reason", error))) from error
         with response:
             self._receive(response)
 
@@ -167,12 +168,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         # read would wait for the whole block, however slowly it comes; read1 returns what has arrived.
         return response.read1(_BLOCK_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise _Interrupted(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", error)
-    return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise _Interrupted(reason(getattr(error, "reason", error))) from error
 
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
@@ -203,7 +199,7 @@ def _whole_size(headers: Message) -> int | None:
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
-    """Open the partial file for this process alone: two writers would spoil it."""
+    """Open the partial file, which is locked: two writers would spoil it."""
     try:
         lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")
     except InUse as error:

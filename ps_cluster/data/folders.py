@@ -1,4 +1,4 @@
-"""Find the files of a data set in a folder, tell the folders or files of a split by their names, and say what is not read."""
+"""Find the files of a data set in a folder, recognise splits by their names, and list the files that are not read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ps_cluster.data.targets import TESTS, TRAIN
+from ps_cluster.data.library_splits import TESTS, TRAIN
 from ps_cluster.files.values import one_line
 
-# How people call the part to train on, and the parts to test on; best first. Capitals do not matter.
+# Names that people give to the split to train on, and to the splits to test on; best first. Capitals do not matter.
 _TRAIN_NAMES = (TRAIN, "training")
 _TEST_NAMES = (TESTS[0], "testing", *TESTS[1:], "dev", "eval")
 _LEFT_BY_PROGRAMS = frozenset({"__MACOSX", "__pycache__"})
@@ -19,7 +19,7 @@ _MOST_ENDINGS = 5  # that a note names
 
 
 def is_split(name: str) -> bool:
-    """Return whether a name is that of a part to train or to test on."""
+    """Return whether a name is that of a split."""
     return name.lower() in (*_TRAIN_NAMES, *_TEST_NAMES)
 
 

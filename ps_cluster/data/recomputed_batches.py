@@ -36,7 +36,7 @@ class ExampleIds:
 
 
 class RecomputedBatches:
-    """The batches of a run, by the settings alone."""
+    """The batches of a run, computed from its settings only."""
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._seed = config.training.seed

@@ -15,35 +15,35 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ps_cluster.files.reading import open_regular
-from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.values import Malformed, one_line, reason
 
 Types = Mapping[str, Any]
 """Name of a column → type of pyarrow."""
 
 
-def wide(kind: Any) -> Any:
+def widened(kind: Any) -> Any:
     """Return the type that also holds what other rows of such a column may have: whole numbers may get a fraction."""
     import pyarrow
 
     return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
 
 
-def _plain(kind: Any) -> Any:
+def _value_type(kind: Any) -> Any:
     """Return the type of the values: text is one type, and so is a column in which all are missing."""
     import pyarrow
     from pyarrow import types
 
     if types.is_dictionary(kind):
-        return _plain(kind.value_type)
+        return _value_type(kind.value_type)
     texts = (types.is_null, types.is_large_string, types.is_string_view)
     return pyarrow.string() if any(test(kind) for test in texts) else kind
 
 
-def _is_like(own: Any, wanted: Any) -> bool:
+def _is_compatible(own: Any, wanted: Any) -> bool:
     """Return whether values mean the same as another type: numbers in one table may not be dates in the other."""
     from pyarrow import types
 
-    if _plain(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any code is a name
+    if _value_type(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any code is a name
         return True
     return any(
         any(test(own) for test in alike) and any(test(wanted) for test in alike)
@@ -157,7 +157,7 @@ class CsvTable:
                 arrow.ReadOptions(block_size=_BLOCK_BYTES),
                 arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
                 arrow.ConvertOptions(
-                    column_types={name: wide(kind) for name, kind in types.items()},
+                    column_types={name: widened(kind) for name, kind in types.items()},
                     include_columns=list(columns),
                     strings_can_be_null=True,
                     decimal_point="," if self.has_decimal_commas else ".",
@@ -168,25 +168,25 @@ class CsvTable:
 
     def _of_another_type(self, text: str) -> str | None:
         """Return what a message of pyarrow says of a value, with its column and line; None if it is about something else."""
-        if not (found := _NO_VALUE.fullmatch(text)):
+        if not (found := _INVALID_VALUE.fullmatch(text)):
             return None
         name, value = self._names[int(found["column"])], found["value"]
         kind = "holds numbers" if found["kind"] in ("double", "int64") else f"is read as {found['kind']}"
-        return told_of_value(name, kind, value, self.place(name, value))
+        return wrong_value_message(name, kind, value, self.place(name, value))
 
 
-_NO_VALUE = re.compile(
+_INVALID_VALUE = re.compile(
     r"In CSV column #(?P<column>\d+): CSV conversion error to (?P<kind>.*): invalid value '(?P<value>.*)'"
 )
 
 
-IN_AN_INPUT = (
+ADVICE_FOR_INPUT = (
     "leave the cell empty where a value is missing, or name the column in data.categorical if its values are names"
 )
-IN_THE_TARGET = "fix or remove these rows, or name the column in data.categorical if its values are names"
+ADVICE_FOR_TARGET = "fix or remove these rows, or name the column in data.categorical if its values are names"
 
 
-def told_of_value(column: str, kind: str, value: str, place: str, advice: str = IN_AN_INPUT) -> str:
+def wrong_value_message(column: str, kind: str, value: str, place: str, advice: str = ADVICE_FOR_INPUT) -> str:
     """Return the message about a value that is not of the kind of its column."""
     return f"the column '{column}' {kind}, but '{one_line(value, 80)}' in {place}: {advice}"
 
@@ -213,9 +213,9 @@ class ArrowTable:
           Malformed: a column can't get the type that is wanted.
         """
         self.what, self._read = what, read
-        self.columns = {name: wanted.get(name, _plain(kind)) for name, kind in own.items()}
+        self.columns = {name: wanted.get(name, _value_type(kind)) for name, kind in own.items()}
         for name, kind in own.items():
-            if not _is_like(kind, found := self.columns[name]):
+            if not _is_compatible(kind, found := self.columns[name]):
                 raise Malformed(
                     f"the column '{name}' of {what} is {kind}, and the table before has {found}: save both as one type"
                 )
@@ -241,13 +241,14 @@ class ArrowTable:
 
         column, kind = batch.column(name), self.columns[name]
         try:
-            return column if column.type == kind else column.cast(wide(kind))
+            return column if column.type == kind else column.cast(widened(kind))
         except pyarrow.ArrowException as error:
-            told = one_line(str(error), 200)
-            raise Malformed(f"the column '{name}' of {self.what} can't be read as {kind}: {told}") from error
+            raise Malformed(
+                f"the column '{name}' of {self.what} can't be read as {kind}: {reason(error, 200)}"
+            ) from error
 
 
-class Parts:
+class JoinedTables:
     """A table in several files: the rows of one come after those of the other."""
 
     def __init__(self, what: str, parts: Sequence[PiecewiseTable]):
@@ -337,7 +338,7 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
             opened.append(TABLES[ending](file, types))
             types = opened[0].columns
         what = f"{opened[0].what} and {len(opened) - 1:,} more"
-        tables[split] = opened[0] if len(opened) == 1 else Parts(what, opened)
+        tables[split] = opened[0] if len(opened) == 1 else JoinedTables(what, opened)
         types = tables[split].columns
     return tables
 
@@ -350,8 +351,8 @@ def _check_columns(path: Path, columns: int) -> None:
 
 
 @contextmanager
-def arrow_errors(what: str, told: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
-    """Raise Malformed for what pyarrow can't read. `told`: returns another message for one of pyarrow's, or None."""
+def arrow_errors(what: str, rephrase: Callable[[str], str | None] = lambda text: None) -> Iterator[None]:
+    """Raise Malformed for what pyarrow can't read. `rephrase`: returns a better message for one of pyarrow's, or None."""
     import pyarrow
 
     try:
@@ -362,4 +363,4 @@ def arrow_errors(what: str, told: Callable[[str], str | None] = lambda text: Non
         if getattr(error, "errno", None) is not None:  # the system's
             raise
         text = str(error)
-        raise Malformed(told(text) or f"{what} can't be read: {one_line(text, 300)}") from error
+        raise Malformed(rephrase(text) or f"{what} can't be read: {one_line(text, 300)}") from error

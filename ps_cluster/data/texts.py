@@ -26,7 +26,7 @@ TEXTS = (".txt", ".md")  # endings of files of text
 INPUT = "text"
 RECIPE: Mapping[str, Any] = {"model": {"name": "byte_lm"}}
 """The recipe of data that is text."""
-BETWEEN = b"\0"  # after each file, so that a network learns where one ends
+SEPARATOR = b"\0"  # after each file, so that a network learns where one ends
 # Of the standard library: what is no source of it, and its tests, which are more than half and unlike other programs.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 
@@ -54,7 +54,7 @@ class TextFile(NamedTuple):
     content: bytes
 
 
-def fits(path: Path, patterns: Sequence[str]) -> bool:
+def matches_patterns(path: Path, patterns: Sequence[str]) -> bool:
     """Return whether a file's name fits one of the patterns."""
     return path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in patterns)
 
@@ -86,18 +86,18 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     Raises:
       Malformed: there is not a window for each split.
     """
-    test = _held_out(texts, settings.held_out)
+    test = _files_to_hold_out(texts, settings.held_out)
     if test:
         streams = {
-            "train": b"".join(text.content + BETWEEN for text in texts if text.name not in test),
-            "test": b"".join(text.content + BETWEEN for text in texts if text.name in test),
+            "train": b"".join(text.content + SEPARATOR for text in texts if text.name not in test),
+            "test": b"".join(text.content + SEPARATOR for text in texts if text.name in test),
         }
-        told = f"held out: {len(test):,} of {len(texts):,} files"
+        note = f"held out: {len(test):,} of {len(texts):,} files"
     else:
-        whole = b"".join(text.content + BETWEEN for text in texts)
+        whole = b"".join(text.content + SEPARATOR for text in texts)
         end = len(whole) - round(len(whole) * settings.held_out)
         streams = {"train": whole[:end], "test": whole[end:]}
-        told = "held out: the end of the text"
+        note = "held out: the end of the text"
     for split, stream in streams.items():
         if len(stream) <= settings.window:
             raise Malformed(
@@ -108,10 +108,10 @@ def contents_of_texts(texts: Sequence[TextFile], settings: TextSettings, notes: 
     spec = ExampleSpec({INPUT: places}, places, "next-byte")
     arrays = {split: _windows(stream, settings.window) for split, stream in streams.items()}
     size = f"{len(streams['train']):,} bytes to train on, {len(streams['test']):,} to test on"
-    return Contents(spec, arrays, notes=(*notes, f"{told}; {size}"))
+    return Contents(spec, arrays, notes=(*notes, f"{note}; {size}"))
 
 
-def _held_out(texts: Sequence[TextFile], share: float) -> set[str]:
+def _files_to_hold_out(texts: Sequence[TextFile], share: float) -> set[str]:
     """Return names of files that have from half to twice this share of all bytes; none where no such files are found."""
     wanted, taken, chosen = share * sum(len(text.content) for text in texts), 0, set()
     in_order = sorted(texts, key=lambda text: hashlib.sha256(text.name.encode(errors="surrogateescape")).digest())
@@ -133,7 +133,7 @@ def _windows(stream: bytes, window: int) -> dict[str, np.ndarray]:
     }
 
 
-def library() -> tuple[Path, list[Path]]:
+def standard_library_files() -> tuple[Path, list[Path]]:
     """Return the folder of Python's standard library, and its files of source."""
     folder = Path(sysconfig.get_path("stdlib"))
-    return folder, [path for path in files_below(folder, _LEFT_OUT) if fits(path, ("*.py",))]
+    return folder, [path for path in files_below(folder, _LEFT_OUT) if matches_patterns(path, ("*.py",))]

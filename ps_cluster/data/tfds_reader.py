@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.data import targets
+from ps_cluster.data import library_splits
 from ps_cluster.files.values import Malformed
 from ps_cluster.system.lifetime import die_with_launcher
 
@@ -35,10 +35,12 @@ def copy_pictures(folder: Path, output: Path) -> None:
         return tfds.as_numpy(builder.as_dataset(split=split, decoders=decoders, shuffle_files=False))
 
     def is_labelled(split: str) -> bool:
-        return any(int(example[label]) != targets.NO_LABEL for example in examples_of(split))  # ends at the first
+        return any(
+            int(example[label]) != library_splits.NO_LABEL for example in examples_of(split)
+        )  # ends at the first
 
-    which = targets.chosen(builder.info.splits, is_labelled)
-    for split in filter(None, (targets.TRAIN, which.test)):
+    which = library_splits.choose_test_split(builder.info.splits, is_labelled)
+    for split in filter(None, (library_splits.TRAIN, which.test)):
         _copy_split(((example[image], int(example[label])) for example in examples_of(split)), split, output)
     about = {"classes": features[label].names, "test": which.test, "notes": which.notes}
     (output / "about.json").write_text(json.dumps(about))
@@ -51,7 +53,7 @@ def _copy_split(examples: Iterator[tuple[bytes, int]], split: str, output: Path)
             at += file.write(picture)
             ends.append(at)
             labels.append(label)
-    targets.check_all_labelled(split, labels.count(targets.NO_LABEL), len(labels))
+    library_splits.check_all_labelled(split, labels.count(library_splits.NO_LABEL), len(labels))
     np.save(output / f"{split}.ends.npy", np.array(ends, np.int64))
     np.save(output / f"{split}.labels.npy", np.array(labels, np.int64))
 

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config.objectives import BYTES
-from ps_cluster.data.texts import BETWEEN, INPUT
+from ps_cluster.data.texts import INPUT, SEPARATOR
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.predict import Predictor, TrainedRun, Writer, opened_output, reading
+from ps_cluster.evaluation.answers import WritePredictions
+from ps_cluster.evaluation.example_files import reading
+from ps_cluster.evaluation.predict import opened_output
+from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.files.reading import open_regular
 
 PROMPT = "the prompt"
@@ -34,8 +37,8 @@ class Sampling:
     seed: int = 0
 
 
-class Continued:
-    """A continuation as one of the answers that `predict`'s writers take."""
+class TextWords:
+    """A continuation in the form that `predict`'s writers take."""
 
     columns = headings = ["text"]
 
@@ -55,10 +58,10 @@ def continue_texts(
     prompt: str | None,
     sampling: Sampling,
     *,
-    writer: Writer,
+    writer: WritePredictions,
     output: Path | None,
 ) -> int:
-    """Write how each file, and the prompt, goes on; return how many there are.
+    """Write a continuation of each file and of the prompt, and return how many there are.
 
     Args:
       writer, output: as in `predict`.
@@ -75,7 +78,7 @@ def continue_texts(
     predictor = Predictor(run)
     rows = ((name, b"".join(_bytes_after(predictor, text, window, sampling))) for name, text in prompts)
     with opened_output(output) as stream:
-        writer(stream, rows, Continued())
+        writer(stream, rows, TextWords())
     return len(prompts)
 
 
@@ -95,7 +98,7 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
         places[0, : len(text)] = np.frombuffer(text, np.uint8)
         scores = predictor({INPUT: places}).reshape(window, BYTES)[len(text) - 1]
         following = bytes([_chosen(scores.astype(np.float64), sampling.temperature, draw)])
-        if following == BETWEEN:
+        if following == SEPARATOR:
             return
         yield following
         text += following

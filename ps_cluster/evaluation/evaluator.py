@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from pydantic import ValidationError
-
 from ps_cluster.clock import AwakeClock
-from ps_cluster.config import RunConfig, fitted, load_config, telling
+from ps_cluster.config import load_config, telling
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.evaluation.checkpoint_folder import CheckpointFolder
+from ps_cluster.evaluation.insight import Insight
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of, limit_threads
 from ps_cluster.files import locks
@@ -24,7 +21,6 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
 from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING, Notify
 from ps_cluster.runs.result_rows import EvaluationRow
-from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Records
 from ps_cluster.runs.update_samples import waiting_samples
 from ps_cluster.training.tensorboard_files import EvaluationWriter
@@ -89,11 +85,11 @@ class _Evaluator:
         self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
         self._recomputation: Recomputation | None = None
-        self._recomputes_nothing = False  # the disk has refused
+        self._recomputation_off = False  # the disk has refused
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
-        self._passed_over: dict[Path, str] = {}  # those that can't be read, and why; a leader writes each name once
-        self._left_out: set[int] = set()  # those that a newer one made needless
+        self._unreadable: dict[Path, str] = {}  # those that can't be read, and why; a leader writes each name once
+        self._skipped: set[int] = set()  # those that a newer one made needless
         self._rows: list[EvaluationRow] = []
 
     def close(self) -> None:
@@ -104,35 +100,35 @@ class _Evaluator:
     def once(self) -> list[EvaluationRow]:
         ended = checkpoints.ended(self._folder.checkpoints)
         checkpoint = None
-        while (step := self._newest()) is not None and (checkpoint := self._load(step)) is None:
+        while (step := self._newest_step()) is not None and (checkpoint := self._load(step)) is None:
             pass
         if step is None or checkpoint is None:
             raise UserError(f"{self._folder.describe_lack()}: train first, or name another with --checkpoint-dir")
-        self._say_what_is_left_out(step, self._records.steps())
+        self._report_skipped(step, self._records.steps())
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
         while self._recompute_one():
             pass
         self._refresh_summary()
         if ended and step < ended.last_step:
-            raise self._unscored(ended.last_step)
+            raise self._not_scored_error(ended.last_step)
         return self._rows
 
     def follow(self, patience_s: float) -> list[EvaluationRow]:
         scored = self._records.steps()
         clock = AwakeClock()
         life, since = None, clock()
-        self._say_what_is_awaited(patience_s)
+        self._report_waiting(patience_s)
         while True:
-            if self._scorer is None and self._is_elsewhere():
+            if self._scorer is None and self._folder_has_changed():
                 scored = self._records.steps()
             # Asked before looking for checkpoints, so that all checkpoints written before the end are seen.
             ended = checkpoints.ended(self._folder.checkpoints)
             if ended and ended.goes_on:
                 ended = None
-            step = self._due(scored, bool(ended))
+            step = self._next_step_to_score(scored, bool(ended))
             if step is not None:
                 if (checkpoint := self._load(step)) is not None:
-                    self._say_what_is_left_out(step, scored)
+                    self._report_skipped(step, scored)
                     self._score(checkpoint)
                     scored.add(step)
                 continue
@@ -150,7 +146,7 @@ class _Evaluator:
     def _recompute_one(self) -> bool:
         """Compute a sampled update again, for the proof; return whether there was one."""
         run_dir = self._folder.run_dir
-        if self._recomputes_nothing or not waiting_samples(run_dir.samples) or not self._records.acquire():
+        if self._recomputation_off or not waiting_samples(run_dir.samples) or not self._records.acquire():
             return False
         if self._recomputation is None:
             config = load_config(run_dir.config)
@@ -160,15 +156,15 @@ class _Evaluator:
         try:
             row = self._recomputation.next()
         except OSError as error:
-            if not self._recomputes_nothing:
+            if not self._recomputation_off:
                 self._notify(DISK_REFUSES(f"no updates are computed again: {error}"))
-            self._recomputes_nothing = True
+            self._recomputation_off = True
             return False
         for problem in row.problems if row else ():
             self._notify(UPDATE_DISAGREES(f"an update was computed again, and it disagrees: {problem}"))
         return row is not None
 
-    def _is_elsewhere(self) -> bool:
+    def _folder_has_changed(self) -> bool:
         """Look at the directory again: its kind shows only once it exists. Return whether the folder changed."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
@@ -176,42 +172,42 @@ class _Evaluator:
         self._folder, self._records = folder, Records(folder.run_dir, self._notify)
         return True
 
-    def _say_what_is_awaited(self, patience_s: float) -> None:
+    def _report_waiting(self, patience_s: float) -> None:
         folder = self._folder.checkpoints
         if checkpoints.steps(folder) or checkpoints.ended(folder):
             return
         bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
         self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 
-    def _due(self, scored: set[int], has_ended: bool) -> int | None:
+    def _next_step_to_score(self, scored: set[int], has_ended: bool) -> int | None:
         """Return the step to score next: the newest, or the oldest if all are to be scored."""
         if self._folder.scores_after_training() and not has_ended:
             return None
         if self._folder.scores_all():
-            return min((step for step in self._sound() if step not in scored), default=None)
-        newest = self._newest()
+            return min((step for step in self._readable_steps() if step not in scored), default=None)
+        newest = self._newest_step()
         return None if newest in scored else newest
 
-    def _say_what_is_left_out(self, step: int, scored: set[int]) -> None:
+    def _report_skipped(self, step: int, scored: set[int]) -> None:
         """Name, once, the sound checkpoints that are not scored because that of `step` is newer."""
         if self._folder.scores_all():
             return
-        older = sorted({one for one in self._sound() if one < step} - scored - self._left_out)
-        self._left_out.update(older)
+        older = sorted({one for one in self._readable_steps() if one < step} - scored - self._skipped)
+        self._skipped.update(older)
         if older:
             named = ", ".join(f"{one:,}" for one in older)
             self._notify(f"not scored, because step {step:,} is newer: step{'s' * (len(older) > 1)} {named}")
 
-    def _newest(self) -> int | None:
-        return max(self._sound(), default=None)
+    def _newest_step(self) -> int | None:
+        return max(self._readable_steps(), default=None)
 
-    def _sound(self) -> list[int]:
+    def _readable_steps(self) -> list[int]:
         """Return the steps of all checkpoints except those given up."""
         present = checkpoints.by_step(self._folder.checkpoints)
-        return [step for step, path in present.items() if path not in self._passed_over]
+        return [step for step, path in present.items() if path not in self._unreadable]
 
     def _load(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint, after several attempts if need be; None if it was deleted or is given up."""
+        """Return the checkpoint, after several attempts if necessary; None if it was deleted or is given up."""
         for attempts_left in reversed(range(ATTEMPTS)):
             path = checkpoints.path_of(self._folder.checkpoints, step)
             try:
@@ -221,7 +217,7 @@ class _Evaluator:
                     return None
                 may_come = isinstance(error, (CheckpointGone, CheckpointUnreadable))
                 if not may_come or not attempts_left:
-                    self._passed_over[path] = str(error)
+                    self._unreadable[path] = str(error)
                     self._notify(CHECKPOINT_PASSED_OVER(f"passed over: {error}", step=step))
                     return None
             time.sleep(POLL_S)
@@ -236,7 +232,7 @@ class _Evaluator:
         row = EvaluationRow(
             time=time.time(),
             step=checkpoint.step,
-            **_measured(score, self._scorer.objective.field),
+            **_metric_fields(score, self._scorer.objective.field),
             test_loss=score.loss,
             validation_loss=score.validation_loss,
             compiled=dict(score.compiled),
@@ -246,7 +242,7 @@ class _Evaluator:
         )
         row = row.model_copy(update={"best": self._records.is_best(row)})
         self._rows.append(row)
-        line = _line(row, self._scorer, checkpoint.meta.dataset_kind)
+        line = _score_line(row, self._scorer, checkpoint.meta.dataset_kind)
         self._notify(SCORE(line, **row.fields))
         if self._records.acquire():
             if augmented or row.step not in self._records.steps():
@@ -274,11 +270,11 @@ class _Evaluator:
                 self._notify(f"training has ended and its last checkpoint, of step {last}, is scored already")
         self._refresh_summary()
         if last not in scored:
-            raise self._unscored(last)
+            raise self._not_scored_error(last)
         return self._rows
 
-    def _unscored(self, last: int) -> RunFailed:
-        why = self._passed_over.get(checkpoints.path_of(self._folder.checkpoints, last), "it is not there")
+    def _not_scored_error(self, last: int) -> RunFailed:
+        why = self._unreadable.get(checkpoints.path_of(self._folder.checkpoints, last), "it is not there")
         return RunFailed(f"the last checkpoint, of step {last}, is not scored: {why}")
 
     def _wants_views(self, checkpoint: Checkpoint) -> bool:
@@ -313,146 +309,27 @@ class _Evaluator:
         )
 
 
-def _measured(score: Scored, field: str) -> dict[str, Any]:
+def _metric_fields(score: Scored, field: str) -> dict[str, Any]:
     """Return the metric's fields of a row. `field`: "accuracy" or "error"."""
     found = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
 
 
-def _line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None) -> str:
+def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None) -> str:
     """Return a score as a line. The first part is the score that the best model is chosen by."""
     unit = f"{'GENERATED ' * (dataset_kind == 'synthetic')}{scorer.unit}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     compiled = "".join(f", {name} {value:.4g}" for name, value in row.compiled.items())
     parts = [
-        f"test {row.test}{views}, loss {_loss(row.test_loss)}{compiled} ({scorer.test_examples:,} {unit}, "
+        f"test {row.test}{views}, loss {_loss_text(row.test_loss)}{compiled} ({scorer.test_examples:,} {unit}, "
         f"{row.seconds:.1f} s)"
     ]
     if row.validation is not None:
         count = f"{scorer.validation_examples:,} {unit} held out"
-        parts.insert(0, f"validation {row.validation}, loss {_loss(row.validation_loss)} ({count})")
+        parts.insert(0, f"validation {row.validation}, loss {_loss_text(row.validation_loss)} ({count})")
     parts[0] += ", best so far" * row.best
     return f"step {row.step:,}: {' · '.join(parts)}"
 
 
-def _loss(value: float | None) -> str:
+def _loss_text(value: float | None) -> str:
     return "not a finite number" if value is None else f"{value:.4f}"
-
-
-# Find the checkpoints of a run.
-
-
-@dataclass(frozen=True)
-class CheckpointFolder:
-    """The folder of a run's checkpoints, and the run whose scores they get."""
-
-    run_dir: RunDir
-    checkpoints: Path
-
-    @classmethod
-    def of(cls, directory: Path) -> CheckpointFolder:
-        """Return the folder of `directory` (absolute): a run directory, its checkpoints/, or checkpoints without a run.
-
-        Raises:
-          UserError: it is a file or holds other things, so the path is a mistake and waiting is no use.
-        """
-        if directory.exists() and not directory.is_dir():
-            raise UserError(f"checkpoint directory '{directory}' is a file")
-        ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
-        names: list[str] = []
-        with contextlib.suppress(FileNotFoundError):  # it may come, or may just have been deleted
-            names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
-        if names and not any(name in ours or name.startswith("step-") for name in names):
-            raise UserError(
-                f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"
-            )
-        if RunDir(directory).config.is_file():
-            return cls(RunDir(directory), RunDir(directory).checkpoints)
-        parent = RunDir(directory.parent)
-        if parent.checkpoints == directory and parent.config.is_file():
-            return cls(parent, directory)
-        return cls(RunDir(directory), directory)
-
-    def config(self, checkpoint: Checkpoint) -> RunConfig:
-        """Return the run's configuration; without a run, the one in the checkpoint."""
-        if self.run_dir.config.is_file():
-            return load_config(self.run_dir.config)
-        try:
-            return fitted(checkpoint.meta.config)
-        except ValidationError as error:
-            raise UserError(
-                f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"
-            ) from error
-
-    def scores_after_training(self) -> bool:
-        """Return whether the run wants its checkpoints scored after training; False if there is no run yet."""
-        return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
-
-    def scores_all(self) -> bool:
-        """Return whether the run wants each of its checkpoints scored; False if there is no run yet."""
-        if not self.run_dir.config.is_file():
-            return False
-        config = load_config(self.run_dir.config)
-        return config.evaluation.after_training or config.checkpoints.every_epochs is not None
-
-    def describe_lack(self) -> str:
-        """Return why there is nothing to score, in a few words."""
-        folder = self.checkpoints
-        if not folder.is_dir():
-            return f"checkpoint directory '{folder}' does not exist"
-        readable = " that can be read" if checkpoints.steps(folder) else ""
-        return f"checkpoint directory '{folder}' holds no checkpoint{readable}"
-
-
-# Show in TensorBoard, at scored checkpoints, how the weights are spread and move, and what test pictures are taken for.
-
-PICTURES = 16
-# Bounds of time and of the size of the files. A checkpoint of tutorial_cnn takes 0.1 s, beside 0.7 s to score it, and 80 kB.
-MOST_VARIABLES, MOST_VALUES = 32, 20_000
-GROWTH = 0.1  # a checkpoint is shown if its step is above the one shown before by this share
-
-
-class Insight:
-    """Writes histograms of weights and of their changes, and a sheet of test pictures with predictions.
-
-    The changes are those since the checkpoint shown before. If the run asks for them, there are histograms of gradients
-    too, on some fixed training examples (evaluation/scorer.py).
-    """
-
-    def __init__(self, writer: EvaluationWriter, scorer: Scorer):
-        self._writer = writer
-        self._scorer = scorer
-        self._parts = _largest(scorer.variables)
-        self._before: dict[str, np.ndarray] = {}
-        self._step = 0
-
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Write what there is to see of a checkpoint, which the scorer has scored last, unless it is hardly a new one."""
-        if checkpoint.step - self._step < max(1, GROWTH * self._step):
-            return
-        self._step = checkpoint.step
-        weights = {name: checkpoint.arrays["weights"][part] for name, part in self._parts.items()}
-        for name, values in weights.items():
-            self._writer.write_values(f"weights/{name}", values, checkpoint.step)
-            if name in self._before:
-                self._writer.write_values(f"changes of weights/{name}", values - self._before[name], checkpoint.step)
-        self._before = weights
-        if self._scorer.gradient is not None:
-            gradient = self._scorer.gradient()
-            for name, part in self._parts.items():
-                self._writer.write_values(f"gradients/{name}", gradient[part], checkpoint.step)
-        if self._scorer.unit == "images":
-            from ps_cluster.report.prediction_sheet import draw_predictions  # its letters are matplotlib's: 0.2 s
-
-            self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), checkpoint.step)
-
-
-def _largest(sizes: dict[str, int]) -> dict[str, slice]:
-    """Return name → some of its values, of the largest variables. `sizes`: of all, as they lie in the flat vector."""
-    chosen = set(sorted(sizes, key=lambda name: -sizes[name])[:MOST_VARIABLES])
-    ends = np.cumsum(list(sizes.values())).tolist()
-    return {
-        name: slice(end - size, end, -(-size // MOST_VALUES))
-        for (name, size), end in zip(sizes.items(), ends)
-        if name in chosen and size
-    }

@@ -5,31 +5,27 @@ from __future__ import annotations
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 from ps_cluster import __version__
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
-from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.sources import size_of
+from ps_cluster.data.cache import size_of
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.evaluation.export_check import Checked, compare, print_checked
 from ps_cluster.evaluation.export_formats import Exported, ExportFormat, spaced
-from ps_cluster.evaluation.predict import BATCH_SIZE, Inputs, Predictor, TrainedRun
+from ps_cluster.evaluation.predictor import Predictor, TrainedRun
 from ps_cluster.evaluation.raw_rows import RAW_DTYPES
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.quiet_import import NO_NEWS, without_lines
-from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
 
 REPORT = "export.json"
 T = TypeVar("T")
@@ -65,21 +61,21 @@ def export(
         for one in formats:
             encoded = exported.encoding is not None and not one.takes_raw_rows
             form = f": it takes the table's columns encoded, as {REPORT} says" if encoded else ""
-            notify(f"writing {one.says}{form}")
-            _trying(one, "written", one.write, exported, folder / one.file)
+            notify(f"writing {one.title}{form}")
+            _convert(one, "written", one.write, exported, folder / one.file)
         count = len(spaced(run.dataset.test_examples, check_examples))
         notify(f"comparing with the original on {count:,} of {run.dataset.test_examples:,} test {run.spec.unit}")
-        checked = _checked(exported, original, formats, folder, check_examples)
+        checked = _check_files(exported, original, formats, folder, check_examples)
         print_checked(checked, run.spec, console)
         if failed := [row for row in checked if row.fails]:
             raise RunFailed(
                 f"{failed[0].name}: a prediction differs by {failed[0].compared.largest:.2g} from that of the original, more "
                 f"than the {failed[0].allowed or 0:.1g} allowed: nothing was written to '{output}'"
             )
-        write_json(folder / REPORT, _report(exported, formats, count, checked))
+        write_json(folder / REPORT, _report_of(exported, formats, count, checked))
 
 
-def _checked(
+def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[Checked]:
     """Return a row for the original, in float32 and as it was trained, and for each file."""
@@ -92,7 +88,7 @@ def _checked(
     }
     files = dict.fromkeys(functions, run.run_dir.best_model)
     for one in formats:
-        functions[one.name] = _trying(one, "read again", one.load, exported, folder / one.file)
+        functions[one.name] = _convert(one, "read again", one.load, exported, folder / one.file)
         files[one.name] = folder / one.file
     # Differences are of probabilities, or in the deviation of a regression's target.
     unit = 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
@@ -101,7 +97,7 @@ def _checked(
     return [Checked(name, file.name, size_of(file), compared[name], allowed.get(name)) for name, file in files.items()]
 
 
-def _trying(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
+def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
     """Return what `work` returns. Raises RunFailed, with the format, for what a converter can't do."""
     try:
         return work(exported, path)
@@ -115,7 +111,7 @@ def _trying(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], e
         ) from error
 
 
-def _report(
+def _report_of(
     exported: Exported, formats: Sequence[ExportFormat], count: int, checked: Sequence[Checked]
 ) -> dict[str, Any]:
     run, spec, encoding = exported.run, exported.spec, exported.encoding
@@ -143,97 +139,15 @@ def _report(
     }
 
 
-# Compare exported files with the original on the test set.
-
-Predictions = Callable[[Inputs], np.ndarray]
-
-
-@dataclass(frozen=True)
-class ExportCheck:
-    """The results of an exported file on the test examples.
-
-    Attributes:
-      metric: its accuracy, or its mean absolute error.
-      same: the share of examples for which it decides as the original does; None for a regression.
-      largest, mean: the differences of its predictions from the original's.
-    """
-
-    metric: float
-    same: float | None
-    largest: float
-    mean: float
-
-
-def compare(
-    dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
-) -> dict[str, ExportCheck]:
-    """Return name → what each does on test examples, evenly spaced if there are more than `most`."""
-    objective = OBJECTIVES[dataset.spec.objective]
-    sums = {name: np.zeros(3) for name in others}  # of metrics, of equal decisions, of mean differences
-    largest = dict.fromkeys(others, 0.0)
-    inputs, target = dataset.inputs("test"), dataset.target("test")
-    ids = spaced(dataset.test_examples, most)
-    for start in range(0, len(ids), BATCH_SIZE):
-        some = ids[start : start + BATCH_SIZE]
-        batch, wanted = {name: np.asarray(rows[some]) for name, rows in inputs.items()}, np.asarray(target[some])
-        expected = original(batch)
-        for name, predictions in others.items():
-            found = predictions(batch)
-            apart = np.abs(found - expected)
-            same = (objective.decisions(found) == objective.decisions(expected)).reshape(len(some), -1).all(1)
-            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), apart.mean(1).sum()
-            largest[name] = float(np.maximum(largest[name], apart.max()))  # NaN stays
-    checks = {}
-    for name, total in sums.items():
-        metric, share, mean = (total / len(ids)).tolist()
-        checks[name] = ExportCheck(metric, share if dataset.spec.classes else None, largest[name], mean)
-    return checks
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A line of the report. `bytes` and `file` are of what was written; `allowed`: the largest difference, if bounded."""
-
-    name: str
-    file: str
-    bytes: int
-    compared: ExportCheck
-    allowed: float | None
-
-    @property
-    def fails(self) -> bool:
-        """True if the file differs more than is allowed. A difference that is NaN or infinite always fails."""
-        largest = self.compared.largest
-        return not np.isfinite(largest) or (self.allowed is not None and largest > self.allowed)
-
-
-def print_checked(rows: list[Checked], spec: ExampleSpec, console: Console) -> None:
-    """Print the table of all files."""
-    field = OBJECTIVES[spec.objective].field
-    table = plain_table(
-        format=FOLD, **dict.fromkeys(("size", field, "same", "max diff", "mean diff", "allowed"), RIGHT)
-    )
-    for row in rows:
-        found = row.compared
-        metric = f"{found.metric:.2%}" if field == "accuracy" else f"{found.metric:.5g}"
-        same = "–" if found.same is None else f"{found.same:.2%}"
-        allowed = "–" if row.allowed is None else f"{row.allowed:.1g}"
-        largest = Text(f"{found.largest:.2g}", "red" if row.fails else "")
-        table.add_row(row.name, megabytes(row.bytes), metric, same, largest, f"{found.mean:.1g}", allowed)
-    console.print(table)
-
-
-# Leave out the lines that converters print and nobody can act on, and the temporary files that they leave.
-
-_NO_NEWS = (*NO_NEWS, "fully_quantize: ", "Created TensorFlow Lite XNNPACK delegate")
+_NO_NEWS = (*NO_NEWS, "Created TensorFlow Lite XNNPACK delegate")
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Drop these lines and warnings in the block (.h5 is legacy, tf.lite goes to another package), and what is left behind.
+def quiet_converters() -> Iterator[None]:
+    """Drop lines and warnings of converters that no user can act on (.h5 is legacy, tf.lite moves to another package).
 
-    Keras and the converters have AutoGraph write modules into the temporary folder, whose compiled form nobody removes. So
-    this process gets one of its own.
+    Keras and the converters let AutoGraph write modules into the temporary folder, and their compiled form stays there. So
+    the block has a temporary folder that is removed afterwards.
     """
     absl = logging.getLogger("absl")
     level, before = absl.level, tempfile.tempdir

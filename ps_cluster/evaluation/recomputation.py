@@ -114,7 +114,7 @@ class Recomputation:
         return None
 
     def _tried(self, sample: UpdateSample) -> RecomputedRow:
-        """Compute an update again. An error of that is reported as what it is, and keeps nobody from scoring."""
+        """Compute an update again. An error is reported as unchecked, so that the evaluator continues to score."""
         try:
             return self.of(sample)
         except UserError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data import sources
+from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset, fields_of
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import finite
@@ -29,11 +30,12 @@ from ps_cluster.runs.predictions import Predictions
 from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from ps_cluster.models.judges import CompiledMetrics, LossAndMetric
+    from ps_cluster.models.compiled import CompiledMetrics
+    from ps_cluster.models.judges import LossAndMetric
     from ps_cluster.report.prediction_sheet import Answer
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
-PROBED = 50  # examples of which the gradient is taken: as many as are scored together
+GRADIENT_EXAMPLES = 50  # examples of which the gradient is taken: as many as are scored together
 MOST_BYTES = 2**26  # that are kept of all examples; CIFAR-10's test images take 160 kB
 
 
@@ -41,11 +43,11 @@ def dataset_of(
     run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Callable[[str], None]
 ) -> PackedDataset:
     """Return the packed copy that a training used, else the same data set found again (in `data_dir`)."""
-    cache = sources.default_cache_dir()
+    cache = default_cache_dir()
     if data_dir is not None:
         found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
     else:
-        found = sources.of_run(run_dir.dataset, config.data, cache, notify=notify)
+        found = sources.resolve_for_run(run_dir.dataset, config.data, cache, notify=notify)
     return found.holding_out(config.evaluation.validation_examples)
 
 
@@ -59,13 +61,12 @@ class Scored:
     validation_loss: float | None = None
     augmented_metric: float | None = None  # of the mean over views of each test example, if asked for
     compiled: Mapping[str, float] = field(default_factory=dict)  # of compile(), on the test examples
-    predictions: Predictions | None = field(
-        default=None, compare=False
-    )  # of the test examples; None if they are not kept (`LossAndMetric.kept`)
+    # Of the test examples; None if they are not kept (`LossAndMetric.kept`).
+    predictions: Predictions | None = field(default=None, compare=False)
 
 
 def limit_threads(threads: int) -> None:
-    """Let TensorFlow use so many threads in this process. Call it before TensorFlow computes anything."""
+    """Limit the threads that TensorFlow uses in this process. Call it before TensorFlow computes anything."""
     with without_first_lines():
         import tensorflow  # noqa: F401
 
@@ -82,15 +83,18 @@ class Scorer:
             import tensorflow  # noqa: F401
 
         from ps_cluster.models.build import build
-        from ps_cluster.models.flat import as_arguments, infer, with_fused_layers
-        from ps_cluster.models.judges import CompiledMetrics, judge_of
+        from ps_cluster.models.compiled import CompiledMetrics
+        from ps_cluster.models.flat import as_arguments
+        from ps_cluster.models.fused_layers import with_fused_layers
+        from ps_cluster.models.judges import judge_of
+        from ps_cluster.models.pure import infer
 
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.validation_examples = dataset.validation_examples
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._config, self._dataset = config, dataset
         # A user's own network is saved as its function makes it, without the run's precision. It is built first, so that its
-        # layers have the names that they have in Keras alone.
+        # layers have the names that they have in plain Keras.
         as_written = config.model.model_copy(update={"precision": "float32"})
         is_own = config.model.name in NETWORKS.own
         self._saved = build(config.model if is_own else as_written, dataset.spec, seed=config.training.seed)
@@ -109,7 +113,7 @@ class Scorer:
         views = DATASETS[config.data.dataset].views()
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
         self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
-        # The mean over views is of the prediction alone, which is the first of several outputs.
+        # The mean over views is that of the prediction, which is the first of several outputs.
         self._sums_of_views = views and _summing(partial(views, first), self._judge.of_first, dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
@@ -120,9 +124,9 @@ class Scorer:
         """
         self._assign(checkpoint)
         held_out = self._over("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
-        self._compiled.taken()
+        self._compiled.take_results()
         metric, loss, kept = self._over("test", self._sums)
-        compiled = self._compiled.taken()
+        compiled = self._compiled.take_results()
         by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
         about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
         predictions = Predictions(*about, kept) if kept else None
@@ -143,12 +147,13 @@ class Scorer:
         """
         if not self._config.evaluation.gradients:
             return None
-        from ps_cluster.models.flat import as_arguments, infer
+        from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.judges import judge_of
+        from ps_cluster.models.pure import infer
 
         spec, variables = self._dataset.spec, self._model.trainable_variables
         judge = judge_of(spec, self._config.training, self._model)
-        chosen = np.unique(np.linspace(0, self._dataset.train_examples - 1, PROBED).astype(np.int64))
+        chosen = np.unique(np.linspace(0, self._dataset.train_examples - 1, GRADIENT_EXAMPLES).astype(np.int64))
         rows = {name: self._dataset.rows("train", name, field)[chosen] for name, field in fields_of(spec).items()}
         inputs = {name: rows[name] for name in spec.inputs}
 
@@ -156,7 +161,9 @@ class Scorer:
         def gradient() -> tf.Tensor:
             targets = judge.targets(tf.constant(rows[TARGET]))
             with tf.GradientTape() as tape:
-                outputs = keras.tree.map_structure(_floats, infer(self._model, as_arguments(_given(inputs, spec))))
+                outputs = keras.tree.map_structure(
+                    _floats, infer(self._model, as_arguments(_network_inputs(inputs, spec)))
+                )
                 loss = judge.loss(targets, outputs, judge.weights(targets, rows.get(WEIGHT)))
             values = [variable.value for variable in variables]
             gradients = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -180,7 +187,7 @@ class Scorer:
         chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
-        outputs = self._first(_given({name: pictures}, spec))
+        outputs = self._first(_network_inputs({name: pictures}, spec))
         found = []
         for index, picture, prediction in zip(chosen, pictures, self._judge.prediction(_floats(outputs)).numpy()):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
@@ -203,7 +210,7 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(self, split: str, sums: Callable[..., Any]) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
+    def _over(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
         """Return the means of metric and loss over a split, None for one that is not finite, and what is kept of it."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
         metric, loss, kept = 0.0, 0.0, None
@@ -211,16 +218,16 @@ class Scorer:
             batch = slice(start, start + BATCH_SIZE)
             arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
             with computing():
-                of_metric, of_loss, of_batch = sums(arrays, np.asarray(target[batch]))
-            kept = room_for(of_batch, len(target)) if kept is None else kept
+                found = sums(arrays, np.asarray(target[batch]))
+            kept = arrays_to_keep(found.kept, len(target)) if kept is None else kept
             for name, rows in kept.items():
-                rows[batch] = of_batch[name]
-            metric += float(of_metric)
-            loss += float(of_loss)
+                rows[batch] = found.kept[name]
+            metric += float(found.metric)
+            loss += float(found.loss)
         return finite(metric / len(target)), finite(loss / len(target)), kept or {}
 
 
-def room_for(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
+def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
     """Return arrays [N, ...] for what is kept of all examples, as of a batch; none if they would take too much room."""
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
@@ -228,7 +235,7 @@ def room_for(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
     return {name: np.zeros((examples, *rows.shape[1:]), rows.dtype) for name, rows in first.items()}
 
 
-def _given(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
+def _network_inputs(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
     """Return inputs as a network is given them."""
     return {name: tf.cast(value, spec.inputs[name].network_dtype) for name, value in arrays.items()}
 
@@ -237,13 +244,25 @@ def _floats(output: Any) -> tf.Tensor:
     return tf.cast(output, tf.float32)
 
 
-def _summing(
-    outputs: Callable[..., Any], judge: LossAndMetric, spec: ExampleSpec, compiled: CompiledMetrics | None = None
-) -> Callable[..., Any]:
-    """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [], kept).
+class BatchSums(NamedTuple):
+    """The sums of metrics and losses over a batch, float32 [], and what the judge keeps of each example: name → [B, ...]."""
 
-    `kept`: what the judge keeps of each example, name → [B, ...].
-    """
+    metric: tf.Tensor
+    loss: tf.Tensor
+    kept: dict[str, tf.Tensor]
+
+
+SumBatch = Callable[[dict[str, np.ndarray], np.ndarray], BatchSums]
+"""Takes inputs by name, [B, ...] each, and packed targets [B, ...]."""
+
+
+def _summing(
+    outputs: Callable[[dict[str, tf.Tensor]], Any],
+    judge: LossAndMetric,
+    spec: ExampleSpec,
+    compiled: CompiledMetrics | None = None,
+) -> SumBatch:
+    """Return a graph that judges a batch. `compiled`: metrics of the model's compile(), which it updates."""
 
     def of_rows(field: Field) -> tf.TensorSpec:
         return tf.TensorSpec([None, *field.shape], field.dtype)
@@ -251,13 +270,13 @@ def _summing(
     inputs = {name: of_rows(field) for name, field in spec.inputs.items()}
 
     @tf.function(autograph=False, input_signature=[inputs, of_rows(spec.target)])
-    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        found = keras.tree.map_structure(_floats, outputs(_given(arrays, spec)))
+    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> BatchSums:
+        found = keras.tree.map_structure(_floats, outputs(_network_inputs(arrays, spec)))
         targets = judge.targets(rows)
         if compiled is not None:
             compiled.update(targets, judge.final(found), judge.as_probabilities(found))
         metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))
-        return metric, loss, judge.kept(targets, found)
+        return BatchSums(metric, loss, judge.kept(targets, found))
 
-    graph: Callable[..., Any] = sums
+    graph: SumBatch = sums
     return graph

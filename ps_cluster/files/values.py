@@ -83,6 +83,11 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
     return f"{line[:half]} ... {line[-half:]}"
 
 
+def reason(error: BaseException, most: int = MOST_CHARACTERS) -> str:
+    """Return what an error says on one line: the system's own words if there are any, or the class of a silent error."""
+    return one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__, most)
+
+
 def printable(text: str) -> str:
     """Return `text` with `?` for every control character, including line breaks; other characters stay."""
     return text if text.isascii() and text.isprintable() else "".join(map(_printable, text))

@@ -22,6 +22,7 @@ from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.tasks import Task
 from ps_cluster.data import sources
+from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset, fields_of, file_name
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
@@ -105,8 +106,8 @@ def resume_run(
         for line in not_used(os.environ):
             view.notice(line)
         locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
-        cache, progress = sources.default_cache_dir(), every_tenth(view.notice)
-        whole = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
+        cache, progress = default_cache_dir(), every_tenth(view.notice)
+        whole = sources.resolve_for_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
         dataset = whole.holding_out(config.evaluation.validation_examples)
         with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
             ended = checkpoints.ended(run_dir.checkpoints)
@@ -150,7 +151,7 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
 
 def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
     """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
-    return sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=every_tenth(notify))
+    return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
 def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = lambda _: None) -> RunConfig:

@@ -138,7 +138,9 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
-    from ps_cluster.models.build import build, optimizer_settings, try_to_load
+    from ps_cluster.models.best import check_that_it_loads
+    from ps_cluster.models.build import build
+    from ps_cluster.models.compiled_optimizer import optimizer_settings
     from ps_cluster.models.judges import judge_of
 
     try:
@@ -149,7 +151,7 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
         return NetworkFacts(error=str(error))
     reading = judge_of(dataset.spec, model=model).reading
     try:
-        facts = NetworkFacts(not_alone=try_to_load(model, config.model, dataset.spec), reading=reading)
+        facts = NetworkFacts(not_alone=check_that_it_loads(model, config.model, dataset.spec), reading=reading)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
     try:

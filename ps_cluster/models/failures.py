@@ -1,4 +1,4 @@
-"""Tell why TensorFlow could not compute a graph, and whether it was the user's own computation that failed. No TensorFlow."""
+"""Find out why TensorFlow could not compute a graph, and whether the user's own computation failed. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COMPUTATION = "own_computation"
 """The name scope of a network's forward pass, loss and gradients: TensorFlow's errors name the operation that failed."""
 
 # Where code is that is not the user's: this package, and what is installed. Python's frozen modules begin with "<frozen".
-NOT_THE_USERS = (
+FOLDERS_OF_OTHERS = (
     str(IMPORT_FOLDER / "ps_cluster"), "<frozen", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
 )  # fmt: skip
 
 # Codes of TensorFlow's errors that the same values cause again: invalid argument, failed precondition, out of range,
 # unimplemented.
 _SAME_AGAIN = {3, 9, 11, 12}
-# How paragraphs of a TensorFlow error begin that only tell where the graph was built.
+# How paragraphs of a TensorFlow error begin that only say where the graph was built.
 _PLACE = re.compile(r'\s*(Graph execution error:|Detected at node|File ")')
 _FILE = re.compile(r'File "([^"]+)", line (\d+)')
 _COUNT = re.compile(r"\d+ root error\(s\) found\.")
@@ -38,14 +38,14 @@ _CHARACTERS = 300
 def reason_of(error: BaseException) -> str:
     """Return what an error of TensorFlow says, on one line, without the stack of where the graph was built."""
     paragraphs = str(error).split("\n\n")
-    told = "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
+    text = "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
     reason: list[str] = []
-    for line in map(str.strip, told.splitlines()):
+    for line in map(str.strip, text.splitlines()):
         if _TRAIL.match(line) and reason:
             break
         if line and not _COUNT.match(line) and not _TRAIL.match(line):
             reason.append(_END.sub("", _CODE.sub("", line)))
-    return one_line(" ".join(filter(None, reason)) or told)
+    return one_line(" ".join(filter(None, reason)) or text)
 
 
 def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> str | None:
@@ -58,7 +58,7 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
     if getattr(error, "error_code", None) not in _SAME_AGAIN or not (anywhere or COMPUTATION in text):
         return None
     layers = [path.rpartition("/")[0] for path in _NODE.findall(text) if "/" in path]
-    lines = [(file, line) for file, line in _FILE.findall(text) if not file.startswith(NOT_THE_USERS)]
+    lines = [(file, line) for file, line in _FILE.findall(text) if not file.startswith(FOLDERS_OF_OTHERS)]
     places = [f"in '{layers[0]}'"] if layers else []
     places += [f"{Path(file).name}:{line}" for file, line in lines[-1:]]
     where = f" ({', '.join(places)})" if places else ""
@@ -67,7 +67,7 @@ def failure_of_computation(error: BaseException, *, anywhere: bool = False) -> s
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Raise FailedComputation for an error of the network's own computation, of which the block has nothing else."""
+    """Raise FailedComputation for an error in a block that computes nothing but the network."""
     try:
         yield
     except Exception as error:

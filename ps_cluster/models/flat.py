@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,14 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.private_names import (
-    layers_of,
-    notes_of,
-    own_weights_of,
-    seed_generators_of,
-    takes_training,
-    with_notes,
-)
+from ps_cluster.models.fused_layers import with_fused_layers
+from ps_cluster.models.pure import PureScope, seed_states, seeds_of
+from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ class Forward(NamedTuple):
 class FlatNetwork:
     """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
-    A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends on the batch alone, so
+    A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends only on the batch, so
     it can be applied to other statistics than those that the step was given.
 
     Attributes:
@@ -244,269 +237,3 @@ def _in_float32(output: tf.Tensor) -> tf.Tensor:
     """Return an output in float32, with its mask. (Of an output in bfloat16 Keras's losses don't take the scores either.)"""
     _, mask = notes_of(output)
     return output if output.dtype == tf.float32 else with_notes(tf.cast(output, tf.float32), [None, mask])
-
-
-# Run a Keras model as a pure function: with values in place of its variables, and random states of a step.
-
-# Odd, and spread over all bits: neither a layer nor a step draws what its neighbour draws (Knuth, TAOCP 3, 6.4).
-_GOLDEN = 0x9E3779B1
-
-
-def seeds_of(model: keras.Model) -> list[keras.Variable]:
-    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of its variables."""
-    generators = [generator for layer in layers_of(model) for generator in seed_generators_of(layer)]
-    states = {id(generator.state) for generator in generators}
-    return [variable for variable in model.non_trainable_variables if id(variable) in states]
-
-
-def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Return a state, int64 [2], for each of `count` SeedGenerators: another for each, and for each step.
-
-    A generator adds 1 to the second number whenever it is asked again. So steps are set far apart in it.
-
-    Args:
-      random_state: int32 [2], the run's seed and the step id.
-    """
-    if not count:
-        return []
-    seed, step = tf.unstack(tf.cast(random_state, tf.int64))
-    far = step * _GOLDEN % 2**32
-    return [tf.stack([seed + index * _GOLDEN, far]) for index in range(count)]
-
-
-class PureScope(keras.StatelessScope):
-    """A scope in which variables have the values given, and which notes what would not be a function of them."""
-
-    def __init__(self, state_mapping: Sequence[tuple[Any, Any]], collect_losses: bool = False):
-        super().__init__(state_mapping, collect_losses=collect_losses)
-        self._given = dict(self.state_mapping)
-        self._unknown: dict[int, keras.Variable] = {}
-        self._times: Counter[int] = Counter()
-
-    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-        """Take in a variable and its new value."""
-        self._times[id(update[0])] += 1
-        super().add_update(update)
-
-    def times(self, variable: keras.Variable) -> int:
-        """Return how often a variable has been assigned."""
-        return self._times[id(variable)]
-
-    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of a variable. One that was not given has none, and is noted.
-
-        No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
-        """
-        value = super().get_current_value(variable)
-        if value is None:
-            self._unknown[id(variable)] = variable
-        elif self._changed(variable):
-            value = tf.stop_gradient(value)
-        return value
-
-    def after(self, variable: keras.Variable) -> tf.Tensor:
-        """Return the last value of a variable."""
-        return self.state_mapping[id(variable)]
-
-    def _changed(self, variable: keras.Variable) -> bool:
-        return self.state_mapping[id(variable)] is not self._given.get(id(variable))
-
-    def check(self, model: keras.Model) -> None:
-        """Raise ValueError, with the variable's name, where the pass in this scope was not a function of its values.
-
-        Raised here and not where it happens, because Keras writes much around an error within a layer.
-        """
-        for variable in self._unknown.values():
-            if "seed_generator" in variable.path:
-                raise ValueError(
-                    "it draws random numbers without a seed of its own: give the layer a keras.random.SeedGenerator as "
-                    "an attribute, and draw with seed=that"
-                )
-            raise ValueError(f"it uses the variable '{variable.path}', which is not among the model's own variables")
-        statistics = {id(v) for v in model.non_trainable_variables if v.dtype == "float32"}
-        free = statistics | {id(v) for v in seeds_of(model)}
-        for variable in model.variables:
-            if id(variable) in free or not self._changed(variable):
-                continue
-            what = "weight" if variable.trainable else f"{variable.dtype} variable"
-            raise ValueError(
-                f"its forward pass changes the {what} '{variable.path}', which would be lost between workers: only "
-                "float32 variables that are not trainable may change there"
-            )
-
-
-def infer(model: keras.Model, inputs: Any) -> Any:
-    """Return the outputs of a model outside of training. Its variables stay as they are.
-
-    Layers that draw random numbers even then draw the same ones for every batch, so a score can be repeated.
-    """
-    seeds = seeds_of(model)
-    own = {id(seed) for seed in seeds}
-    values = [(variable, variable.value) for variable in model.variables if id(variable) not in own]
-    with PureScope([*values, *zip(seeds, seed_states(tf.constant([0, 0]), len(seeds)))]):
-        return model(inputs, training=False)
-
-
-# Layers that compute the same as Keras's, faster.
-#
-# Keras 3 builds batch normalisation of single operations in float32; TensorFlow builds GELU and SiLU of single operations
-# in the dtype of their input; and oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at half the
-# speed of its others (measured without AMX). On one thread GELU takes 14 in place of 72 ms of a step of airbench.
-
-CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # one operation already
-WIDE = 256  # channels; with 64 the copies cost as much as the products gain
-
-
-def with_fused_layers(model: keras.Model) -> keras.Model:
-    """Return a model that computes the same as `model`, to compute with. Save the original: Keras can't load the copy.
-
-    The copy shares all layers that stay as they are. There is no copy where nothing can be fused, or where a class of a
-    user's own decides what is computed.
-    """
-    by_layers_alone = type(model).__module__.startswith("keras.")
-    if not by_layers_alone or all(_fused_type(layer) is type(layer) for layer in model.layers):
-        return model
-
-    def clone(layer: keras.Layer) -> keras.Layer:
-        fused = _fused_type(layer)
-        return layer if fused is type(layer) else fused.from_config(layer.get_config())
-
-    copy = keras.models.clone_model(model, clone_function=clone)
-    if [variable.path for variable in copy.variables] != [variable.path for variable in model.variables]:
-        return model
-    for own, other in zip(copy.variables, model.variables, strict=True):
-        own.trainable = other.trainable  # a layer's configuration does not have a flag of a single variable
-    return copy
-
-
-def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
-    if type(layer) is keras.layers.BatchNormalization:
-        return FusedBatchNormalization
-    if type(layer) is keras.layers.Activation:
-        of_keras = getattr(layer.activation, "__module__", "").startswith("keras.")
-        return CompiledActivation if of_keras and layer.activation.__name__ not in CHEAP_ACTIVATIONS else type(layer)
-    if type(layer) is keras.layers.Conv2D and _multiplies_better(layer):
-        return WideConvolution
-    return type(layer)
-
-
-def _multiplies_better(layer: keras.layers.Conv2D) -> bool:
-    plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
-    odd = all(size % 2 for size in layer.kernel_size)
-    return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE
-
-
-class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
-
-    def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised, in the layer's compute dtype; others as Keras does."""
-        if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
-            return super().call(inputs, training=training, mask=mask)
-        training = training and self.trainable
-        channels = inputs.shape[-1]
-        normalised, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=inputs,
-            scale=self._value(self.gamma) if self.scale else tf.ones([channels]),
-            offset=self._value(self.beta) if self.center else tf.zeros([channels]),
-            mean=tf.zeros([0]) if training else self._value(self.moving_mean),
-            variance=tf.zeros([0]) if training else self._value(self.moving_variance),
-            epsilon=self.epsilon,
-            exponential_avg_factor=1.0,
-            is_training=bool(training),
-        )
-        if training:
-            values = tf.cast(tf.size(inputs) // channels, tf.float32)
-            self._move(self.moving_mean, mean)
-            self._move(self.moving_variance, variance * (values - 1) / values)  # the kernel returns a sample variance
-        return normalised
-
-    def _value(self, variable: keras.Variable) -> tf.Tensor:
-        return tf.cast(tf.convert_to_tensor(variable), tf.float32)
-
-    def _move(self, moving: keras.Variable, seen: tf.Tensor) -> None:
-        moving.assign(self.momentum * tf.convert_to_tensor(moving) + (1 - self.momentum) * seen)
-
-
-class CompiledActivation(keras.layers.Activation):
-    """`keras.layers.Activation`, compiled by XLA to one loop forward and one backward, in float32."""
-
-    def __init__(self, activation: Callable[..., Any], **options: Any):
-        super().__init__(activation, **options)
-        self._compiled = compiled(self.activation)
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the activation of `inputs`, of any shape, in the layer's compute dtype."""
-        return self._compiled(inputs)
-
-
-@cache  # layers of equal shape share the compiled code
-def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an elementwise `function` with its forward and its backward pass each compiled into one loop."""
-
-    def in_float32(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(function(tf.cast(x, tf.float32)), x.dtype)
-
-    @tf.function(jit_compile=True, autograph=False)
-    def backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = in_float32(x)
-        return tape.gradient(y, x, upstream)
-
-    forward = tf.function(in_float32, jit_compile=True, autograph=False)
-
-    @tf.custom_gradient
-    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        return forward(x), lambda upstream: backward(x, upstream)
-
-    of_both: Callable[[tf.Tensor], tf.Tensor] = both
-    return of_both
-
-
-class WideConvolution(keras.layers.Conv2D):
-    """`keras.layers.Conv2D` with stride 1 and "same" padding, whose kernel gradient is computed by matrix products."""
-
-    def convolution_op(self, inputs: tf.Tensor, kernel: keras.Variable) -> tf.Tensor:
-        """Return the convolution of `inputs` [B, height, width, channels], in the layer's compute dtype."""
-        return _convolution(inputs, tf.cast(tf.convert_to_tensor(kernel), inputs.dtype))
-
-
-@tf.custom_gradient
-def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-    def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        of_images = tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=tf.shape(images), filter=kernel, out_backprop=upstream, strides=[1] * 4, padding="SAME"
-        )
-        return of_images, kernel_gradient(images, upstream, kernel.shape)
-
-    return tf.nn.conv2d(images, kernel, 1, "SAME"), gradients
-
-
-def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """Return the kernel gradient of a "same" convolution with stride 1 and odd kernel sizes.
-
-    For each row of the kernel it takes one matrix product over all pixels of the batch: `images`, shifted by each of
-    the row's columns and laid side by side, times `upstream`. With the height as the first axis, the pixels under one
-    row of the kernel are contiguous in memory, so no product needs its own copy.
-
-    Args:
-      images: [B, height, width, channels], the input of the convolution.
-      upstream: [B, height, width, filters], the gradient of its output, in the same dtype.
-      shape: (rows, columns, channels, filters)
-    """
-    rows, columns, channels, filters = shape
-    height, width = tf.unstack(tf.shape(images)[1:3])
-    line = tf.shape(images)[0] * width  # pixels of the whole batch at one height
-    padded = tf.pad(_by_height(images), [[rows // 2] * 2, [0, 0], [columns // 2] * 2, [0, 0]])
-    shifted = tf.concat([padded[:, :, column : column + width] for column in range(columns)], axis=3)
-    shifted = tf.reshape(shifted, [-1, columns * channels])
-    of_pixels = tf.reshape(_by_height(upstream), [-1, filters])
-    products = [
-        tf.matmul(shifted[row * line : (row + height) * line], of_pixels, transpose_a=True) for row in range(rows)
-    ]
-    return tf.reshape(tf.stack(products), shape)
-
-
-def _by_height(images: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(images, [1, 0, 2, 3])

@@ -1,13 +1,11 @@
-"""Judge a network's outputs, as graph code: by loss and metric of each objective, or those that a model was compiled with."""
+"""Judge a network's outputs, as graph code: by the loss and metric of each objective, or by those of the model's compile()."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from functools import reduce
-from operator import getitem
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,27 +13,10 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, ExampleSpec, class_weights
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.ends import (
-    OF_LOGITS,
-    OF_SEVERAL_CLASSES,
-    OWN_UNITS,
-    PROBABILITIES,
-    SCORES,
-    UNITS,
-    NetworkEnd,
-    followed_by,
-    is_marked,
-    with_mark,
-)
-from ps_cluster.private_names import (
-    compiled_loss_of,
-    compiled_metrics_of,
-    losses_of,
-    metrics_of,
-    notes_of,
-    with_notes,
-    wrapped_by,
-)
+from ps_cluster.models.compiled import CompiledLoss, MicroBatch, has_loss
+from ps_cluster.models.ends import NetworkEnd
+from ps_cluster.models.keras_losses import compares_classes
+from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, SCORES, UNITS, followed_by, is_marked, with_mark
 
 _SMALLEST = 1e-30  # probability whose logarithm is taken
 
@@ -43,11 +24,11 @@ _SMALLEST = 1e-30  # probability whose logarithm is taken
 def judge_of(
     spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None
 ) -> LossAndMetric:
-    """Return the judge of a data set's objective, with the loss that the model was compiled with, if it was.
+    """Return the judge of a data set's objective, with the loss of the model's compile() if it has one.
 
     Args:
-      training: label smoothing and the weights of classes; None to score without both.
-      model: whose outputs are judged. None: they are scores, one for each class, or standard deviations.
+      training: has label smoothing and the weights of classes; None to score without both.
+      model: the network whose outputs are judged; None if they are scores, one for each class, or standard deviations.
     """
     kind = OBJECTIVES[spec.objective].judge()
     if model is None:
@@ -55,34 +36,24 @@ def judge_of(
     end = NetworkEnd(model, spec)
     judge = (OneOutputJudge if end.is_one_of_two else kind)(spec, training)
     if not has_loss(model):
-        judge.take_in(end, {})
+        judge.adapt_to(end, {})
         return judge
     loss = CompiledLoss(model, spec.outputs)
-    judge.take_in(end, loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure))
+    judge.adapt_to(end, loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure))
     return CompiledJudge(judge, loss)
 
 
 def zero_targets(spec: ExampleSpec, examples: int = 1) -> tf.Tensor:
-    """Return packed targets of some examples, all zero, to build a loss or to try it."""
+    """Return packed targets of some examples, all zero, to build or check a loss."""
     return tf.zeros([examples, *spec.target.shape], spec.target.dtype)
-
-
-class MicroBatch(NamedTuple):
-    """The factors of losses that are no mean over the examples, where a batch is cut into equal micro-batches.
-
-    With them the mean over the micro-batches is the loss of the batch.
-    """
-
-    of_sum: tf.Tensor  # float32 [], how many micro-batches there are
-    of_weighted_mean: tf.Tensor  # float32 [], the same, times the share of the batch's weights that this one has
 
 
 class LossAndMetric(ABC):
     """Judges a network's outputs, float32 [B, outputs]. All results are float32.
 
     Attributes:
-      gives_scores: whether the outputs are scores of classes or labels, if they are no probabilities.
-      of_probabilities: whether the outputs are probabilities already, and not scores.
+      gives_scores: whether outputs that are not probabilities are scores of classes or labels.
+      of_probabilities: whether the outputs are probabilities, not scores.
     """
 
     gives_scores = False
@@ -90,33 +61,33 @@ class LossAndMetric(ABC):
     _needs_mark = False
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
-        """Keep what decides the loss. `training`: see `judge_of`."""
+        """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
         self.outputs = spec.outputs
         self._inputs = spec.inputs
         self._smoothing = training.label_smoothing if training else 0.0
 
-    def take_in(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Take the outputs for what they are. `losses`: of compile(), by the place of their output; none without it."""
+    def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
+        """Adapt to what the outputs are. `losses`: of compile(), by the index of their output; none without compile()."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(0))
             self._needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
 
     @property
     def of_first(self) -> LossAndMetric:
-        """The judge of the first output by itself, which is the prediction."""
+        """The judge of the first output only, which is the prediction."""
         return self
 
     @property
     def reading(self) -> str:
-        """How outputs or targets are taken, in words, where there is a choice."""
+        """How outputs or targets are interpreted, in words, where there is a choice."""
         return ""
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return the targets of packed rows [B, ...] as the other methods take them."""
+        """Return the targets of packed rows [B, ...] in the form that the other methods take."""
         return tf.cast(rows, tf.float32)
 
     def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
-        """Return how much each example counts, [B]; None if all count alike. `given`: what the data set says, [B]."""
+        """Return the weight of each example, [B]; None if all count alike. `given`: the weights of the data set, [B]."""
         return None if given is None else tf.cast(given, tf.float32)
 
     def scaled(self, targets: tf.Tensor) -> tf.Tensor:
@@ -136,26 +107,26 @@ class LossAndMetric(ABC):
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
-        """Return what results are made of (`Objective.results`): name → [B, ...]; nothing if the objective has none."""
+        """Return what the results (`Objective.results`) are computed from: name → [B, ...]; empty if there are none."""
         return {}
 
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
-        """Return outputs whose prediction is this one, to judge a mean of predictions."""
+        """Return outputs that have this prediction, so that a mean of predictions can be judged."""
         return self.scaled(prediction)
 
     def final(self, outputs: Any) -> Any:
-        """Return what the saved model returns for these outputs."""
+        """Return the outputs of the saved model for these outputs."""
         return outputs
 
     def as_probabilities(self, outputs: Any) -> Any:
-        """Return probabilities of the form of the saved model's outputs; those of a regression as they are."""
+        """Return the saved model's outputs as probabilities, in the same structure; those of a regression as they are."""
         return self.final(outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
-        """Return the model to save, which says by its last layer what its outputs are, if nothing else in it does."""
+        """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
         if self._needs_mark:
             return with_mark(model, PROBABILITIES, self._inputs)
-        # A class of a user's own stays what it is.
+        # A model class of a user is not wrapped.
         of_layers = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
         return with_mark(model, SCORES, self._inputs) if of_layers and not is_marked(model, SCORES) else model
 
@@ -169,7 +140,7 @@ class LossAndMetric(ABC):
         """Return the loss of a batch, []: the mean. Weighted, it is the weighted sum over the batch's size, as in Keras.
 
         Args:
-          part: of a micro-batch; then the mean over the micro-batches is the loss of the batch.
+          part: the factors of a micro-batch, with which the mean over the micro-batches is the loss of the batch.
         """
         losses = self.losses(targets, outputs)
         return tf.reduce_mean(losses if weights is None else losses * weights)
@@ -227,21 +198,21 @@ class ClassificationJudge(LossAndMetric):
 
 
 class OneOutputJudge(ClassificationJudge):
-    """Two classes that one number tells apart, [B, 1]: the score, or the probability, of the second class.
+    """Two classes that one number distinguishes, [B, 1]: the score, or the probability, of the second class.
 
-    The score of the first class is 0. So it is a classification of two outputs, and the threshold is a score of 0, which is
-    a probability of 1/2. Targets are float32 [B, 1], 0 or 1, as Keras's losses and metrics of such a network take them.
+    The score of the first class is 0. So this is a classification of two outputs whose threshold is a score of 0, which is a
+    probability of 1/2. Targets are float32 [B, 1], 0 or 1, as Keras's losses and metrics take them for such a network.
     """
 
-    def take_in(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
-        """Take the output for what it is. Raises ValueError for a loss that one number means nothing to."""
+    def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
+        """Adapt to what the output is. Raises ValueError for a loss that compares several numbers with each other."""
         for loss in losses.values():
-            if wrapped_by(loss) in OF_SEVERAL_CLASSES:
+            if compares_classes(loss):
                 raise ValueError(
                     f"the loss of its compile() ({loss.name}) compares classes with each other, and it returns 1 number: end "
                     "it with Dense(2), or take binary_crossentropy"
                 )
-        super().take_in(end, losses)
+        super().adapt_to(end, losses)
 
     @property
     def reading(self) -> str:
@@ -356,7 +327,7 @@ class RegressionJudge(LossAndMetric):
         self._std = np.array([value or 1.0 for value in spec.target.std] or 1.0, np.float64)
         self._why_own_units = ""
 
-    def take_in(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
+    def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
         self._why_own_units = end.why_own_units(list(losses.values()))
         if self._why_own_units:
             self._mean, self._std = np.zeros(()), np.ones(())
@@ -366,7 +337,7 @@ class RegressionJudge(LossAndMetric):
         return f"targets as they are ({self._why_own_units})" if self._why_own_units else IN_DEVIATIONS
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return float64 [B, outputs] in the target's own units: float32 may tell neighbours far from 0 not apart."""
+        """Return float64 [B, outputs] in the target's own units: float32 may not distinguish neighbours far from 0."""
         return tf.reshape(tf.cast(rows, tf.float64), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -423,6 +394,11 @@ class NextByteJudge(LossAndMetric):
         return outputs
 
 
+def _first(outputs: Any) -> tf.Tensor:
+    found: tf.Tensor = keras.tree.flatten(outputs)[0]
+    return found
+
+
 class CompiledJudge(LossAndMetric):
     """Judges by the loss that a user's model was compiled with; metric and prediction are the objective's.
 
@@ -461,234 +437,3 @@ class CompiledJudge(LossAndMetric):
 
     def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
         return self._objective.kept(targets, _first(outputs))
-
-
-def _first(outputs: Any) -> tf.Tensor:
-    return keras.tree.flatten(outputs)[0]
-
-
-# The losses and metrics that a model was compiled with, as functions of targets and outputs.
-
-# Keras's base classes, which say nothing about the targets of a class that a user derives from them.
-_BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
-
-
-def has_loss(model: keras.Model) -> bool:
-    """Return whether a model was compiled with a loss."""
-    return compiled_loss_of(model) is not None
-
-
-class CompiledLoss:
-    """The weighted sum of the losses that a model was compiled with, one for each output, against one target.
-
-    Keras resolves them: names, lists, dictionaries, `loss_weights`. Its own sum is not used: it also writes a metric for
-    each output into variables of the process that built the graph.
-    """
-
-    def __init__(self, model: keras.Model, outputs: int):
-        """Keep the losses. `outputs`: numbers of an example's target, to make a row of a label."""
-        self._compiled = compiled_loss_of(model)
-        self._outputs = outputs
-        self._graph = tf.function(self._sum_of_step, autograph=False)
-
-    def by_output(self, targets: tf.Tensor, outputs: Any) -> dict[int, keras.Loss]:
-        """Return the losses by the places of their outputs. Raises ValueError where Keras can't find them.
-
-        Args:
-          targets: of an example, as losses take them. outputs: forms of the outputs, as the model returns them.
-        """
-        try:
-            with tf.init_scope():
-                _build(self._compiled, targets, outputs)
-        except Exception as error:
-            raise ValueError(f"the loss of its compile() fails: {_told(error)}") from error
-        places = keras.tree.pack_sequence_as(outputs, list(range(len(keras.tree.flatten(outputs)))))
-        return {reduce(getitem, one.path, places): one.loss for one in losses_of(self._compiled)}
-
-    def __call__(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
-    ) -> tf.Tensor:
-        """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
-        # Keras's losses take a probability's score, where it has one: the gradient of a probability of 0 or 1 is lost.
-        given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
-        of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
-        # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
-        with tf.init_scope():
-            _build(self._compiled, targets, outputs)
-            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
-        if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
-            raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
-        return graph(*given, part)
-
-    def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
-        """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
-        with tf.init_scope():
-            _build(self._compiled, targets, outputs)
-        size = tf.cast(tf.shape(targets)[0], tf.float32)
-        parts = self._losses(targets, outputs, None)
-        return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
-
-    def try_on(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> None:
-        """Compute the loss of a batch. Raises ValueError if that fails, or if nothing could be learned from it."""
-        try:
-            with tf.GradientTape() as tape:
-                tape.watch(keras.tree.flatten(outputs))
-                _build(self._compiled, targets, outputs)
-                loss = self._sum(targets, outputs, weights)
-            gradients = tape.gradient(loss, keras.tree.flatten(outputs))
-            self(targets, outputs, weights)
-        except Exception as error:
-            raise ValueError(f"the loss of its compile() fails: {_told(error)}") from error
-        if loss.shape.rank:
-            raise ValueError(f"the loss of its compile() is of shape {list(loss.shape)}, not one number: reduce it")
-        if all(gradient is None for gradient in gradients):
-            raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
-
-    def _sum_of_step(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, notes: Any, part: MicroBatch | None = None
-    ) -> tf.Tensor:
-        noted = [with_notes(output, one) for output, one in zip(keras.tree.flatten(outputs), notes, strict=True)]
-        return self._sum(targets, keras.tree.pack_sequence_as(outputs, noted), weights, part)
-
-    def _sum(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
-    ) -> tf.Tensor:
-        losses = self._losses(targets, outputs, weights)
-        return tf.add_n([value if part is None else value * _factor(loss, weights, part) for loss, value in losses])
-
-    def _losses(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
-    ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
-        """Yield each loss and its value, weighted."""
-        for one in losses_of(self._compiled):
-            output = reduce(getitem, one.path, outputs)
-            value = one.loss(_target_for(one.loss, targets, self._outputs), output, weights)
-            yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
-
-
-def _factor(loss: keras.Loss, weights: tf.Tensor | None, part: MicroBatch) -> tf.Tensor | float:
-    if loss.reduction == "sum":
-        return part.of_sum
-    is_weighted_mean = loss.reduction == "mean_with_sample_weight" and weights is not None
-    return part.of_weighted_mean if is_weighted_mean else 1.0
-
-
-class CompiledMetrics:
-    """The metrics that a model was compiled with, over examples that come in batches. Without any it does nothing."""
-
-    def __init__(self, model: keras.Model, outputs: int):
-        """Keep the metrics. `outputs`: numbers of an example's target, to make a row of a label."""
-        self._metrics = compiled_metrics_of(model)
-        self._outputs = outputs
-
-    def update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
-        """Take in a batch. In a graph, its variables are made outside of it.
-
-        Args:
-          probabilities: what the outputs are, if those are scores; of the same form.
-        """
-        if self._metrics is None:
-            return
-        with tf.init_scope():
-            if not self._metrics.built:
-                _build(self._metrics, targets, outputs)
-                zeros = keras.tree.map_structure(_zeros_like, outputs)
-                self._update(_zeros_like(targets), zeros, zeros)
-                self._metrics.reset_state()
-        self._update(targets, outputs, probabilities)
-
-    def try_on(self, targets: tf.Tensor, outputs: Any) -> None:
-        """Take in a batch, and forget it. Raises ValueError for a metric that fails, or whose result is no number."""
-        if self._metrics is None:
-            return
-        try:
-            self.update(targets, outputs, outputs)
-            found = self._metrics.result()
-        except Exception as error:
-            raise ValueError(f"the metrics of its compile() fail: {_told(error)}") from error
-        for name, value in found.items():
-            if isinstance(value, dict) or tf.convert_to_tensor(value).shape.rank:
-                what = "a dictionary" if isinstance(value, dict) else f"of shape {list(value.shape)}"
-                raise ValueError(
-                    f"the result of metric '{name}' of its compile() is {what}, not one number: leave it out"
-                )
-        self._metrics.reset_state()
-
-    def _update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
-        pairs = zip(metrics_of(self._metrics, outputs), metrics_of(self._metrics, probabilities))
-        for (metric, scores), (_, shares) in pairs:
-            output = shares if _takes_probabilities(metric) else scores
-            try:
-                metric.update_state(_target_for(metric, targets, self._outputs), output)
-            except Exception as error:
-                raise ValueError(f"metric '{metric.name}': {_told(error)}") from error
-
-    def taken(self) -> dict[str, float]:
-        """Return name → value of all metrics that are finite numbers, and begin anew."""
-        if self._metrics is None or not self._metrics.built:
-            return {}
-        values = {name: float(value) for name, value in self._metrics.result().items()}
-        self._metrics.reset_state()
-        return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def _target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, outputs: int) -> tf.Tensor:
-    """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
-    if targets.dtype == tf.float64:  # a user's own may compute in float32 alone, as Keras does
-        targets = tf.cast(targets, tf.float32)
-    is_label = targets.dtype.is_integer and targets.shape.rank == 1
-    return tf.one_hot(targets, outputs) if is_label and _takes_rows(judging) else targets
-
-
-def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
-    """Return whether it is of Keras and compares targets with outputs, place by place. Users' own take labels."""
-    if hasattr(judging, "sparse_y_true"):  # intersection over union
-        return not judging.sparse_y_true
-    function = wrapped_by(judging)
-    if isinstance(function, keras.Loss):  # as a metric
-        return _takes_rows(function)
-    found = function or next(kind for kind in type(judging).__mro__ if _is_of_keras(kind))
-    return _is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")
-
-
-def _takes_probabilities(metric: keras.Metric) -> bool:
-    """Return whether a metric of Keras is right for probabilities alone: nobody has told it that it is given scores.
-
-    Those are the ones that compare with a threshold of 1/2, or with many between 0 and 1, and logarithms of probabilities.
-    A threshold or a `from_logits` that somebody has set is of what the network returns, as in Keras.
-    """
-    if not _is_of_keras(type(metric)):
-        return False
-    settings: dict[str, Any] = metric.get_config()
-    function = wrapped_by(metric)
-    if function in OF_LOGITS or "from_logits" in settings:
-        return not settings.get("from_logits", False)
-    if "num_thresholds" in settings or isinstance(metric, keras.metrics.FBetaScore):
-        return True
-    if "thresholds" in settings:
-        return settings["thresholds"] is None
-    threshold: float | None = settings.get("threshold")
-    return threshold == 0.5
-
-
-def _is_of_keras(found: Any) -> bool:
-    return getattr(found, "__module__", "").startswith("keras.")
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-
-
-def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
-    return None if tensor is None else tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
-
-
-def _build(compiled: Any, targets: tf.Tensor, outputs: Any) -> None:
-    """Let Keras find the loss or metrics of each output, by examples, if it has not."""
-    if not compiled.built:
-        example = keras.tree.map_structure(_zeros_like, outputs)
-        compiled.build(keras.tree.map_structure(lambda _: _zeros_like(targets), outputs), example)

@@ -16,14 +16,14 @@ BytesDone = Callable[[int, int | None], None]
 
 
 @contextmanager
-def byte_progress(console: Console, *, told: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
+def byte_progress(console: Console, *, lines: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
     """Yield a function for lines that stay, and one for progress.
 
     Args:
-      told: whether there are lines of progress where there is no terminal.
+      lines: whether progress is shown as lines if there is no terminal.
     """
     if not console.is_terminal or console.is_dumb_terminal:
-        yield print_line, every_tenth(print_line) if told else lambda done_bytes, total_bytes: None
+        yield print_line, every_tenth(print_line) if lines else lambda done_bytes, total_bytes: None
         return
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -38,14 +38,14 @@ def byte_progress(console: Console, *, told: bool = True) -> Iterator[tuple[Noti
 
 
 def every_tenth(notify: Notify) -> BytesDone:
-    """Return a function that tells the progress of a download at each further tenth."""
-    told = 0
+    """Return a function that notifies of a download's progress at each further tenth."""
+    shown = 0
 
     def progress(done_bytes: int, total_bytes: int | None) -> None:
-        nonlocal told
+        nonlocal shown
         tenths = 10 * done_bytes // total_bytes if total_bytes else 0
-        if tenths > told:
-            told = tenths
+        if tenths > shown:
+            shown = tenths
             notify(f"downloaded {tenths * 10} % of {(total_bytes or 0) / 1e6:.0f} MB")
 
     return progress

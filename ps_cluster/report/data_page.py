@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
-from ps_cluster.data.describing import ExampleGroup, groups_of, variation, with_samples
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.samples import ExampleGroup, groups_of, image_variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.quiet_import import without_first_lines
@@ -53,7 +53,7 @@ def write_data_page(dataset: PackedDataset, settings: DataSettings, output: Path
         raise UserError(str(error)) from error
     prepare_for_tensorflow()  # it may be imported now, without its first lines
     with without_first_lines():
-        vary = variation(kind, settings, dataset, seed)
+        vary = image_variation(kind, settings, dataset, seed)
     found = groups_of(dataset)
     samples = 2 if len(found) <= FEW_GROUPS else 1
     wanted = {"samples": samples * (1 if vary else 1 + VARIATIONS), "variations": VARIATIONS if vary else 0}

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ps_cluster.files.values import counted, one_line
 from ps_cluster.report.run_state import real
-from ps_cluster.runs.result_rows import BROKEN, EvaluationSummary, Proof, Summary, Updates, told
+from ps_cluster.runs.result_rows import BROKEN, EvaluationSummary, Proof, Summary, Updates, metric_text
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
@@ -140,7 +140,7 @@ def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Tex
 
 def _value(accuracy: float | None, error: float | None) -> str:
     """Return a metric without its name, e.g. "91.20%"."""
-    words = told(accuracy, error)
+    words = metric_text(accuracy, error)
     return words.split(" ", 1)[1] if words else "not a finite number"
 
 
@@ -158,7 +158,7 @@ def _warning(summary: Summary) -> str:
         )
     if summary.learned is False:
         has_error = summary.evaluation.test_error is not None
-        guess = told(*((None, summary.guess) if has_error else (summary.guess, None)))
+        guess = metric_text(*((None, summary.guess) if has_error else (summary.guess, None)))
         hint = f" {summary.few_updates.capitalize()}." if summary.few_updates else ""
         return f"not better than guessing, which has {guess}: nothing was learned.{hint} {page}"
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""

@@ -23,7 +23,7 @@ from ps_cluster.report.mistakes import ShownExamples, shown_examples
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.plots import Plot, small_plot
 from ps_cluster.runs.predictions import load_predictions
-from ps_cluster.runs.result_rows import Summary, told
+from ps_cluster.runs.result_rows import Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
 SCHEMA = 2  # in 1, the scores of the last and of the best model stood under "models"
@@ -75,8 +75,8 @@ class _ScoredRun:
         """The examples that a model can be chosen on, in the order of weight → the metric of the best one in words."""
         score = self.summary.evaluation
         return {
-            "validation": told(score.best_validation_accuracy, score.best_validation_error),
-            "test": told(score.best_test_accuracy, score.best_test_error),
+            "validation": metric_text(score.best_validation_accuracy, score.best_validation_error),
+            "test": metric_text(score.best_test_accuracy, score.best_test_error),
         }
 
     def models(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ class _ScoredRun:
     def highlights(self) -> Iterator[tuple[str, str]]:
         """Yield name and text of the most important numbers."""
         score = self.summary.evaluation
-        last = {"last validation": score.validation, "last test": told(score.test_accuracy, score.test_error)}
+        last = {"last validation": score.validation, "last test": metric_text(score.test_accuracy, score.test_error)}
         best = {f"best {name}": text for name, text in self._best_words.items()}
         if score.best_chosen_on == "validation":  # the test score of the model that was chosen, not the best of all
             best["test of the best,"] = best.pop("best test")

@@ -21,7 +21,7 @@ from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, told
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, metric_text
 from ps_cluster.runs.rows import DatasetPointer
 from ps_cluster.runs.run_dir import RunDir
 
@@ -67,7 +67,7 @@ class ListedRun:
     @property
     def score(self) -> str:
         """The last score in words."""
-        words = told(self.test_accuracy, self.test_error) or "–"
+        words = metric_text(self.test_accuracy, self.test_error) or "–"
         return words.removeprefix("accuracy ")
 
 

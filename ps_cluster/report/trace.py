@@ -1,4 +1,4 @@
-"""Turn a run's ledger into a trace of every task, and shares of time. No TensorFlow.
+"""Write the trace of a run, and print the shares of time of every task, from its ledger. No TensorFlow.
 
 The trace is in Chrome's format, for chrome://tracing or https://ui.perfetto.dev.
 """
@@ -6,18 +6,17 @@ The trace is in Chrome's format, for chrome://tracing or https://ui.perfetto.dev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.runs.ledger import NOBODY
-from ps_cluster.runs.phases import GAPS, PHASES, gap_times, phase_shares, phase_times
+from ps_cluster.report.lanes import Lane, chief_lane, server_lanes, worker_lanes
+from ps_cluster.report.terminal import LEFT, RIGHT, plain_table
+from ps_cluster.runs.phases import GAPS, PHASES, phase_shares
 from ps_cluster.runs.proof import APPLY_ROW, read_csv
 from ps_cluster.runs.run_dir import RunDir
 
@@ -29,7 +28,7 @@ def write_trace(run_dir: RunDir) -> None:
       UserError: the run has left no ledger.
     """
     updates = _updates(run_dir)
-    found = [*_chief(updates), *_servers(_applies(run_dir)), *_workers(updates)]
+    found = [*chief_lane(updates), *server_lanes(_applies(run_dir)), *worker_lanes(updates)]
     start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
     write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(found, start))}))
 
@@ -49,9 +48,8 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
         for name in (*PHASES, *reversed(GAPS))
     }
     texts = {name: column for name, column in texts.items() if not set(column) <= {"0.0", ""}}
-    table = Table(title="share of the training time [%]", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in ("task", *texts):
-        table.add_column(name, justify="left" if name == "task" else "right")
+    table = plain_table(task=LEFT, **dict.fromkeys(texts, RIGHT))
+    table.title, table.title_justify = "share of the training time [%]", "left"
     for row in zip(shares, *texts.values()):
         table.add_row(*row)
     console.print(table)
@@ -78,78 +76,3 @@ def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
             for span in row:
                 times = {"ts": round(1e6 * (span.begins - start), 1), "dur": round(1e6 * (span.ends - span.begins), 1)}
                 yield {"ph": "X", "pid": process, "tid": thread, "name": span.name, **times, "args": dict(span.about)}
-
-
-# Turn a run's ledger into lanes: what each task did when. No TensorFlow.
-
-
-@dataclass(frozen=True)
-class Span:
-    """A named interval. Times are unix seconds."""
-
-    name: str
-    begins: float
-    ends: float
-    about: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Lane:
-    """The spans of one task, in one row, or in several where it did things in parallel.
-
-    Spans of a row follow each other or are nested, the outer one first.
-    """
-
-    name: str
-    rows: list[list[Span]]
-
-
-def _chief(updates: np.ndarray) -> Iterator[Lane]:
-    """Yield a span per dispatch, from its scheduling to its last applied update; first it waits for a worker."""
-    scheduled = np.sort(updates[updates["scheduled_time"] != NOBODY], order=["scheduled_time", "asked_time"])
-    if not len(scheduled):
-        return
-    times, firsts = np.unique(scheduled["scheduled_time"], return_index=True)
-    rows: list[list[Span]] = []
-    for time, steps in zip(times.tolist(), np.split(scheduled, firsts[1:])):
-        about = {"steps": len(steps), "first step": int(steps["step"].min()), "worker": int(steps["worker"][-1])}
-        whole = Span("dispatch", time, float(steps["applied_time"].max()), about)
-        queued = Span("queued", time, max(time, float(steps["asked_time"][0])))
-        free = next((row for row in rows if row[-2].ends <= time), None)
-        if free is None:
-            rows.append(free := [])
-        free += whole, queued
-    yield Lane("chief", rows)
-
-
-def _servers(applies: np.ndarray) -> Iterator[Lane]:
-    for index in np.unique(applies["ps"]):
-        mine = np.sort(applies[applies["ps"] == index], order="entered_time")
-        spans = [
-            Span("apply", float(row["entered_time"]), float(row["applied_time"]), {"step": int(row["step"])})
-            for row in mine
-        ]
-        yield Lane(f"ps-{index:.0f}", [spans])
-
-
-def _workers(updates: np.ndarray) -> Iterator[Lane]:
-    phases, gaps = phase_times(updates), gap_times(updates)
-    for index in np.unique(updates["worker"]):
-        mine = np.flatnonzero(updates["worker"] == index)
-        mine = mine[np.argsort(phases[0, mine], kind="stable")]
-        row: list[Span] = []
-        for step in mine:
-            about = {name: int(updates[step][name]) for name in ("step", "version", "staleness", "pid")}
-            row += _spans(GAPS, gaps[:, step])
-            row.append(Span(f"step {about['step']}", float(phases[0, step]), float(phases[-1, step]), about))
-            row += _spans(PHASES, phases[:, step])
-        row += _spans(("idle",), np.array([phases[-1, mine[-1]], phases[-1].max()]))
-        pids = ", ".join(f"{pid:.0f}" for pid in dict.fromkeys(updates["pid"][mine].tolist()))
-        yield Lane(f"worker-{index:.0f} (pid {pids})", [row])
-
-
-def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
-    """Yield a span between each two neighbours of `edges`; spans of no duration are left out."""
-    for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
-        if ends > begins:
-            yield Span(name, begins, ends)

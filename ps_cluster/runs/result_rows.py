@@ -165,12 +165,12 @@ class MeasuredMetric(Row):
     @property
     def test(self) -> str:
         """The metric over the test examples in words, e.g. "accuracy 91.20%"."""
-        return told(self.test_accuracy, self.test_error) or "metric not a finite number"
+        return metric_text(self.test_accuracy, self.test_error) or "metric not a finite number"
 
     @property
     def validation(self) -> str | None:
         """The metric over held-out training examples in words; None without any."""
-        return told(self.validation_accuracy, self.validation_error)
+        return metric_text(self.validation_accuracy, self.validation_error)
 
     @property
     def scores(self) -> list[str]:
@@ -179,7 +179,7 @@ class MeasuredMetric(Row):
         return [*held_out, f"test {self.test}"]
 
 
-def told(accuracy: float | None, error: float | None) -> str | None:
+def metric_text(accuracy: float | None, error: float | None) -> str | None:
     """Return "accuracy 91.20%" or "error 0.123", whichever there is; None for neither."""
     if accuracy is not None:
         return f"accuracy {accuracy:.2%}"

@@ -15,6 +15,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
+from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.initial_state import InitialState
@@ -53,9 +54,9 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
     """Return the network, and the initial values of its flat vectors."""
     with tf.device(own_device):
         model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
-        for line in networks.notes(model, config):
+        for line in unused_parts(model, config):
             say(line)
-        networks.check_sizes(model, config)
+        check_image_sizes(model, config)
         network = flat.FlatNetwork(model)
         if config.model.name not in NETWORKS.own and network.has_moving_statistics:
             network.trace(dataset.spec)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ps_cluster.errors import UserError
-from ps_cluster.models.cuts import Block, balanced
+from ps_cluster.models.stages import Block, balanced
 from ps_cluster.training.modes.layers import DEVICE, LayerPlace, LayersSettings
 
 

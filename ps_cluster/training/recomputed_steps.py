@@ -24,7 +24,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
 from ps_cluster.models.build import build
-from ps_cluster.models.flat import FlatNetwork, as_arguments, seed_states, seeds_of, statistics_of
+from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
 from ps_cluster.models.judges import (
     ClassificationJudge,
     MultiLabelJudge,
@@ -32,6 +32,7 @@ from ps_cluster.models.judges import (
     RegressionJudge,
     judge_of,
 )
+from ps_cluster.models.pure import seed_states, seeds_of
 from ps_cluster.runs.update_samples import SampledGradient
 from ps_cluster.server.update_rules.rule import decay_rates
 from ps_cluster.training.learning_rate import learning_rate, progress, updates_at

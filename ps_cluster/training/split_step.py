@@ -11,10 +11,11 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.batches import checksum_of
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.models.cuts import StagedNetwork, WideNetwork, blocks_of
+from ps_cluster.models.compiled import MicroBatch
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.judges import MicroBatch
+from ps_cluster.models.stages import StagedNetwork, blocks_of
+from ps_cluster.models.width import WideNetwork
 from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings

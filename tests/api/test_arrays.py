@@ -8,7 +8,8 @@ import pytest
 from ps_cluster.api import sent
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Contents
-from ps_cluster.data import sources
+from ps_cluster.data import inventory, sources
+from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import complete_config
@@ -27,7 +28,7 @@ def found(data, **values):
     """Return the settings that the data give, and the data set that a run finds by them."""
     chosen = sent.with_data(values, data, pytest.fail)
     settings = build_config(None, chosen).data
-    return chosen, sources.resolve(settings, sources.default_cache_dir(), notify=pytest.fail)
+    return chosen, sources.resolve(settings, default_cache_dir(), notify=pytest.fail)
 
 
 def test_arrays_come_back_as_they_were():
@@ -129,11 +130,11 @@ def test_data_that_can_not_be_packed_is_told_in_one_line(data, told):
 
 def test_packed_arrays_are_listed_among_the_copies_and_no_help_names_them(tmp_path, monkeypatch):
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path))
-    assert "packed_arrays" not in [one.name for one in sources.entries(tmp_path)]
+    assert "packed_arrays" not in [one.name for one in inventory.entries(tmp_path)]
     directory = found(numbers())[1].directory
-    (listed,) = [one for one in sources.entries(tmp_path) if one.name == "packed_arrays"]
+    (listed,) = [one for one in inventory.entries(tmp_path) if one.name == "packed_arrays"]
     assert listed.title == "arrays of your own" and [copy.directory for copy in listed.copies] == [directory]
-    sources.remove(*sources.named([directory.name], sources.copies(tmp_path), tmp_path))
+    inventory.remove(*inventory.copies_named([directory.name], inventory.copies(tmp_path), tmp_path))
     assert not directory.exists()
     assert not [name for name in DATASETS.names if "packed" in name] and "packed_arrays" in DATASETS
 

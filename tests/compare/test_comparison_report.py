@@ -23,9 +23,9 @@ from ps_cluster.tools.compare.comparison_plan import read_comparison
 from ps_cluster.tools.compare.comparison_plots import make_plots
 from ps_cluster.tools.compare.comparison_report import chosen_target, print_report, write_report
 from ps_cluster.tools.compare.fairness import check, warn_of_rates
+from ps_cluster.tools.compare.findings import GroupFinding, differences_of
 from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.rows import difference_rows, group_rows
 from ps_cluster.tools.compare.tables import cells, tables
 from ps_cluster.tools.compare.verdict import notes, verdict
 from tests.helpers.data import only_named
@@ -91,10 +91,14 @@ def checked(roots, **options) -> list[str]:
     return check(records, make_groups(records), force=False, **options)
 
 
+def findings(groups, target=None):
+    return [GroupFinding.of(group, target) for group in groups]
+
+
 def differences(roots, target=0.5) -> list[dict[str, str]]:
     """The cells of the table of differences."""
     groups, views = groups_and_views(roots)
-    *_, table = tables(group_rows(groups, target), difference_rows(groups, views, target), target)
+    *_, table = tables(findings(groups, target), differences_of(groups, views, target))
     assert table.title.startswith("Differences")
     return list(table.rows)
 
@@ -105,7 +109,7 @@ def noted(roots, target=0.5) -> list[str]:
 
 def judged(roots, target=0.5) -> list[str]:
     groups, views = groups_and_views(roots)
-    return list(verdict(groups, difference_rows(groups, views, target), target))
+    return list(verdict(groups, differences_of(groups, views, target), target))
 
 
 def test_every_file_is_there_and_holds_the_same_numbers(written):
@@ -288,7 +292,7 @@ def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
 
 def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
     groups, _ = groups_and_views(staleness_runs(tmp_path))
-    shown = {row["arm"]: cells(row) for row in group_rows(groups, 0.5)}
+    shown = {one.group.arm: cells(one) for one in findings(groups, 0.5)}
     assert [shown["async k=30"][key] for key in ("metric", "interval", "seconds")] == ["diverged", "–", "–"]
     assert [shown["async k=8"][key] for key in ("metric", "interval")] == ["20.50 (1 of 3 diverged)", "–"]
 
@@ -296,8 +300,8 @@ def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
 def test_no_interval_of_an_accuracy_reaches_out_of_0_to_100_percent(tmp_path):
     scores = enumerate((0.1, 0.9))
     roots = written_runs(tmp_path, *(Fake({"training.seed": seed}, ((value, 20.0, 9000),)) for seed, value in scores))
-    [row] = group_rows(groups_and_views(roots)[0], None)
-    assert cells(row)["interval"] == "0.00 to 100.00"
+    [one] = findings(groups_and_views(roots)[0])
+    assert cells(one)["interval"] == "0.00 to 100.00"
 
 
 def test_an_arm_that_did_not_learn_is_named(tmp_path):
@@ -310,7 +314,7 @@ def test_an_arm_that_did_not_learn_is_named(tmp_path):
 def test_groups_without_anything_in_common_are_said_to_be_so(tmp_path):
     settings = [{"training.seed": 0}, {"training.seed": 1}, {"mode.name": "sync", "training.batch_size_per_worker": 64}]
     roots = written_runs(tmp_path, *settings)
-    assert judged(roots)[0].startswith("Nothing is held against each other")
+    assert judged(roots)[0].startswith("Nothing is compared")
 
 
 def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
@@ -380,7 +384,7 @@ def test_no_time_is_read_off_a_line_over_most_of_the_training(tmp_path):
     assert {row["time_ratio"] for row in differences(roots, target=0.35)} == {"–"}
     assert {row["time_ratio"] for row in differences(roots, target=0.48)} == {"1.00"}
     groups, _ = groups_and_views(roots)
-    assert [cells(row)["seconds"] for row in group_rows(groups, 0.35)] == ["≤ 9.0", "≤ 9.0"]
+    assert [cells(one)["seconds"] for one in findings(groups, 0.35)] == ["≤ 9.0", "≤ 9.0"]
 
 
 @pytest.mark.parametrize(
@@ -514,8 +518,8 @@ def test_workers_of_one_process_are_placed_like_those_of_asynchronous_modes(tmp_
 
 def test_learning_rates_are_shown_in_the_table(tmp_path):
     roots = written_runs(tmp_path, {}, {"optimizer.learning_rate": 0.01})
-    rows = group_rows(groups_and_views(roots)[0], None)
-    assert [cells(row)["rate"] for row in rows] == ["0.003 / 0.9", "0.01 / 0.9"]
+    found = findings(groups_and_views(roots)[0])
+    assert [cells(one)["rate"] for one in found] == ["0.003 / 0.9", "0.01 / 0.9"]
 
 
 @pytest.mark.parametrize(

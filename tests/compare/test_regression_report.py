@@ -13,9 +13,9 @@ from ps_cluster.tools.compare.comparison_plan import read_comparison
 from ps_cluster.tools.compare.comparison_plots import make_plots
 from ps_cluster.tools.compare.comparison_report import write_report
 from ps_cluster.tools.compare.fairness import warn_of_rates
+from ps_cluster.tools.compare.findings import GroupFinding, differences_of
 from ps_cluster.tools.compare.groups import make_groups, make_views
 from ps_cluster.tools.compare.records import read_record
-from ps_cluster.tools.compare.rows import difference_rows, group_rows
 from ps_cluster.tools.compare.tables import tables
 from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, write_run
@@ -78,7 +78,8 @@ def test_the_page_speaks_of_errors_and_examples_alone(written):
 
 def test_a_difference_of_errors_has_no_percent(tmp_path):
     groups = groups_of(write_errors(tmp_path))
-    *_, table = tables(group_rows(groups, 10.0), difference_rows(groups, make_views(groups), 10.0), 10.0)
+    found = [GroupFinding.of(group, 10.0) for group in groups]
+    *_, table = tables(found, differences_of(groups, make_views(groups), 10.0))
     (row,) = table.rows
     assert (row["difference"], row["speed_ratio"]) == ("+1 (+1 to +1)", "~ 1.00 (1.00 to 1.00)")
     assert table.columns["difference"] == "test error" and row["time_ratio"].startswith("1.01 (")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.data import sets
+from ps_cluster.data.sets import cifar
 from tests.helpers.data import CIFAR_ROWS
 
 BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
@@ -36,7 +36,7 @@ class _Python2Pickler(pickle._Pickler):
 def small_cifar():
     """The CIFAR sets have `CIFAR_ROWS` images where they have 10,000."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (sets.Cifar10, sets.Cifar100):
+        for kind in (cifar.Cifar10, cifar.Cifar100):
             small = tuple(batch._replace(rows=batch.rows * CIFAR_ROWS // 10_000) for batch in kind.batches)
             patch.setattr(kind, "batches", small)
         yield
@@ -72,16 +72,9 @@ def contents() -> dict[str, dict]:
 
 @pytest.fixture(scope="session")
 def pickled(contents, python2_pickle) -> dict[str, bytes]:
-    """The files of the folder cifar-10-batches-py, in the order of the official archive."""
-    order = [
-        "data_batch_4",
-        "test_batch",
-        "data_batch_3",
-        "batches.meta",
-        "data_batch_2",
-        "data_batch_5",
-        "data_batch_1",
-    ]
+    """The files of the folder cifar-10-batches-py, in another order than that of their numbers."""
+    numbers = (4, None, 3, 2, 5, 1)
+    order = ["batches.meta", *(f"data_batch_{number}" if number else "test_batch" for number in numbers)]
     names = b"airplane automobile bird cat deer dog frog horse ship truck".split()
     meta = {"batches.meta": {b"num_cases_per_batch": 10_000, b"label_names": names, b"num_vis": 3072}}
     return {name: python2_pickle((contents | meta)[name]) for name in order}

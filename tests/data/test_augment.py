@@ -1,7 +1,4 @@
 import hashlib
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +7,6 @@ from pydantic import ValidationError
 
 from ps_cluster.config.datasets import Augmentation
 from ps_cluster.config.schedules import ImageScale
-from ps_cluster.data import sets
 from ps_cluster.data.augment import (
     adjust_contrast,
     adjust_hue_and_saturation,
@@ -21,10 +17,10 @@ from ps_cluster.data.augment import (
     mean_over_views,
     resized,
 )
-from ps_cluster.data.batches import Batch, batch_of
+from ps_cluster.data.batches import Batch
+from ps_cluster.data.sets import cifar
 
-PROJECT = Path(__file__).parents[2]
-FIELD = sets.SPEC.inputs["image"]
+FIELD = cifar.SPEC.inputs["image"]
 MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0
 EVERYTHING = Augmentation(
     crop_padding_pixels=4,
@@ -51,10 +47,6 @@ def augmented(images, *, step=0, epoch=0, seed=0, **settings) -> np.ndarray:
 
 def fingerprint(**arguments) -> str:
     return hashlib.sha256(augmented(random_images(16), **EVERYTHING.model_dump(), **arguments)).hexdigest()
-
-
-def drawn_ids() -> list[int]:
-    return batch_of(tf.constant(3, tf.int64), batch_size=16, examples=50, seed=5).ids.numpy().tolist()
 
 
 def same_images(a, b) -> np.ndarray:
@@ -216,28 +208,6 @@ def test_a_step_is_repeatable_and_differs_from_other_steps_and_seeds(seed):
     assert len({fingerprint(seed=s, step=step) for s in (seed, 1) for step in (2, 3, 2**40)}) == 6
 
 
-@pytest.mark.slow
-def test_a_step_is_the_same_in_another_process():
-    """Its batch, and how its images are varied."""
-    program = (
-        "from ps_cluster.quiet_import import import_tensorflow; import_tensorflow()\n"  # in less time than TensorFlow's own
-        "from tests.data import test_augment as tests; print(*tests.drawn_ids(), tests.fingerprint(seed=3, step=5))"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
-    assert done.stdout.split() == [*map(str, drawn_ids()), fingerprint(seed=3, step=5)]
-
-
-@pytest.mark.slow
-def test_a_function_over_steps_is_traced_once():
-    images, ids = tf.constant(random_images(4)), tf.range(4, dtype=tf.int64)
-    traced = tf.function(lambda step: augment_images(FIELD, images, Batch(0, step, ids, ids), EVERYTHING))
-    results = [traced(tf.constant(step, tf.int64)) for step in range(3)]
-    assert traced.experimental_get_tracing_count() == 1
-    assert results[0].shape == (4, 32, 32, 3)
-    assert not np.array_equal(results[0], results[1])
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -284,7 +254,7 @@ SCALES = (ImageScale(scale=0.5, until=0.25), ImageScale(scale=0.75, until=0.6))
 
 def smaller(images, progress):
     rows = tf.constant(images, tf.float32)
-    return resized({"image": rows}, sets.SPEC, SCALES, tf.constant(progress, tf.float32))["image"].numpy()
+    return resized({"image": rows}, cifar.SPEC, SCALES, tf.constant(progress, tf.float32))["image"].numpy()
 
 
 def test_images_are_smaller_at_first_and_whole_in_the_end():

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config.datasets import parse_sample
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.data.batches import _mixed, batch_of, map_rows, rows_of
+from ps_cluster.data.batches import batch_of, map_rows, rows_of, splitmix64
 from tests.bad_files.damage import peak_of_memory
 
 
@@ -54,8 +54,8 @@ def test_a_run_that_is_resumed_by_a_later_version_goes_on_with_the_same_examples
 
 def test_numbers_are_mixed_by_splitmix64():
     # The first numbers of the authors' generator from 0 and from 1234567, as others print them.
-    assert int(_mixed(tf.constant(0, tf.uint64))) == 0xE220A8397B1DCDAF
-    assert int(_mixed(tf.constant(1234567, tf.uint64))) == 6457827717110365317
+    assert int(splitmix64(tf.constant(0, tf.uint64))) == 0xE220A8397B1DCDAF
+    assert int(splitmix64(tf.constant(1234567, tf.uint64))) == 6457827717110365317
 
 
 def test_seeds_and_epochs_that_differ_in_a_single_bit_give_other_orders():

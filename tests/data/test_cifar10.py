@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import DATASETS, NotThisDataSet
-from ps_cluster.data import sets
-from ps_cluster.data.archives import PickledArray, load_plain
+from ps_cluster.data.plain_pickles import PickledArray, load_plain
+from ps_cluster.data.sets import cifar
 from tests.helpers.data import CIFAR_ROWS, arrays_of
 
 pytestmark = pytest.mark.usefixtures("small_cifar")
-OFFICIAL = sets.Cifar10.batches
+OFFICIAL = cifar.Cifar10.batches
 CIFAR10 = DATASETS["cifar10"]
 PROJECT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data")) / "cifar-10-python.tar.gz"
 
 
-def assert_one_line_about(error: pytest.ExceptionInfo, *parts: str):
-    message = str(error.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message
+def refusal(place: Path) -> str:
+    """Return the one line with which the files at a place are refused."""
+    with pytest.raises(NotThisDataSet) as error:
+        CIFAR10.read(place, None)
+    assert "\n" not in str(error.value) and str(place) in str(error.value)
+    return str(error.value)
 
 
 def assert_is(found, contents):
@@ -62,13 +63,13 @@ def broken_folder(tmp_path, folder):
 def test_archive_is_read_in_the_order_of_the_batch_numbers(archive, contents):
     found = CIFAR10.read(archive, None)
     assert_is(found, contents)
-    assert found.spec == sets.SPEC
+    assert found.spec == cifar.SPEC
 
 
 def test_folder_without_class_names_gets_the_usual_ones(broken_folder, contents):
     found = CIFAR10.read(broken_folder(**{"batches.meta": None}), None)
     assert_is(found, contents)
-    assert found.spec.classes == sets.CLASSES
+    assert found.spec.classes == cifar.CLASSES
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
@@ -137,54 +138,34 @@ BROKEN_BATCHES = {
 @pytest.mark.parametrize("what", BROKEN_BATCHES)
 def test_broken_batch_is_refused_with_one_clear_line(broken_folder, what):
     make, reason = BROKEN_BATCHES[what]
-    place = broken_folder(data_batch_1=make())
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(place, None)
-    assert_one_line_about(error, str(place), reason)
-
-
-def test_missing_batch_is_named(broken_folder):
-    place = broken_folder(data_batch_2=None, test_batch=None)
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(place, None)
-    assert_one_line_about(error, str(place), "it lacks data_batch_2, test_batch")
-
-
-def test_wrong_class_names_are_refused(broken_folder):
-    place = broken_folder(**{"batches.meta": pickle.dumps({"label_names": ["cat"]})})
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(place, None)
-    assert_one_line_about(error, "batches.meta has no 10 'label_names'")
+    assert reason in refusal(broken_folder(data_batch_1=make()))
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [(b"", "empty file"), (b"<html>404</html>", "gzip"), (b"\x1f\x8b garbage", ""), (b"PK\x03\x04", "gzip")],
+    ("changes", "reason"),
+    [
+        ({"data_batch_2": None, "test_batch": None}, "it lacks data_batch_2, test_batch"),
+        ({"batches.meta": pickle.dumps({"label_names": ["cat"]})}, "batches.meta has no 10 'label_names'"),
+    ],
 )
-def test_file_that_is_no_archive_is_refused(tmp_path, content, reason):
-    path = tmp_path / "cifar-10-python.tar.gz"
-    path.write_bytes(content)
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(path, None)
-    assert_one_line_about(error, str(path), reason)
+def test_a_folder_without_a_file_or_with_other_classes_is_refused(broken_folder, changes, reason):
+    assert reason in refusal(broken_folder(**changes))
 
 
-def test_truncated_archive_is_refused(tmp_path, archive):
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda sound: b"", "empty file"),
+        (lambda sound: b"<html>404</html>", "gzip"),
+        (lambda sound: b"\x1f\x8b garbage", ""),
+        (lambda sound: sound[: len(sound) // 6], "ended before the end"),
+        (lambda sound: sound[:-8] + bytes([sound[-8] ^ 1]) + sound[-7:], "CRC"),  # the checksum of all before it
+    ],
+)
+def test_a_damaged_archive_is_refused(tmp_path, archive, damage, reason):
     path = tmp_path / archive.name
-    path.write_bytes(archive.read_bytes()[: archive.stat().st_size // 6])
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(path, None)
-    assert_one_line_about(error, str(path), "ended before the end")
-
-
-def test_archive_with_a_wrong_checksum_at_its_end_is_refused(tmp_path, archive):
-    content = bytearray(archive.read_bytes())
-    content[-8] ^= 1  # the CRC of everything before it
-    path = tmp_path / archive.name
-    path.write_bytes(content)
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(path, None)
-    assert_one_line_about(error, "CRC")
+    path.write_bytes(damage(archive.read_bytes()))
+    assert reason in refusal(path)
 
 
 def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
@@ -195,19 +176,14 @@ def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
         members[name] = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
         members[name].type, members[name].linkname = kind, str(outside)
     path = write_archive(tmp_path / "cifar-10-python.tar.gz", members)
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(path, None)
-    assert_one_line_about(error, "it lacks data_batch_1, test_batch")
+    assert "it lacks data_batch_1, test_batch" in refusal(path)
     assert sorted(tmp_path.iterdir()) == [path, outside]
 
 
 def test_member_too_large_to_be_a_batch_is_not_read_into_memory(tmp_path):
-    path = tmp_path / "data_batch_1"
-    with open(path, "wb") as file:
+    with open(tmp_path / "data_batch_1", "wb") as file:
         file.truncate(2**31)  # sparse: takes no room on the disk
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(tmp_path, None)
-    assert_one_line_about(error, "data_batch_1 has 2147483648 bytes")
+    assert "data_batch_1 has 2147483648 bytes" in refusal(tmp_path)
 
 
 class Malicious:
@@ -224,18 +200,10 @@ def test_malicious_pickle_does_not_run(broken_folder, tmp_path_factory, function
     witness = tmp_path_factory.mktemp("witness") / "ran"
     command = f"touch {witness}" if function is os.system else f"open({str(witness)!r}, 'w')"
     attack = pickle.dumps({b"data": Malicious(function, command)}, protocol)
-    place = broken_folder(data_batch_1=attack)
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(place, None)
-    assert_one_line_about(error, str(place))
+    told = refusal(broken_folder(data_batch_1=attack))
     assert not witness.exists()
-
-
-def test_pickle_that_asks_for_code_is_named_as_such(broken_folder):
-    place = broken_folder(data_batch_1=pickle.dumps(Malicious(os.system, "true")))
-    with pytest.raises(NotThisDataSet) as error:
-        CIFAR10.read(place, None)
-    assert_one_line_about(error, "data_batch_1: its pickle asks for posix.system, which data does not need")
+    if function is os.system:
+        assert "data_batch_1: its pickle asks for posix.system, which data does not need" in told
 
 
 def test_array_whose_state_refers_to_itself_is_refused():
@@ -247,10 +215,10 @@ def test_array_whose_state_refers_to_itself_is_refused():
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_file(), reason=f"no real CIFAR-10 at {REAL}")
 def test_real_archive_has_the_published_statistics(monkeypatch):
-    monkeypatch.setattr(sets.Cifar10, "batches", OFFICIAL)
+    monkeypatch.setattr(cifar.Cifar10, "batches", OFFICIAL)
     found = CIFAR10.read(REAL, None)
     train_images, train_labels, test_images, test_labels = arrays_of(found)
-    assert found.spec.classes == sets.CLASSES
+    assert found.spec.classes == cifar.CLASSES
     assert np.bincount(train_labels).tolist() == [5_000] * 10
     assert np.bincount(test_labels).tolist() == [1_000] * 10
     sample = train_images[::5] / np.float32(255)

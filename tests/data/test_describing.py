@@ -7,7 +7,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
 from ps_cluster.data import sources
 from ps_cluster.data.describing import describe, example_rows
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packing import write_packed
 
 
 @pytest.fixture

@@ -77,6 +77,11 @@ def mute(handler):
     handler.server.released.wait(20)
 
 
+def half_then_silent(handler):
+    truncated(handler)
+    mute(handler)
+
+
 def dripping(handler):
     handler.reply(200, b"", length=len(CONTENT))
     while not handler.server.released.wait(0.02):
@@ -131,50 +136,28 @@ def test_whole_file_arrives_and_progress_ends_at_the_total(fetch, server):
     assert fetch.progress == sorted(fetch.progress)
 
 
-def test_partial_file_is_resumed(fetch, server):
-    fetch.part.write_bytes(CONTENT[:HALF])
+@pytest.mark.parametrize(
+    ("partial", "script", "ranges", "waits"),
+    [
+        (CONTENT[:HALF], [], [f"bytes={HALF}-"], []),
+        (CONTENT, [], [f"bytes={len(CONTENT)}-"], []),
+        (CONTENT + b"more", [], [f"bytes={len(CONTENT) + 4}-", None], [1.0]),
+        (b"old" * 100, [without_ranges], ["bytes=300-"], []),
+        (CONTENT[:HALF], [another_range], [f"bytes={HALF}-", None], [1.0]),
+        (b"", [truncated], [None, f"bytes={HALF}-"], [1.0]),
+        (b"", [status(503), status(500), status(429)], [None] * 4, [1.0, 2.0, 4.0]),
+    ],
+    ids=[
+        "resumed", "whole already", "longer than the server's", "without ranges", "another range", "cut off", "server trouble",
+    ],
+)  # fmt: skip
+def test_a_partial_file_or_an_answer_that_fails_is_gone_on_from(fetch, server, partial, script, ranges, waits):
+    if partial:
+        fetch.part.write_bytes(partial)
+    server.script = script
     fetch()
-    assert server.ranges == [f"bytes={HALF}-"]
-    assert fetch.progress[0][0] > HALF and fetch.progress[-1] == (len(CONTENT), len(CONTENT))
-
-
-def test_server_without_ranges_makes_it_start_over(fetch, server):
-    fetch.part.write_bytes(b"old" * 100)
-    server.script = [without_ranges]
-    fetch()
-    assert server.ranges == ["bytes=300-"]
-
-
-def test_truncated_body_is_continued_where_it_ended(fetch, server):
-    server.script = [truncated]
-    fetch()
-    assert server.ranges == [None, f"bytes={HALF}-"]
-    assert fetch.waits == [1.0]
-
-
-def test_another_range_than_asked_for_makes_it_start_over(fetch, server):
-    fetch.part.write_bytes(CONTENT[:HALF])
-    server.script = [another_range]
-    fetch()
-    assert server.ranges == [f"bytes={HALF}-", None]
-
-
-def test_partial_file_that_is_already_whole_is_taken(fetch, server):
-    fetch.part.write_bytes(CONTENT)
-    fetch()
-    assert server.ranges == [f"bytes={len(CONTENT)}-"]
-
-
-def test_partial_file_longer_than_the_servers_is_thrown_away(fetch, server):
-    fetch.part.write_bytes(CONTENT + b"more")
-    fetch()
-    assert server.ranges == [f"bytes={len(CONTENT) + 4}-", None]
-
-
-def test_server_trouble_is_tried_again_with_growing_waits(fetch, server):
-    server.script = [status(503), status(500), status(429)]
-    fetch()
-    assert fetch.waits == [1.0, 2.0, 4.0]
+    assert (server.ranges, fetch.waits) == (ranges, waits)
+    assert fetch.progress == [] or fetch.progress[-1] == (len(CONTENT), len(CONTENT))
 
 
 def test_attempts_that_bring_something_do_not_count_against_the_limit(fetch, server):
@@ -229,24 +212,19 @@ def test_address_that_is_none_is_an_error(fetch):
     assert "is not an address" in failure(fetch, "cifar.tar.gz")
 
 
-def test_server_that_never_answers_is_left(fetch, server):
-    server.script = [mute]
-    assert "no answer within 0.2 s" in failure(fetch, connect_timeout_s=0.2, attempts=1)
-
-
-def test_server_that_falls_silent_is_left(fetch, server):
-    def half_then_silent(handler):
-        truncated(handler)
-        handler.server.released.wait(20)
-
-    server.script = [half_then_silent]
-    assert "timed out" in failure(fetch, timeout_s=0.2, attempts=1)
-    assert fetch.part.read_bytes() == CONTENT[:HALF]
-
-
-def test_dripping_server_is_left_at_the_deadline(fetch, server):
-    server.script = [dripping]
-    assert "too slow" in failure(fetch, deadline_s=0.3)
+@pytest.mark.parametrize(
+    ("answer", "limits", "told", "left"),
+    [
+        (mute, {"connect_timeout_s": 0.2, "attempts": 1}, "no answer within 0.2 s", 0),
+        (half_then_silent, {"timeout_s": 0.2, "attempts": 1}, "timed out", HALF),
+        (dripping, {"deadline_s": 0.3}, "too slow", None),
+    ],
+    ids=["no answer", "silence", "one byte after the other"],
+)
+def test_a_server_that_is_too_slow_is_left(fetch, server, answer, limits, told, left):
+    server.script = [answer]
+    assert told in failure(fetch, **limits)
+    assert left is None or (fetch.part.stat().st_size if fetch.part.exists() else 0) == left
 
 
 def test_second_download_of_the_same_file_does_not_touch_the_first(fetch, server):

@@ -1,7 +1,6 @@
 """Which form of data a path is taken for."""
 
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,7 +160,7 @@ def test_a_run_that_goes_on_after_its_file_has_changed_says_that_it_keeps_to_the
     def of_run():
         settings = DATASETS[dataset.name].Settings(dataset=dataset.name)
         told.clear()
-        return sources.of_run(tmp_path / "dataset.json", settings, tmp_path / "cache", notify=told.append)
+        return sources.resolve_for_run(tmp_path / "dataset.json", settings, tmp_path / "cache", notify=told.append)
 
     assert of_run().directory == dataset.directory and told == []
     np.savez(file, **NUMBERS | {"weight_train": np.ones(10)})
@@ -185,11 +184,6 @@ def test_a_folder_to_look_in_has_no_use_beside_a_path(tmp_path):
     np.savez(tmp_path / "a.npz", **NUMBERS)
     with pytest.raises(UserError, match="^data_dir: .* has no use with dataset .* read from its own path; drop one"):
         packed(tmp_path / "a.npz", data_dir=tmp_path)
-
-
-def test_every_form_says_what_it_looks_for():
-    assert [form.name for form in FORMS if not form.looks_for or not form.Settings.model_fields] == []
-    assert Path("x.npz").suffix in next(form for form in FORMS if form.name == "arrays").endings
 
 
 class Notes(Form):

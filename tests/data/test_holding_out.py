@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.targets import hold_out
+from ps_cluster.data.holding_out import hold_out
 from ps_cluster.files.values import Malformed
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ps_cluster.data.pictures import PictureSettings
+from ps_cluster.data.picture_sets import PictureSettings
 from tests.helpers.own_data import draw, packed, refused
 
 RED, BLUE = (250, 10, 10), (10, 10, 250)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.data import sources
+from ps_cluster.data import inventory
+from ps_cluster.data.cache import packed_folder
 from ps_cluster.data.packed import load_packed
-from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -29,12 +29,12 @@ def pack(cache: Path, folder: str, name: str = "cifar10") -> Path:
     return pack_images(packed_folder(cache) / folder, name, LETTERS, ARRAYS, "/from/here.tar.gz").directory
 
 
-def entry(cache: Path, name: str, data_dir: Path | None = None) -> sources.Entry:
-    return next(one for one in sources.entries(cache, data_dir) if one.name == name)
+def entry(cache: Path, name: str, data_dir: Path | None = None) -> inventory.Entry:
+    return next(one for one in inventory.entries(cache, data_dir) if one.name == name)
 
 
 def test_every_data_set_of_the_package_is_listed_where_nothing_is_packed(cache):
-    listed = {one.name: one for one in sources.entries(cache)}
+    listed = {one.name: one for one in inventory.entries(cache)}
     assert {"cifar10", "cifar100", "mnist", "synthetic"} <= set(listed) and "auto" not in listed
     assert all(one.copies == () and one.archives == () for one in listed.values())
     assert listed["synthetic"].generated and not listed["mnist"].generated
@@ -56,7 +56,7 @@ def test_a_data_set_of_a_users_own_is_listed_by_its_name_and_its_code_is_not_run
     directory = pack(cache, "mine-load.1-ab")
     manifest = directory / "dataset.json"
     manifest.write_text(manifest.read_text().replace('"cifar10"', f'"{tmp_path / "mine.py"}:load"'))
-    (last,) = [one for one in sources.entries(cache) if one.name.endswith("mine.py:load")]
+    (last,) = [one for one in inventory.entries(cache) if one.name.endswith("mine.py:load")]
     assert [copy.directory for copy in last.copies] == [directory] and not last.generated
 
 
@@ -73,12 +73,12 @@ def test_archives_are_found_in_the_cache_and_in_the_folder_that_is_given(cache, 
 def test_a_copy_is_named_by_its_data_set_or_its_folder_and_comes_once(cache):
     first, second = pack(cache, "cifar10.1"), pack(cache, "cifar10.1-ab")
     other = pack(cache, "synthetic.2", "synthetic")
-    found = sources.copies(cache)
-    chosen = sources.named(["cifar10.1-ab", "cifar10"], found, cache)
+    found = inventory.copies(cache)
+    chosen = inventory.copies_named(["cifar10.1-ab", "cifar10"], found, cache)
     assert [copy.directory for copy in chosen][:1] == [second] and len(chosen) == 2
     assert {copy.directory for copy in chosen} == {first, second} and other not in chosen
     with pytest.raises(UserError, match="'cifar': no packed copy .* there are: cifar10, synthetic"):
-        sources.named(["cifar"], found, cache)
+        inventory.copies_named(["cifar"], found, cache)
 
 
 def test_a_copy_of_a_users_own_data_is_named_by_the_path_as_the_user_writes_it(cache, tmp_path, monkeypatch):
@@ -91,7 +91,7 @@ def test_a_copy_of_a_users_own_data_is_named_by_the_path_as_the_user_writes_it(c
     ):
         text = manifest.read_text()
         manifest.write_text(text.replace(f'"{load_packed(directory).name}"', f'"{name}"'))
-        (copy,) = sources.named([written], sources.copies(cache), cache)
+        (copy,) = inventory.copies_named([written], inventory.copies(cache), cache)
         assert copy.name == name
 
 
@@ -103,19 +103,14 @@ def damage_byte(file: Path) -> None:
 
 def test_one_changed_bit_of_an_image_is_found_only_by_reading_the_whole_copy(cache):
     directory = pack(cache, "cifar10.1")
-    (copy,) = sources.copies(cache)
-    assert sources.verify(copy).problem == ""
-    damage_byte(directory / "test_image.uint8")
-    (copy,) = sources.copies(cache)
-    assert copy.problem == "", "the manifest and all sizes still fit"
-    assert "the content of test_image.uint8 has changed" in sources.verify(copy).problem
-
-
-def test_progress_of_reading_ends_at_the_size_of_all_files(cache):
-    pack(cache, "cifar10.1")
+    (copy,) = inventory.copies(cache)
     told = []
-    sources.verify(sources.copies(cache)[0], lambda done, total: told.append((done, total)))
-    assert told[-1] == (40 * 3073, 40 * 3073)
+    assert inventory.verify(copy, lambda done, total: told.append((done, total))).problem == ""
+    assert told[-1] == (40 * 3073, 40 * 3073), "its progress ends at the size of all files"
+    damage_byte(directory / "test_image.uint8")
+    (copy,) = inventory.copies(cache)
+    assert copy.problem == "", "the manifest and all sizes still fit"
+    assert "the content of test_image.uint8 has changed" in inventory.verify(copy).problem
 
 
 @pytest.mark.parametrize(
@@ -124,25 +119,20 @@ def test_progress_of_reading_ends_at_the_size_of_all_files(cache):
         ("train_image.uint8", b"short", "promises 92160 bytes in train_image.uint8, which has 5"),
         ("dataset.json", b"{", "not JSON"),
         ("train_target.uint8", bytes([77] * 30), "a label is 77, of 10 classes"),
+        ("test_target.uint8", None, "test_target.uint8: No such file or directory"),
     ],
 )
 def test_a_damaged_copy_is_listed_and_says_what_is_wrong(cache, file, content, problem):
     directory = pack(cache, "cifar10.1")
-    (directory / file).write_bytes(content)
-    (copy,) = sources.copies(cache)
+    (directory / file).write_bytes(content) if content is not None else (directory / file).unlink()
+    (copy,) = inventory.copies(cache)
     assert copy.name == "cifar10"
-    assert problem in sources.verify(copy).problem
-
-
-def test_a_missing_file_is_told_by_its_name(cache):
-    directory = pack(cache, "cifar10.1")
-    (directory / "test_target.uint8").unlink()
-    assert sources.copies(cache)[0].problem == "test_target.uint8: No such file or directory"
+    assert problem in inventory.verify(copy).problem
 
 
 def test_a_removed_copy_is_gone_and_the_others_stay(cache):
     first, second = pack(cache, "cifar10.1"), pack(cache, "cifar10.1-ab")
-    sources.remove(sources.opened(first))
+    inventory.remove(inventory.open_copy(first))
     assert list(packed_folder(cache).iterdir()) == [second]
 
 
@@ -153,8 +143,8 @@ def test_a_copy_that_a_task_uses_is_not_removed(cache):
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout.readline() == "shared\n"
         with pytest.raises(locks.InUse, match="cifar10.1' is in use by a run"):
-            sources.remove(sources.opened(directory))
+            inventory.remove(inventory.open_copy(directory))
         assert load_packed(directory).train_examples == 30
         task.communicate("\n")
-    sources.remove(sources.opened(directory))
+    inventory.remove(inventory.open_copy(directory))
     assert not directory.exists()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import DATASETS, NotThisDataSet
-from ps_cluster.data import sets, sources
+from ps_cluster.data import sources
+from ps_cluster.data.sets import mnist
 from tests.helpers.data import arrays_of
 from tests.helpers.digits import digits, idx, write_as_idx, write_as_keras
 
@@ -28,8 +29,8 @@ def made(name: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module", autouse=True)
 def small():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sets.MNIST_ROWS, "train", ROWS["train"])
-        patch.setitem(sets.MNIST_ROWS, "test", ROWS["t10k"])
+        patch.setitem(mnist.MNIST_ROWS, "train", ROWS["train"])
+        patch.setitem(mnist.MNIST_ROWS, "test", ROWS["t10k"])
         yield
 
 

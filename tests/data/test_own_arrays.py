@@ -8,7 +8,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Augmentation, OwnDataSettings
-from ps_cluster.data import array_files
+from ps_cluster.data import array_files, own_arrays
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
@@ -18,7 +18,7 @@ WITH_FIRST = np.maximum(np.eye(4, dtype=int)[LABELS], [1, 0, 0, 0])
 
 
 def as_contents(found, **settings):
-    return array_files.as_contents(found, OwnDataSettings(dataset="packed_arrays", **settings))
+    return own_arrays.as_contents(found, OwnDataSettings(dataset="packed_arrays", **settings))
 
 
 def arrays(x=None, y=LABELS, **more):

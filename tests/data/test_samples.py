@@ -7,8 +7,8 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Augmentation, Contents
-from ps_cluster.data.describing import groups_of, variation, with_samples
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.samples import groups_of, image_variation, with_samples
 from tests.helpers.data import LETTERS, pack_images
 
 LABELS = np.array([3, 0, 3, 9, 3, 0], np.uint8)
@@ -82,8 +82,8 @@ def test_an_example_with_two_labels_is_in_both_groups(tmp_path):
 def test_where_training_varies_nothing_there_is_nothing_to_draw(dataset):
     config = build_config(None, {"data.dataset": "cifar10"})
     kind = DATASETS["cifar10"]
-    assert variation(kind, config.data, dataset, 0) is not None
-    assert variation(kind, config.data.model_copy(update={"augmentation": Augmentation()}), dataset, 0) is None
+    assert image_variation(kind, config.data, dataset, 0) is not None
+    assert image_variation(kind, config.data.model_copy(update={"augmentation": Augmentation()}), dataset, 0) is None
 
 
 def test_images_are_mirrored_in_every_second_epoch_as_the_setting_says(dataset):
@@ -92,7 +92,7 @@ def test_images_are_mirrored_in_every_second_epoch_as_the_setting_says(dataset):
     images = np.array(IMAGES)
     images[:, :, 0] = 255  # the left column is white
     images.tofile(dataset.directory / "train_image.uint8")
-    vary = variation(DATASETS["cifar10"], settings, marked, 0)
+    vary = image_variation(DATASETS["cifar10"], settings, marked, 0)
     first, second, third = (vary(np.arange(6), epoch) for epoch in range(3))
     np.testing.assert_array_equal(second, first[:, :, ::-1])
     np.testing.assert_array_equal(third, first)

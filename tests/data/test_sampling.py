@@ -6,14 +6,14 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import parse_sample
-from ps_cluster.data.batches import batch_of, of_sample
+from ps_cluster.data.batches import batch_of, ids_of_sample
 from ps_cluster.errors import UserError
 
 
 def rows(text, examples):
     """The ids of a whole sample, in its order."""
     sample = parse_sample(text)
-    return of_sample(sample, tf.range(sample.size(examples), dtype=tf.int64), examples).numpy()
+    return ids_of_sample(sample, tf.range(sample.size(examples), dtype=tf.int64), examples).numpy()
 
 
 @pytest.mark.parametrize(("examples", "count"), [(1000, 4), (1003, 4), (5, 5)])

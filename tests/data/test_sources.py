@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.data import sets, sources
+from ps_cluster.data import sources
+from ps_cluster.data.cache import default_cache_dir, fingerprint
 from ps_cluster.data.download import DownloadError
-from ps_cluster.data.sources import fingerprint
+from ps_cluster.data.sets import synthetic
 from ps_cluster.errors import UserError
 from tests.helpers.data import CIFAR_ROWS, pack_images
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
@@ -23,8 +24,8 @@ def empty_machine(tmp_path, monkeypatch):
     """No CIFAR-10 of this machine is in reach, no proxy is used, and generating takes no time."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.setenv("no_proxy", "*")
-    generate = sets.generate
-    monkeypatch.setattr(sets, "generate", lambda: generate(200, 50))
+    generate = synthetic.generate
+    monkeypatch.setattr(synthetic, "generate", lambda: generate(200, 50))
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def in_cache(resolve) -> set[str]:
 
 def test_auto_without_cifar10_and_network_says_loudly_that_it_uses_the_generated_set(resolve):
     dataset = resolve("auto")
-    assert (dataset.name, dataset.kind, dataset.spec.classes) == ("synthetic", "synthetic", sets.SYNTHETIC_CLASSES)
+    assert (dataset.name, dataset.kind, dataset.spec.classes) == ("synthetic", "synthetic", synthetic.SYNTHETIC_CLASSES)
     (notice,) = [line for line in resolve.told if line.startswith("NOT CIFAR-10")]
     assert "Connection refused" in notice and "\n" not in notice
     resolve("auto")
@@ -80,7 +81,7 @@ def test_cifar10_never_falls_back(resolve, monkeypatch):
 def test_synthetic_is_generated_once_and_without_a_warning(resolve, monkeypatch):
     first = resolve("synthetic")
     assert first.directory == resolve.cache / "packed-2" / "synthetic.2"
-    monkeypatch.setattr(sets, "generate", None)
+    monkeypatch.setattr(synthetic, "generate", None)
     assert resolve("synthetic") == first
     assert resolve.told == []
 
@@ -213,11 +214,11 @@ def test_cache_is_where_the_environment_says(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("PS_CLUSTER_CACHE", raising=False)
-    assert sources.default_cache_dir() == Path("/home/ada/.cache/ps_cluster")
+    assert default_cache_dir() == Path("/home/ada/.cache/ps_cluster")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
-    assert sources.default_cache_dir() == Path("/var/cache/ps_cluster")
+    assert default_cache_dir() == Path("/var/cache/ps_cluster")
     monkeypatch.setenv("PS_CLUSTER_CACHE", "~/here")
-    assert sources.default_cache_dir() == Path("/home/ada/here")
+    assert default_cache_dir() == Path("/home/ada/here")
 
 
 def test_without_a_home_the_cache_has_to_be_named(monkeypatch):
@@ -225,9 +226,9 @@ def test_without_a_home_the_cache_has_to_be_named(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])
     with pytest.raises(UserError, match="PS_CLUSTER_CACHE: it is not set, and there is no home directory"):
-        sources.default_cache_dir()
+        default_cache_dir()
     monkeypatch.setenv("PS_CLUSTER_CACHE", "/var/data")
-    assert sources.default_cache_dir() == Path("/var/data")
+    assert default_cache_dir() == Path("/var/data")
 
 
 def test_fingerprint_changes_with_the_file_and_with_its_place(tmp_path):

@@ -1,25 +1,25 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data import sets
+from ps_cluster.data.sets import synthetic
 from tests.helpers.data import arrays_of
 
 
 @pytest.fixture(scope="module")
 def generated():
-    return arrays_of(sets.generate(12_000, 2_000, seed=3))
+    return arrays_of(synthetic.generate(12_000, 2_000, seed=3))
 
 
 def test_same_seed_gives_the_same_set_and_another_seed_another():
-    first, again, other = (arrays_of(sets.generate(700, 300, seed)) for seed in (1, 1, 2))
+    first, again, other = (arrays_of(synthetic.generate(700, 300, seed)) for seed in (1, 1, 2))
     for a, b, c in zip(first, again, other, strict=True):
         assert (a == b).all()
         assert (a != c).any()
 
 
 def test_size_of_the_training_set_does_not_change_the_test_set():
-    *_, test_images, test_labels = arrays_of(sets.generate(10, 50))
-    *_, more_images, more_labels = arrays_of(sets.generate(700, 50))
+    *_, test_images, test_labels = arrays_of(synthetic.generate(10, 50))
+    *_, more_images, more_labels = arrays_of(synthetic.generate(700, 50))
     assert (test_images == more_images).all() and (test_labels == more_labels).all()
 
 
@@ -29,7 +29,7 @@ def test_shapes_types_and_balance(generated):
     assert {array.dtype for array in generated} == {np.dtype(np.uint8)}
     assert np.bincount(train_labels).tolist() == [1_200] * 10
     assert np.bincount(test_labels).tolist() == [200] * 10
-    assert len(sets.SYNTHETIC_CLASSES) == len(set(sets.SYNTHETIC_CLASSES)) == 10
+    assert len(synthetic.SYNTHETIC_CLASSES) == len(set(synthetic.SYNTHETIC_CLASSES)) == 10
 
 
 def test_labels_are_shuffled(generated):
@@ -57,13 +57,15 @@ def test_classes_meet_without_a_gap_and_the_larger_weight_is_the_label():
     u, v = rng.uniform(-1.5, 1.5, (2, 100, 8, 8)).astype(np.float32)
 
     def blend(first, second, weight):
-        return sets._blend(first, second, np.full((100, 1, 1), weight, np.float32), u, v)
+        return synthetic.blended_distance(first, second, np.full((100, 1, 1), weight, np.float32), u, v)
 
     half = np.float32(0.5)
     assert np.allclose(blend(labels, others, half), blend(others, labels, half), atol=1e-6)
-    apart = np.abs(blend(labels, others, sets.LEAST_OF_ANOTHER) - blend(others, labels, sets.LEAST_OF_ANOTHER))
+    apart = np.abs(
+        blend(labels, others, synthetic.LEAST_OF_ANOTHER) - blend(others, labels, synthetic.LEAST_OF_ANOTHER)
+    )
     assert apart[labels != others].mean(axis=(1, 2)).min() > 0.01
-    assert (blend(labels, others, 0.0) == sets._outside(labels, u, v)).all()
+    assert (blend(labels, others, 0.0) == synthetic.distance_outside(labels, u, v)).all()
 
 
 def test_linear_model_cannot_learn_it(generated):

@@ -10,7 +10,7 @@ import pytest
 
 from ps_cluster.data import table_files
 from ps_cluster.data.describing import describe, example_rows
-from ps_cluster.data.tables import Encoding
+from ps_cluster.data.table_encoding import Encoding
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
@@ -135,12 +135,6 @@ def test_parquet_has_its_own_types(tmp_path):
 
 
 @pytest.mark.parametrize("sign", [";", "\t"])
-def test_other_signs_between_columns_are_found(table, sign):
-    text = TRAIN.replace(",", sign)
-    assert packed(table(text, None), target="price")[0].spec.inputs["numbers"].shape == (2,)
-
-
-@pytest.mark.parametrize("sign", [";", "\t"])
 def test_a_decimal_comma_is_one_where_commas_do_not_separate(table, sign):
     text = "size,price\n1.0,10.5\n2.25,20\n-3.5,1000.25\n".replace(",", sign).replace(".", ",")
     dataset, told = packed(table(text, text), target="price")
@@ -224,16 +218,11 @@ def test_a_text_in_a_later_row_of_numbers_is_told_with_a_way_out(table, monkeypa
 
 
 def test_a_column_with_too_many_names_is_told(table, monkeypatch):
-    monkeypatch.setattr("ps_cluster.data.tables.MOST_CATEGORIES", 50)
+    monkeypatch.setattr("ps_cluster.data.table_encoding.MOST_CATEGORIES", 50)
     text = "a,b\n" + "".join(f"n{row},{row}.5\n" for row in range(60))
     assert "the column 'a' has more than 50 different values: name it in data.leave_out" in refused(
         table(text, None), target="b"
     )
-
-
-def test_a_damaged_parquet_file_is_told(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    assert "'a.parquet' can't be read" in refused(tmp_path / "a.parquet", target="b")
 
 
 def test_a_column_of_lists_is_told(tmp_path):
@@ -388,9 +377,8 @@ def numbers(first, last):
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz", "A.TSV.GZ", "a.csv", "a.parquet"])
 def test_tables_of_each_kind_have_the_same_rows(tmp_path, name):
-    write(tmp_path, name, numbers(0, 40)) if name.islower() else write(tmp_path, "a.tsv.gz", numbers(0, 40))
-    if not name.islower():
-        (tmp_path / "a.tsv.gz").rename(tmp_path / name)
+    write(tmp_path, name.lower(), numbers(0, 40))
+    (tmp_path / name.lower()).rename(tmp_path / name)
     dataset, _ = packed(tmp_path / name, target="y", held_out=0.25)
     assert sorted([*dataset.target("train"), *dataset.target("test")]) == [2 * row + 0.5 for row in range(40)]
 
@@ -458,6 +446,7 @@ def test_the_parts_of_splits_and_files_that_are_no_tables_are_told(tmp_path):
         ({"customers.csv": "id,y\n1,2\n", "orders.csv": "day,y\n1,2\n"},
          "'customers.csv' and 'orders.csv' are no parts of one table: only one of them has the column 'day'"),
         ({"test.csv": "id,y\n1,2\n", "data.csv": "id,y\n1,2\n"}, "it has 'test' and no 'train': call the table to train on"),
+        ({"a.parquet": b"PAR1 and no more"}, "'a.parquet' can't be read"),
         ({"a.csv.gz": b"a,y\n1,2\n"}, "'a.csv.gz' is no gzip file, or damaged"),
         ({"a.csv.gz": gzip.compress(numbers(0, 40000).encode())[:-40000]},
          "'a.csv.gz' can't be read: Truncated compressed stream"),

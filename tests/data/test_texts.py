@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config.datasets import DATASETS
-from ps_cluster.data import sets, sources, texts
+from ps_cluster.data import sources, texts
+from ps_cluster.data.sets import python_source
 from ps_cluster.data.texts import TextFile, TextSettings, contents_of_texts, digest
 from tests.helpers.own_data import draw, packed, refused
 
@@ -137,7 +138,7 @@ def library(tmp_path, monkeypatch):
 
 def test_the_source_of_python_is_found_without_tests_and_what_is_installed(library, tmp_path):
     told = []
-    chosen = sets.PythonSource.Settings(dataset="python_source", window=16)
+    chosen = python_source.PythonSource.Settings(dataset="python_source", window=16)
     dataset = sources.resolve(chosen, tmp_path / "cache", notify=told.append)
     train = b"".join(dataset.inputs(split)["text"][:].tobytes() for split in ("train", "test"))
     assert b"# os.py" in train and b"decoder.py" in train and b"test" not in train and b"site-packages" not in train

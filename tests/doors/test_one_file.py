@@ -16,8 +16,8 @@ from ps_cluster.config import build_config, user_code
 
 PROJECT = Path(__file__).parents[2]
 TOYS = {
-    "ps_cluster/data/sets.py": "toy_images.py",
-    "ps_cluster/models/networks.py": "toy_recipe.py",
+    "ps_cluster/data/sets/toy.py": "toy_images.py",
+    "ps_cluster/models/networks/toy.py": "toy_recipe.py",
     "ps_cluster/training/modes/toy.py": "toy_mode.py",
     "ps_cluster/server/staleness/toy.py": "toy_method.py",
     "ps_cluster/server/update_rules/toy.py": "toy_rule.py",

@@ -42,6 +42,7 @@ from tests.helpers.users import SOMEBODY
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
 PROJECT = Path(__file__).parents[2]
+BEST_FILES = ["best.json", "checkpoint.safetensors", "model.keras"]
 TEST_EXAMPLES = 263  # five batches and a remainder
 
 
@@ -212,11 +213,7 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     best = json.loads((run_dir.best / "best.json").read_text())
     assert best == {name: getattr(rows[1], name) for name in MeasuredMetric.model_fields}
     assert checkpoints.load(run_dir.best / "checkpoint.safetensors").step == 40
-    assert sorted(path.name for path in run_dir.best.iterdir()) == [
-        "best.json",
-        "checkpoint.safetensors",
-        "model.keras",
-    ]
+    assert sorted(path.name for path in run_dir.best.iterdir()) == BEST_FILES
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
 
 
@@ -234,8 +231,7 @@ def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_
 
 
 def test_every_checkpoint_of_whole_epochs_is_scored_in_order_while_training_goes_on(run_dir, network):
-    config = load_config(run_dir.config).with_values({"checkpoints.every_epochs": 1.0})
-    write_whole(run_dir.config, config.to_yaml())
+    write_whole(run_dir.config, load_config(run_dir.config).with_values({"checkpoints.every_epochs": 1.0}).to_yaml())
     save(run_dir, 10, always(4, network))
     lines = []
 
@@ -285,11 +281,7 @@ def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
         (run_dir.best / name).touch()
     save(run_dir, 10, always(1, network))
     evaluate(run_dir.root, once=True, notify=print)
-    assert sorted(path.name for path in run_dir.best.iterdir()) == [
-        "best.json",
-        "checkpoint.safetensors",
-        "model.keras",
-    ]
+    assert sorted(path.name for path in run_dir.best.iterdir()) == BEST_FILES
 
 
 def test_best_model_loads_in_plain_keras_and_gives_the_same_accuracy(run_dir, dataset, network):
@@ -417,41 +409,35 @@ def test_the_time_in_which_the_evaluator_itself_is_stopped_is_no_silence(tmp_pat
         process.kill()
 
 
-def test_second_evaluator_prints_and_does_not_record(run_dir, network):
-    save(run_dir, 10, always(3, network))
-    lines = []
-    with run_dir.evaluation.with_suffix(".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [
-            10
-        ]
-    assert "test accuracy" in lines[0] and "only prints" in lines[1]
-    assert not run_dir.evaluation.exists() and not run_dir.best.exists()
-
-
-@pytest.mark.parametrize("folder", ["metrics", "best", "tensorboard"])
-def test_evaluator_prints_and_does_not_write_through_a_link_of_another_user(run_dir, network, tmp_path, folder):
-    if os.geteuid():
+@pytest.fixture(params=["another evaluator", "another user's run", "metrics", "best", "tensorboard"])
+def why_not(request, run_dir, tmp_path, monkeypatch):
+    """A reason for which the scores of a run may not be recorded: its line. The last three are links of another user."""
+    if request.param == "another evaluator":
+        with run_dir.evaluation.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield "another evaluator records the scores of this run"
+    elif request.param == "another user's run":
+        monkeypatch.setattr(scores.untrusted, "is_foreign", lambda path: path == run_dir.root)
+        yield "it belongs to another user)"
+    elif os.geteuid():
         pytest.skip("only root can give a link to somebody else")
-    save(run_dir, 10, always(3, network))
-    theirs, link, lines = tmp_path / "theirs", run_dir.root / folder, []
-    theirs.mkdir()
-    if link.is_dir():
-        shutil.rmtree(link)
-    link.symlink_to(theirs)
-    os.lchown(link, SOMEBODY, SOMEBODY)
-    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [10]
-    assert f"'{link}', a link that another user (uid {SOMEBODY}) made" in lines[1] and "only prints" in lines[1]
-    assert not list(theirs.iterdir()) and not run_dir.evaluation.exists() and not run_dir.best_model.exists()
+    else:
+        theirs, link = tmp_path / "theirs", run_dir.root / request.param
+        theirs.mkdir()
+        if link.is_dir():
+            shutil.rmtree(link)
+        link.symlink_to(theirs)
+        os.lchown(link, SOMEBODY, SOMEBODY)
+        yield f"'{link}', a link that another user (uid {SOMEBODY}) made"
+        assert not list(theirs.iterdir())
 
 
-def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir, network, monkeypatch):
+def test_an_evaluator_that_may_not_record_only_prints(run_dir, network, why_not):
     save(run_dir, 10, always(3, network))
     lines = []
-    monkeypatch.setattr(scores.untrusted, "is_foreign", lambda path: path == run_dir.root)
     assert [row.step for row in evaluate(run_dir.root, once=True, notify=lambda line: lines.append(str(line)))] == [10]
-    assert "it belongs to another user): this one only prints" in lines[1]
-    assert not run_dir.evaluation.exists() and not run_dir.best.exists()
+    assert "test accuracy" in lines[0] and f"{why_not}" in lines[1] and "only prints" in lines[1]
+    assert not run_dir.evaluation.exists() and not run_dir.best_model.exists()
 
 
 def test_launcher_and_evaluator_write_the_summary_in_turn(run_dir, network, monkeypatch):
@@ -514,19 +500,15 @@ def test_nothing_to_score_is_a_line_for_the_user(tmp_path):
         evaluate(tmp_path, once=True, notify=lambda line: None)
 
 
-def test_waiting_for_a_first_checkpoint_is_bounded(tmp_path, run_dir):
-    started = time.monotonic()
-    for directory in (tmp_path / "missing", run_dir.root):
-        with pytest.raises(UserError, match="after 0.2 s of waiting"):
+@pytest.mark.parametrize("steps", [[], [10]])
+def test_a_training_that_falls_silent_is_an_error(tmp_path, run_dir, network, steps):
+    for step in steps:
+        save(run_dir, step, always(3, network))
+    told = "training has not ended, but" if steps else "after 0.2 s of waiting"
+    for directory in (run_dir.root, *([] if steps else [tmp_path / "missing"])):
+        with pytest.raises(UserError, match=told):
             evaluate(directory, patience_s=0.2, notify=print)
-    assert time.monotonic() - started < 5
-
-
-def test_training_that_fell_silent_is_an_error(run_dir, network):
-    save(run_dir, 10, always(3, network))
-    with pytest.raises(UserError, match="training has not ended, but"):
-        evaluate(run_dir.root, patience_s=0.2, notify=print)
-    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10]
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == steps
 
 
 def test_training_that_ended_without_a_checkpoint_is_an_error(run_dir):

@@ -19,7 +19,7 @@ from PIL import Image
 from ps_cluster.cli.main import main
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
-from ps_cluster.evaluation import predict as module
+from ps_cluster.evaluation import example_files
 from ps_cluster.files.values import Malformed
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
@@ -170,7 +170,7 @@ def test_of_several_files_the_one_that_takes_too_much_memory_is_named(run_dir, t
             raise Malformed("it takes more than that")
         yield
 
-    monkeypatch.setattr(module, "bounded_memory", of_one_picture)
+    monkeypatch.setattr(example_files, "bounded_memory", of_one_picture)
     refused = predict(run_dir, tmp_path / "a.npy", tmp_path / "b.npy")
     assert_one_line(refused.exit_code, refused.stderr, ["b.npy", "it takes more than that"])
 

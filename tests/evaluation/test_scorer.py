@@ -8,10 +8,10 @@ import pytest
 
 from ps_cluster.config import build_config, user_code
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import FailedComputation
 from ps_cluster.evaluation import scorer as scoring
-from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer, room_for
+from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer, arrays_to_keep
 from ps_cluster.runs.checkpoints import Checkpoint
 
 NETWORK = """
@@ -117,5 +117,5 @@ def test_a_model_is_saved_with_the_precision_of_its_function_and_not_of_the_run(
 def test_nothing_is_kept_of_what_would_be_too_large_or_where_a_judge_keeps_nothing(monkeypatch):
     monkeypatch.setattr(scoring, "MOST_BYTES", 7 * 12)
     batch = {"id": np.arange(3, dtype=np.int32), "pair": np.zeros((3, 2), np.float32)}
-    assert {name: rows.shape for name, rows in room_for(batch, 7).items()} == {"id": (7,), "pair": (7, 2)}
-    assert room_for(batch, 8) == room_for({}, 7) == {}
+    assert {name: rows.shape for name, rows in arrays_to_keep(batch, 7).items()} == {"id": (7,), "pair": (7, 2)}
+    assert arrays_to_keep(batch, 8) == arrays_to_keep({}, 7) == {}

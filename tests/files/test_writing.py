@@ -92,13 +92,13 @@ OWN_WAYS = {
     "tools/bench/running.py": "in a folder of a random name that it has just made",
     "files/writing.py": "the opener",
     "system/namespace.py": "/proc alone, and nothing of ours is imported there",
-    "data/packed.py": "in a folder of a random name that it has just made",
+    "data/packing.py": "in a folder of a random name that it has just made",
     "data/tfds_reader.py": "in a temporary folder that was made for it",
     "tools/chaos/kinds/clock.py": "in a folder that it has just made",
     "tools/chaos/control_group.py": "a control group",
     "tools/chaos/hosts.py": "in a temporary folder that it has just made",
     "tools/doctor/trial.py": "in a temporary folder that was made for it",
-    "evaluation/export_formats.py": "in a folder of a random name that was made for it",
+    "evaluation/export_formats/tflite.py": "in a folder of a random name that was made for it",
 }
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from ps_cluster.data import sets
+from ps_cluster.data.sets import synthetic
 
 PROJECT = Path(__file__).parents[2]
 MOST_MEMORY = 400 * 2**20  # bytes more than before
@@ -168,7 +168,7 @@ def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:
 def serve() -> None:
     """Run the commands that come in, one JSON object per line, and answer each with its result."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    sets.generate = partial(sets.generate, 200, 50)  # all of it takes five seconds
+    synthetic.generate = partial(synthetic.generate, 200, 50)  # all of it takes five seconds
     for line in sys.stdin:
         request = json.loads(line)
         answers.write(json.dumps(asdict(_run(**request))) + "\n")

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data import sets
-from ps_cluster.data.packed import PackedDataset, write_packed
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.sets import cifar
 
 LETTERS = tuple("abcdefghij")
 KINDS = {"cifar10": "real", "synthetic": "synthetic"}
@@ -18,7 +19,7 @@ def contents_of(arrays: tuple, classes: tuple = LETTERS) -> Contents:
     """Return training images and labels, then those to test, as contents of a data set."""
     images, labels, test_images, test_labels = arrays
     splits = {"train": {"image": images, "target": labels}, "test": {"image": test_images, "target": test_labels}}
-    return Contents(replace(sets.SPEC, classes=classes), splits)
+    return Contents(replace(cifar.SPEC, classes=classes), splits)
 
 
 def pack_images(directory: Path, name: str, classes: tuple, arrays: tuple, source: str = "") -> PackedDataset:
@@ -29,7 +30,7 @@ def only_named(
     name: str = "synthetic", directory: Path = Path("/data"), train: int = 100, test: int = 10
 ) -> PackedDataset:
     """Return a data set of which no file exists."""
-    return PackedDataset(name, KINDS[name], directory, sets.SPEC, train, test)
+    return PackedDataset(name, KINDS[name], directory, cifar.SPEC, train, test)
 
 
 def random_images(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

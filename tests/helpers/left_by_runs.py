@@ -7,7 +7,8 @@ import numpy as np
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Contents
-from ps_cluster.data.packed import PackedDataset, write_form, write_packed, write_pointer
+from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
+from ps_cluster.data.packing import write_packed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.own_data import packed

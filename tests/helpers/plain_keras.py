@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.models.build import look_over
-from ps_cluster.models.flat import flatten, seed_states, seeds_of, statistics_of
+from ps_cluster.models.flat import flatten, statistics_of
+from ps_cluster.models.pure import seed_states, seeds_of
+from ps_cluster.models.user_networks import check_network
 from tests.helpers.one_worker import Alone, OneWorker
 
 UPDATES, BATCH = 8, 8
@@ -47,10 +48,10 @@ def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, we
     keras.utils.set_random_seed(0)
     fields, targets = learned or ({}, ROWS["target"])
     model, spec = build(), replace(spec_of(*inputs, weighted=weighted), **fields)
-    look_over(model, spec)
+    check_network(model, spec)
     keras.utils.set_random_seed(1)
     plain = build()
-    look_over(plain, spec)
+    check_network(plain, spec)
     plain.set_weights(model.get_weights())
     rows = {name: ROWS[name] for name in (*inputs, *["weight"] * weighted)} | {"target": targets}
     worker = (OneWorker if optimizer else Alone)(model, spec, rows, settings)

@@ -9,8 +9,8 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import OwnDataSettings
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.data.array_files import as_contents
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.own_arrays import as_contents
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.launch import local_run, network_check
 from ps_cluster.launch.network_check import NetworkFacts, check_network, with_rule_of_compile

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.models.build import look_over, notes, optimizer_settings
+from ps_cluster.models.compiled_optimizer import optimizer_settings
+from ps_cluster.models.user_networks import check_network, unused_parts
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, spec_of, stack
 
 TOLERANCE = 1e-5
@@ -217,7 +218,7 @@ def test_an_optimizer_that_has_made_updates_is_taken_and_what_it_keeps_of_them_i
     assert settings_of(used(made())) == settings_of(made())
     model = stack()
     model.compile(used(made()), "mse")
-    told = notes(look_over(model, spec_of("row")), build_config())
+    told = unused_parts(check_network(model, spec_of("row")), build_config())
     assert any("the optimizer of compile() has made 1 update: what it keeps" in line for line in told)
 
 

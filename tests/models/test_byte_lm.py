@@ -7,12 +7,11 @@ import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
-from ps_cluster.data.texts import TextFile, TextSettings, contents_of_texts
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.continuing import Sampling, _bytes_after
-from ps_cluster.models.build import build, predicting
-from ps_cluster.models.flat import assign
+from ps_cluster.models.build import build
 from ps_cluster.models.judges import judge_of
+from ps_cluster.models.saved import predicting
 from tests.helpers.one_worker import Alone
 from tests.helpers.plain_keras import SCORES
 
@@ -135,24 +134,3 @@ def test_draws_follow_the_temperature_and_the_seed_and_end_where_a_file_would():
 def test_a_saved_network_returns_scores(model):
     text = draw(3, WINDOW)
     np.testing.assert_array_equal(predicting(model, SPEC)(text), model(text))
-
-
-def test_it_learns_what_keras_learns(tmp_path, monkeypatch):
-    """A text of period 7 in windows of 6, which begin at each of its places. Both have the same weights at the start."""
-    monkeypatch.chdir(tmp_path)
-    files = [TextFile("a.txt", b"abcdefg" * 300)]
-    found = contents_of_texts(files, TextSettings(dataset="python_source", data_dir=None, window=WINDOW)).arrays
-    order = np.random.default_rng(0).integers(0, len(found["train"]["text"]), (80, 16))
-    rows = {name: found["train"][name][order] for name in ("text", "target")}
-    ours, plain = (build(settings(), SPEC, seed=0) for _ in range(2))
-    worker = Alone(ours, SPEC, rows, {"optimizer.learning_rate": 0.2})
-    by_place = keras.Model(plain.input, keras.layers.Reshape((WINDOW, 256))(plain.output))
-    by_place.compile(keras.optimizers.SGD(0.2), SCORES)
-    for step in range(len(order)):
-        weights, statistics = worker.step(step)
-        by_place.train_on_batch(rows["text"][step], rows["target"][step])
-    assign(ours, weights, statistics)
-    judge = judge_of(SPEC)
-    targets = judge.targets(tf.constant(found["test"]["target"]))
-    mine, theirs = (float(tf.reduce_mean(judge.metric(targets, one(found["test"]["text"])))) for one in (ours, plain))
-    assert mine < 1 and mine == pytest.approx(theirs, abs=0.05)

@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import IN_DEVIATIONS, ExampleSpec, Field
-from ps_cluster.models.build import load_finished, look_over, predicting
-from ps_cluster.models.judges import CompiledMetrics, judge_of
+from ps_cluster.models.compiled import CompiledMetrics
+from ps_cluster.models.judges import judge_of
+from ps_cluster.models.saved import load_finished, predicting
+from ps_cluster.models.user_networks import check_network
 from tests.helpers.plain_keras import BATCH, RNG, UPDATES, differences
 
 LAYERS = keras.layers
@@ -33,7 +35,7 @@ def ending(*end, loss=None, metrics=None):
 
 
 def reading(model, spec=REGRESSION):
-    return judge_of(spec, model=look_over(model, spec)).reading
+    return judge_of(spec, model=check_network(model, spec)).reading
 
 
 # Of a regression.
@@ -212,7 +214,7 @@ OF_TWO = [
 
 @pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
 def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(end, loss, outputs, shares, said):
-    model = look_over(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    model = check_network(ending(end.from_config(end.get_config()), loss=loss), TWO)
     judge, given = judge_of(TWO, model=model), tf.constant(outputs, tf.float32)
     targets = judge.targets(tf.constant(TRUE, tf.uint8))
     assert judge.reading == f"told apart by one {said}"
@@ -229,7 +231,7 @@ def test_two_classes_are_told_apart_by_one_number_at_a_probability_of_one_half(e
 
 @pytest.mark.parametrize(("end", "loss", "outputs", "shares", "said"), OF_TWO)
 def test_a_saved_network_of_one_number_is_used_for_the_probabilities_of_both_classes(end, loss, outputs, shares, said):
-    model = look_over(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    model = check_network(ending(end.from_config(end.get_config()), loss=loss), TWO)
     judge, rows = judge_of(TWO, model=model), RNG.normal(size=[9, 6]).astype(np.float32)
     judge.finished(model).save("best.keras")
     saved = load_finished(Path("best.keras"))
@@ -265,11 +267,11 @@ METRICS = {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_that_they_take_scores(name):
-    model = look_over(ending(LAYERS.Dense(1), loss=LOGITS, metrics=[METRICS[name]()]), TWO)
+    model = check_network(ending(LAYERS.Dense(1), loss=LOGITS, metrics=[METRICS[name]()]), TWO)
     judge, metrics = judge_of(TWO, model=model), CompiledMetrics(model, 2)
     given, targets = tf.constant(SCORES), judge.targets(tf.constant(TRUE))
     metrics.update(targets, judge.final(given), judge.as_probabilities(given))
-    (found,) = metrics.taken().values()
+    (found,) = metrics.take_results().values()
     takes_scores = name in ("auc of scores", "binary at 0", "recall at 0")
     expected = keras.metrics.get({"acc": "binary_accuracy"}.get(name, METRICS[name]()))
     if not isinstance(expected, keras.Metric):
@@ -288,7 +290,7 @@ def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_t
     ],
 )
 def test_the_summary_of_a_saved_network_says_that_it_returns_scores(end, loss, says):
-    model = look_over(ending(end.from_config(end.get_config()), loss=loss), TWO)
+    model = check_network(ending(end.from_config(end.get_config()), loss=loss), TWO)
     judge_of(TWO, model=model).finished(model).save("best.keras")
     saved, lines = keras.saving.load_model("best.keras"), []
     saved.summary(print_fn=lines.append, line_length=200)

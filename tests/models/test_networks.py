@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.objectives import ExampleSpec, Field
-from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
+from ps_cluster.data.sets.cifar import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, FlatNetwork, assign, flatten, statistics_of

@@ -14,9 +14,12 @@ from ps_cluster.config import user_code
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.models.build import build, load_saved, look_over, notes
+from ps_cluster.models.build import build
+from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.flat import flatten
-from ps_cluster.models.judges import CompiledMetrics, judge_of
+from ps_cluster.models.judges import judge_of
+from ps_cluster.models.saved import load_saved
+from ps_cluster.models.user_networks import check_network, unused_parts
 from tests.helpers.one_worker import Alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -114,7 +117,7 @@ def test_a_saved_regression_is_in_the_targets_units_and_goes_on_in_those_that_it
     trained = model(row).numpy()
     judge_of(REGRESSION).finished(model).save("best.keras")
     assert keras.models.load_model("best.keras")(row).numpy() == pytest.approx(4 * trained + 10, rel=1e-5)
-    assert look_over(load_saved(Path("best.keras"), REGRESSION), REGRESSION)(row).numpy() == pytest.approx(trained)
+    assert check_network(load_saved(Path("best.keras"), REGRESSION), REGRESSION)(row).numpy() == pytest.approx(trained)
 
 
 def two_outputs():
@@ -128,7 +131,7 @@ def test_a_saved_regression_that_a_build_compiles_anew_has_its_units_once(made):
     judge_of(REGRESSION).finished(own).save("best.keras")
     loaded = keras.models.load_model("best.keras")
     loaded.compile("adam", loss=["mae"] * len(own.outputs), metrics=[["mse"]] * len(own.outputs))
-    model, row = look_over(loaded, REGRESSION), RNG.normal(size=[5, 2]).astype(np.float32)
+    model, row = check_network(loaded, REGRESSION), RNG.normal(size=[5, 2]).astype(np.float32)
     outputs, expected = (keras.tree.flatten(one(row)) for one in (model, own))
     for output, value in zip(outputs, expected, strict=True):
         assert output.numpy() == pytest.approx(value.numpy(), rel=1e-5)
@@ -143,7 +146,7 @@ def test_units_that_are_not_at_the_end_are_refused_by_name():
     saved = judge_of(REGRESSION).finished(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]))
     model = keras.Sequential([keras.Input([2]), saved, keras.layers.Dense(1)])
     with pytest.raises(ValueError, match="'ps_cluster_units' of a saved regression is within it"):
-        look_over(model, REGRESSION)
+        check_network(model, REGRESSION)
 
 
 def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_is_saved_in_them():
@@ -151,7 +154,7 @@ def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_
     model.compile("adam", "mse")
     model.save("mine.keras")
     for file in ("mine.keras", "again.keras"):  # what a run saves, too
-        loaded = look_over(load_saved(Path(file), REGRESSION), REGRESSION)
+        loaded = check_network(load_saved(Path(file), REGRESSION), REGRESSION)
         judge = judge_of(REGRESSION, model=loaded)
         assert judge.reading == "targets as they are (a saved model returns them so)"
         assert float(judge.loss(tf.fill([5, 1], 10.0), tf.fill([5, 1], 7.0))) == 9
@@ -177,16 +180,16 @@ def compiled(**given):
 
 def test_the_note_names_what_of_compile_is_not_used():
     config = Alone(pasted(0), SPEC, ROWS, {"training.label_smoothing": 0.1}).config
-    assert list(notes(plain(), config)) == []
-    (told,) = notes(compiled(optimizer="adam", loss="mse"), config)
+    assert list(unused_parts(plain(), config)) == []
+    (told,) = unused_parts(compiled(optimizer="adam", loss="mse"), config)
     assert "compile() has a loss, so training.label_smoothing 0.1 is not used" in told
 
 
 @pytest.mark.parametrize(("own", "told"), [("float32", "precision bfloat16 is not"), ("mixed_bfloat16", "")])
 def test_a_precision_that_the_layers_do_not_have_is_told(own, told):
     config = Alone(pasted(0), SPEC, ROWS).config.with_values({"model.precision": "bfloat16"})
-    assert told in "".join(notes(plain(dtype=own), config)) and bool(told) == bool(
-        list(notes(plain(dtype=own), config))
+    assert told in "".join(unused_parts(plain(dtype=own), config)) and bool(told) == bool(
+        list(unused_parts(plain(dtype=own), config))
     )
 
 
@@ -205,7 +208,7 @@ def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and
     model = compiled(loss="mse", metrics=[*of_rows, "accuracy", first])
     metrics = CompiledMetrics(model, 3)
     metrics.update(tf.constant(labels), tf.constant(outputs), tf.constant(outputs))
-    found = metrics.taken()
+    found = metrics.take_results()
     assert (found["first"], found["accuracy"]) == pytest.approx((labels.mean(), (outputs.argmax(1) == labels).mean()))
     for metric in of_rows:
         metric.reset_state()
@@ -244,6 +247,6 @@ def test_metrics_of_compile_are_those_of_keras_over_all_batches_and_begin_anew()
         update(tf.constant(labels[part]), tf.constant(outputs[part]), tf.constant(outputs[part]))
     ranks = (outputs > outputs[range(10), labels][:, None]).sum(1)
     expected = {"accuracy": (ranks == 0).mean(), "sparse_top_k_categorical_accuracy": (ranks < 2).mean()}
-    assert metrics.taken() == pytest.approx(expected)
+    assert metrics.take_results() == pytest.approx(expected)
     update(tf.constant([0]), tf.constant([[1.0, 0.0, 0.0]]), tf.constant([[1.0, 0.0, 0.0]]))
-    assert metrics.taken() == pytest.approx(dict.fromkeys(expected, 1.0))
+    assert metrics.take_results() == pytest.approx(dict.fromkeys(expected, 1.0))

@@ -9,7 +9,7 @@ import pytest
 from ps_cluster.config import user_code
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.models.build import in_float32, load_finished, predicting
+from ps_cluster.models.saved import in_float32, load_finished, predicting
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 LAYERS = keras.layers

@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 import keras
 import pytest
 
-from ps_cluster.models.cuts import Block, StagedNetwork, balanced, blocks_of
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.stages import Block, StagedNetwork, balanced, blocks_of
 from tests.helpers.plain_keras import LAYERS, stack
 
 

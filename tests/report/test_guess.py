@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_packed, write_pointer
+from ps_cluster.data.packed import write_pointer
+from ps_cluster.data.packing import write_packed
 from ps_cluster.report.guess import Guess, guess_of_run
 from ps_cluster.runs.result_rows import EvaluationSummary, ScoreRow
 

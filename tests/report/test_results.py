@@ -10,12 +10,16 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_packed, write_pointer
+from ps_cluster.data.packed import write_pointer
+from ps_cluster.data.packing import write_packed
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.values import Malformed
-from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN, Cell, ClassResults, Confusion, LabelResults, ValueResults
+from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
+from ps_cluster.report.class_results import Cell, ClassResults, Confusion
 from ps_cluster.report.drawing import NOT_SCORED, draw_results, try_to_draw_results
+from ps_cluster.report.label_results import LabelResults
 from ps_cluster.report.plots import Plot, plain_ticks, small_plot
+from ps_cluster.report.value_results import ValueResults
 from ps_cluster.runs.predictions import Predictions, load_predictions, write_predictions
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images, random_images

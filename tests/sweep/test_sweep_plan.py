@@ -6,16 +6,9 @@ from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.tools.sweep.methods import STAGES
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
 from ps_cluster.tools.sweep.sweep_run import preview
-from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"
 SETTINGS = {"data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32"}
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    arrays = (*random_images(1000), *random_images(20))
-    return pack_images(tmp_path_factory.mktemp("data") / "set", "synthetic", tuple("abcdefghij"), arrays)
 
 
 def plan_of(dataset, vary=None, settings=(), **changes):

@@ -14,7 +14,6 @@ from ps_cluster.tools.sweep.sweep_plan import SweepPlan, checked_space, read_swe
 from ps_cluster.tools.sweep.sweep_report import BEST, RESULTS, print_sweep_result, write_sweep_report
 from ps_cluster.tools.sweep.sweep_run import SweepRun
 from ps_cluster.tools.sweep.trial_book import TrialBook
-from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"
 SETTINGS = {
@@ -79,12 +78,6 @@ class Requests:
         if self._left is not None:
             self._left -= 1
             self.count = int(self._left <= 0)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    arrays = (*random_images(1000), *random_images(20))
-    return pack_images(tmp_path_factory.mktemp("data") / "set", "synthetic", tuple("abcdefghij"), arrays)
 
 
 @pytest.fixture

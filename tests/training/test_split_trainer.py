@@ -7,7 +7,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.models.cuts import Block
+from ps_cluster.models.stages import Block
 from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.modes.layers import LayerPlace, places_of
 from ps_cluster.training.placement import devices_of, first_blocks, task_of

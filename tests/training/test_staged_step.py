@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.models.build import look_over
-from ps_cluster.models.cuts import StagedNetwork, blocks_of
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.models.stages import StagedNetwork, blocks_of
+from ps_cluster.models.user_networks import check_network
 from ps_cluster.training.placement import first_blocks
 from ps_cluster.training.split_step import SplitStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
@@ -66,7 +66,7 @@ def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False)
     """Return the result of a step of the whole network, and the results of its stages."""
     keras.utils.set_random_seed(0)
     model, spec = build(), spec_of(*inputs, weighted=weighted)
-    look_over(model, spec)
+    check_network(model, spec)
     config = build_config(overrides=PLAIN | {"training.steps": 20} | (settings or {}))
     rows = {name: ROWS[name] for name in (*inputs, "target", *["weight"] * weighted)}
     network = FlatNetwork(model)

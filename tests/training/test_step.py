@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import Contents
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.models import build
 from ps_cluster.models.failures import failure_of_computation
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.models.user_networks import check_image_sizes
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.learning_rate import learning_rate
 from ps_cluster.training.step import TrainStep
@@ -121,7 +122,7 @@ def steps_with_smaller_images(folder, monkeypatch, **values):
     changes |= {"training.batch_size_per_worker": 4, "training.steps": 10, "schedule.image_scales": SMALLER, **values}
     config = build_config(None, changes)
     model = build.build(config.model, dataset.spec, seed=0)
-    build.check_sizes(model, config)
+    check_image_sizes(model, config)
     network = FlatNetwork(model)
     start = tf.constant(flatten(model.trainable_variables)), tf.constant(flatten(statistics_of(model)))
     return TrainStep(config, network, dataset.spec, train_examples=40), network, start

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.models.cuts import WideNetwork
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.models.width import WideNetwork
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.split_step import SplitStep

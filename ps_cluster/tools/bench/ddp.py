@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import multiprocessing, nn
 
 from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.data.sets import PIXEL_MEAN, PIXEL_STD
+from ps_cluster.data.sets.cifar import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.runs.run_dir import RunDir
 
 Activation = Callable[[], nn.Module]
@@ -139,7 +139,7 @@ def normalised(images: np.ndarray) -> torch.Tensor:
     return pixels.sub_(torch.tensor(PIXEL_MEAN)).div_(torch.tensor(PIXEL_STD)).permute(0, 3, 1, 2)
 
 
-# The networks have the layers, shapes, padding and trainable parameters of those in `ps_cluster/models/networks.py`. Each
+# The networks have the layers, shapes, padding and trainable parameters of those in `ps_cluster/models/networks/`. Each
 # takes normalised images [B, 3, 32, 32], and returns the scores of ten classes.
 
 

@@ -19,9 +19,9 @@ from ps_cluster.report.pages import rendered
 from ps_cluster.tools.compare.comparison_plan import REPORT
 from ps_cluster.tools.compare.comparison_plots import make_plots
 from ps_cluster.tools.compare.fairness import check, flow, warn_of_rates
+from ps_cluster.tools.compare.findings import GroupFinding, differences_of, group_rows, run_rows, to_csv
 from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
 from ps_cluster.tools.compare.records import Record, read_record
-from ps_cluster.tools.compare.rows import difference_rows, group_rows, run_rows, to_csv
 from ps_cluster.tools.compare.tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, verdict
 
@@ -69,10 +69,10 @@ def write_report(
         warnings.insert(0, f"Generated {groups[0].unit}: no number here says anything about real data.")
     target = chosen_target(records, target)
     views = make_views(groups, baseline)
-    of_runs, of_groups = run_rows(groups, target), group_rows(groups, target)
-    differences = difference_rows(groups, views, target)
+    findings, differences = [GroupFinding.of(group, target) for group in groups], differences_of(groups, views, target)
+    of_runs, of_groups = run_rows(groups, target), group_rows(findings)
     headline = [*verdict(groups, differences, target), *notes(groups, target)]
-    shown, plots = tables(of_groups, differences, target), make_plots(groups, views)
+    shown, plots = tables(findings, differences), make_plots(groups, views)
     page = rendered(
         __package__,
         "report.html",
@@ -92,7 +92,7 @@ def write_report(
         "unit": groups[0].unit,
         "target": target,
         "headline": headline,
-        "differences": differences,
+        "differences": [one.row() for one in differences],
         "rows": of_runs,
         "groups": of_groups,
     }

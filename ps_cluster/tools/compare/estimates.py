@@ -54,6 +54,10 @@ class Estimate:
         """Return an estimate with an interval of `half` on both sides."""
         return cls(n, mean, sd, mean - half, mean + half, paired)
 
+    def holds(self, value: float) -> bool:
+        """Return whether the interval holds a value."""
+        return self.low is not None and self.high is not None and self.low <= value <= self.high
+
 
 def t_quantile(degrees: float, percent: int = 95) -> float:
     """Return half the width of an interval of 95 or 99 %, in standard errors. `degrees` of freedom: at least 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,8 +9,9 @@ from rich.console import Console
 
 from ps_cluster.report.facts import number
 from ps_cluster.report.terminal import FOLD, plain_table
-from ps_cluster.tools.compare.metric import METRICS, Metric
-from ps_cluster.tools.compare.rows import RATIOS, Row
+from ps_cluster.tools.compare.estimates import Estimate
+from ps_cluster.tools.compare.findings import GroupDifference, GroupFinding
+from ps_cluster.tools.compare.groups import Group
 
 _RIGHT = {**FOLD, "justify": "right"}
 
@@ -29,9 +29,9 @@ class Table(NamedTuple):
         return [[row[key] for key in self.columns] for row in self.rows]
 
 
-def tables(rows: Sequence[Row], differences: Sequence[Row], target: float | None) -> list[Table]:
+def tables(findings: Sequence[GroupFinding], differences: Sequence[GroupDifference]) -> list[Table]:
     """Return the tables. All numbers of a group are too many for one in a terminal."""
-    metric, unit = METRICS[rows[0]["metric"]], rows[0]["unit"]
+    metric, unit, target = findings[0].group.metric, findings[0].group.unit, findings[0].target
     goal = metric.goal(target) if target is not None else "target"
     identity = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
     by_title = {
@@ -54,7 +54,7 @@ def tables(rows: Sequence[Row], differences: Sequence[Row], target: float | None
             "memory": "peak memory [MiB]",
         },
     }
-    texts = [cells(row) for row in rows]
+    texts = [cells(one) for one in findings]
     found = [Table(title, identity | columns, texts) for title, columns in by_title.items()]
     if differences:
         columns = {
@@ -64,54 +64,55 @@ def tables(rows: Sequence[Row], differences: Sequence[Row], target: float | None
             "time_ratio": f"s to {goal}, times",
         }
         title = "Differences (95 % interval; ~: it holds no difference)"
-        found.append(Table(title, identity | columns, [_difference_cells(row) for row in differences]))
+        found.append(Table(title, identity | columns, [_difference_cells(one) for one in differences]))
     return found
 
 
-def cells(row: Row) -> dict[str, str]:
-    """Return a group's row as readable text: mean ± standard deviation; "–" for unknown or not reached."""
-    metric = METRICS[row["metric"]]
-    low, high = row[f"{metric.column}_low"], row[f"{metric.column}_high"]
-    n_reached = row["seconds_to_target_n"]
-    some = f" ({n_reached} of {row['n']})" if 0 < n_reached < row["n"] else ""
-    limit = "≤ " if row["target_is_limit_mean"] else ""
-    stale = [row[f"staleness_{name}_mean"] for name in ("mean", "p95", "max")]
-    counts = (row[f"{name}_mean"] for name in ("updates_applied", "gradients_dropped", "replays_refused"))
-    memory = row["peak_memory_bytes_mean"]
-    idle = [row[name] for name in row if re.fullmatch(r"idle_share_worker_\d+_mean", name)]
-    while idle and idle[-1] is None:  # later columns belong to groups with more workers
-        idle.pop()
-    return _identity_cells(row) | {
-        "n": str(row["n"]),
-        "rate": f"{row['learning_rate']:.3g} / {number(row['momentum'], '.3g')}",
-        "metric": _metric(row, metric),
-        "interval": "–" if None in (low, high) else f"{metric.number(low)} to {metric.number(high)}",
-        "speed": _spread(row, "examples_per_second", ",.0f"),
-        "seconds": limit + _spread(row, "seconds_to_target", ",.1f") + some,
-        "examples": limit + _spread(row, "examples_to_target", ",.0f"),
+def cells(finding: GroupFinding) -> dict[str, str]:
+    """Return the numbers of a group as readable text: mean ± standard deviation; "–" for unknown or not reached."""
+    group, mean, found = finding.group, finding.mean, finding.estimates
+    metric, n, optimizer = group.metric, len(group.records), group.first.config.optimizer
+    accuracy, reached = found[metric.column], found["seconds_to_target"]
+    some = f" ({reached.n} of {n})" if reached and reached.n < n else ""
+    limit = "≤ " if mean("target_is_limit") else ""
+    stale = [mean(f"staleness_{name}") for name in ("mean", "p95", "max")]
+    counts = (mean(name) for name in ("updates_applied", "gradients_dropped", "replays_refused"))
+    memory, interval = mean("peak_memory_bytes"), "–"
+    if accuracy and accuracy.low is not None and accuracy.high is not None:
+        interval = f"{metric.number(accuracy.low)} to {metric.number(accuracy.high)}"
+    return _identity_cells(group) | {
+        "n": str(n),
+        "rate": f"{number(optimizer.learning_rate, '.3g')} / {number(getattr(optimizer, 'momentum', None), '.3g')}",
+        "metric": _metric(group, accuracy),
+        "interval": interval,
+        "speed": _spread(found["examples_per_second"], ",.0f"),
+        "seconds": limit + _spread(reached, ",.1f") + some,
+        "examples": limit + _spread(found["examples_to_target"], ",.0f"),
         "staleness": " / ".join(map(number, stale, (".2f", ".0f", ".0f"))) if stale[0] is not None else "–",
         "updates": " / ".join(number(count, ",.0f") for count in counts),
-        "idle": ", ".join("–" if share is None else f"{share * 100:.0f}" for share in idle) or "–",
-        "cpu": number(row["cpu_seconds_mean"], ",.0f"),
+        "idle": ", ".join(number(None if one is None else 100 * one.mean, ".0f") for one in finding.idle.values())
+        or "–",
+        "cpu": number(mean("cpu_seconds"), ",.0f"),
         "memory": "–" if memory is None else f"{memory / 2**20:,.0f}",
     }
 
 
-def _difference_cells(row: Row) -> dict[str, str]:
-    metric = METRICS[row["metric"]]
-    straggler = "" if row["against_straggler"] == row["straggler"] else f", straggler {row['against_straggler']}"
-    ratios = {name: _with_interval(row, name, 1, "{:.2f}".format) for name in RATIOS}
-    of_metric = _with_interval(row, f"{metric.column}_difference", 0, metric.signed)
-    against = f"{row['against']} {row['against_batch_per_worker']}{straggler}"
-    return _identity_cells(row) | {"against": against, "difference": of_metric} | ratios
+def _difference_cells(one: GroupDifference) -> dict[str, str]:
+    against, metric = one.against, one.group.metric
+    straggler = "" if against.straggler == one.group.straggler else f", straggler {against.straggler}"
+    return _identity_cells(one.group) | {
+        "against": f"{against.arm} {against.batch_per_worker}{straggler}",
+        "difference": _with_interval(one.of_metric, 0, metric.signed),
+        "speed_ratio": _with_interval(one.speed, 1, "{:.2f}".format),
+        "time_ratio": _with_interval(one.time, 1, "{:.2f}".format),
+    }
 
 
-def _with_interval(row: Row, name: str, nothing: float, text: Callable[[float], str]) -> str:
+def _with_interval(found: Estimate | None, nothing: float, text: Callable[[float], str]) -> str:
     """Return e.g. "-1.15 (-1.41 to -0.88)", with ~ before it where the interval holds the value `nothing`."""
-    mean, low, high = (row[f"{name}{part}"] for part in ("", "_low", "_high"))
-    if mean is None or low is None or high is None:
-        return "–" if mean is None else text(mean)
-    return f"{'~ ' if low <= nothing <= high else ''}{text(mean)} ({text(low)} to {text(high)})"
+    if found is None or found.low is None or found.high is None:
+        return "–" if found is None else text(found.mean)
+    return f"{'~ ' if found.holds(nothing) else ''}{text(found.mean)} ({text(found.low)} to {text(found.high)})"
 
 
 def print_tables(found: Sequence[Table], console: Console) -> None:
@@ -125,21 +126,20 @@ def print_tables(found: Sequence[Table], console: Console) -> None:
         console.print(shown, highlight=False, markup=False)
 
 
-def _identity_cells(row: Row) -> dict[str, str]:
-    batch = f"{row['batch_per_worker']} / {row['batch_per_update']}"
-    return {"arm": row["arm"], "batch": batch, "straggler": row["straggler"]}
+def _identity_cells(group: Group) -> dict[str, str]:
+    return {"arm": group.arm, "batch": f"{group.batch_per_worker} / {group.batch}", "straggler": group.straggler}
 
 
-def _metric(row: Row, metric: Metric) -> str:
-    if row["diverged"] == row["n"]:
+def _metric(group: Group, found: Estimate | None) -> str:
+    if found is None:
         return "diverged"
-    some = f" ({row['diverged']} of {row['n']} diverged)" if row["diverged"] else ""
-    mean, sd = row[f"{metric.column}_mean"], row[f"{metric.column}_sd"]
-    return metric.number(mean) + ("" if sd is None else f" ± {metric.scale * sd:{metric.difference_spec}}") + some
+    metric, n = group.metric, len(group.records)
+    some = f" ({group.diverged} of {n} diverged)" if group.diverged else ""
+    spread = "" if found.sd is None else f" ± {metric.scale * found.sd:{metric.difference_spec}}"
+    return metric.number(found.mean) + spread + some
 
 
-def _spread(row: Row, name: str, spec: str) -> str:
-    mean, sd = row[f"{name}_mean"], row[f"{name}_sd"]
-    if mean is None:
+def _spread(found: Estimate | None, spec: str) -> str:
+    if found is None:
         return "–"
-    return f"{mean:{spec}}" + ("" if sd is None else f" ± {sd:{spec}}")
+    return f"{found.mean:{spec}}" + ("" if found.sd is None else f" ± {found.sd:{spec}}")

@@ -5,56 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ps_cluster.files.values import counted
+from ps_cluster.tools.compare.estimates import Estimate
+from ps_cluster.tools.compare.findings import GroupDifference
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, arms
-from ps_cluster.tools.compare.metric import METRICS
-from ps_cluster.tools.compare.rows import Row
 
 _MOST_NAMES = 6  # listed in one line
 _MOST_VERDICTS = 8
 
 
-def verdict(groups: Sequence[Group], differences: Sequence[Row], target: float | None) -> Iterator[str]:
+def verdict(groups: Sequence[Group], differences: Sequence[GroupDifference], target: float | None) -> Iterator[str]:
     """Yield a sentence for each arm and its baseline. It claims nothing but what was measured."""
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
         yield "This proves nothing: one seed. Two runs of one arm would differ too. --seeds 3 shows what differs."
     elif len(groups) > 1 and not differences:
-        yield "Nothing is held against each other: no two groups have the same straggler and an equal batch."
-    found = [row for row in differences if row["arm"] != row["against"]]
-    for row in found[:_MOST_VERDICTS]:
-        if parts := list(_verdict_parts(row, target)):
-            yield f"{_pair(row)}: {'; '.join(parts)}."
+        yield "Nothing is compared: no two groups have the same straggler and an equal batch."
+    found = [one for one in differences if one.group.arm != one.against.arm]
+    for one in found[:_MOST_VERDICTS]:
+        if parts := list(_verdict_parts(one, target)):
+            yield f"{_pair(one)}: {'; '.join(parts)}."
     if len(found) > _MOST_VERDICTS:
         yield f"{len(found) - _MOST_VERDICTS} more pairs are in the table of differences."
 
 
-def _pair(row: Row) -> str:
-    slow = "" if row["straggler"] == NO_STRAGGLER else f", straggler {row['straggler']}"
-    n = row["n"] or 0
-    return f"{row['arm']} against {row['against']} ({row['equal']}{slow}; {counted(n, 'seed')})"
+def _pair(one: GroupDifference) -> str:
+    slow = "" if one.group.straggler == NO_STRAGGLER else f", straggler {one.group.straggler}"
+    seeds = counted(one.of_metric.n if one.of_metric else 0, "seed")
+    return f"{one.group.arm} against {one.against.arm} ({one.equal}{slow}; {seeds})"
 
 
-def _verdict_parts(row: Row, target: float | None) -> Iterator[str]:
+def _verdict_parts(one: GroupDifference, target: float | None) -> Iterator[str]:
     """Yield what is said of speed, of the time to the target and of the final metric."""
-    metric = METRICS[row["metric"]]
-    times = "{:.2f}".format
-    speed, goal = f"{row['unit']}/s", "" if target is None else metric.goal(target)
-    yield from _judged(
-        row, "speed_ratio", 1, (f"more {speed}", f"fewer {speed}"), speed, lambda one: f"{times(one)} times"
-    )
-    sooner = (f"{goal} is reached later", f"{goal} is reached sooner")
-    yield from _judged(row, "time_ratio", 1, sooner, f"the time to {goal}", lambda one: f"{times(one)} times the time")
-    if target is not None and row["time_ratio"] is None and row["speed_ratio"] is not None:
+    metric, speed = one.group.metric, f"{one.group.unit}/s"
+    goal = "" if target is None else metric.goal(target)
+    more = (f"more {speed}", f"fewer {speed}")
+    yield from _judged(one.speed, 1, more, speed, lambda value: f"{value:.2f} times")
+    later = (f"{goal} is reached later", f"{goal} is reached sooner")
+    yield from _judged(one.time, 1, later, f"the time to {goal}", lambda value: f"{value:.2f} times the time")
+    if target is not None and one.time is None and one.speed is not None:
         yield f"the time to {goal} is not compared, as it was not measured in every run"
-    final = f"final {metric.name}"
-    unit = " points" if metric.unit == "%" else ""
-    yield from _judged(
-        row, f"{metric.column}_difference", 0, (f"a higher {final}", f"a lower {final}"), f"the {final}",
-        lambda one: f"{metric.signed(one)}{unit}",
-    )  # fmt: skip
+    final, unit = f"final {metric.name}", " points" if metric.unit == "%" else ""
+    higher = (f"a higher {final}", f"a lower {final}")
+    yield from _judged(one.of_metric, 0, higher, f"the {final}", lambda value: f"{metric.signed(value)}{unit}")
 
 
 def _judged(
-    row: Row, name: str, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str]
+    found: Estimate | None, nothing: float, ways: tuple[str, str], what: str, text: Callable[[float], str]
 ) -> Iterator[str]:
     """Yield the finding on one number, if it was measured.
 
@@ -62,16 +57,15 @@ def _judged(
       nothing: the value that means no difference. ways: the words for a larger and for a smaller value.
       what: the number in words. text: value → text.
     """
-    mean, low, high = (row[f"{name}{part}"] for part in ("", "_low", "_high"))
-    if mean is None:
+    if found is None:
         return
-    way = ways[0] if mean > nothing else ways[1]
-    if low is None or high is None:
-        yield f"{way} in this run ({text(mean)})" if mean != nothing else f"no difference in {what} in this run"
-    elif low <= nothing <= high:
-        yield f"no difference shown in {what} ({text(mean)}; {text(low)} to {text(high)})"
-    else:
-        yield f"{way} ({text(mean)}; {text(low)} to {text(high)})"
+    way = ways[0] if found.mean > nothing else ways[1]
+    mean = text(found.mean)
+    if found.low is None or found.high is None:
+        yield f"{way} in this run ({mean})" if found.mean != nothing else f"no difference in {what} in this run"
+        return
+    interval = f"({mean}; {text(found.low)} to {text(found.high)})"
+    yield f"no difference shown in {what} {interval}" if found.holds(nothing) else f"{way} {interval}"
 
 
 def notes(groups: Sequence[Group], target: float | None) -> Iterator[str]:

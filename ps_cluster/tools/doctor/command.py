@@ -29,12 +29,12 @@ def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
 
     Each line says ok, warn or fail, and what to do about it. The exit code is 1 if a check has failed.
     """
-    from ps_cluster.data import sources
+    from ps_cluster.data import cache
     from ps_cluster.tools.doctor import checks
     from ps_cluster.tools.doctor.finding import Status, as_json, examine
 
     examined = []
-    for one in examine(checks.all_checks(Path("runs"), sources.default_cache_dir(), data_dir, cluster=cluster)):
+    for one in examine(checks.all_checks(Path("runs"), cache.default_cache_dir(), data_dir, cluster=cluster)):
         examined.append(one)
         if json_file != STDOUT:
             print_line(f"{one.status:<5} {one.name:<11} {one.says}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.markers import Marker
 
-from ps_cluster.data import sources
+from ps_cluster.data import inventory
 from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
 from ps_cluster.system import environment
 from ps_cluster.tools.doctor.finding import Finding, fail, ok, warn
@@ -27,11 +27,11 @@ _IMPORT = "import tensorflow; print(tensorflow.__version__)"
 
 def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     """Check the version of Python."""
-    told = ".".join(map(str, version))
+    answer = ".".join(map(str, version))
     first, last = (".".join(map(str, one)) for one in (FIRST_PYTHON, LAST_PYTHON))
     if FIRST_PYTHON <= version[:2] <= LAST_PYTHON:
-        return ok(f"{told}, {sys.executable}")
-    return fail(f"{told}: {first} to {last} is supported", how_to_install(f"python{last}"))
+        return ok(f"{answer}, {sys.executable}")
+    return fail(f"{answer}: {first} to {last} is supported", how_to_install(f"python{last}"))
 
 
 def surroundings(given: Mapping[str, str] | None = None) -> Finding:
@@ -51,8 +51,8 @@ def tensorflow_import(
     except subprocess.TimeoutExpired:
         return fail(f"not imported within {timeout_s:g} s", "see whether the machine is overloaded")
     last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()[-1:]
-    told = " ".join(last) or f"exit code {ended.returncode}"
-    return ok(told) if ended.returncode == 0 else fail(told, how_to_install())
+    answer = " ".join(last) or f"exit code {ended.returncode}"
+    return ok(answer) if ended.returncode == 0 else fail(answer, how_to_install())
 
 
 def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metadata.version) -> Finding:
@@ -81,7 +81,7 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
 
 def data_set(cache_dir: Path, data_dir: Path | None) -> Finding:
     """Look for CIFAR-10 on this machine."""
-    entry = next(entry for entry in sources.entries(cache_dir, data_dir) if entry.name == "cifar10")
+    entry = next(entry for entry in inventory.entries(cache_dir, data_dir) if entry.name == "cifar10")
     damaged = [copy.directory.name for copy in entry.copies if copy.dataset is None]
     if sound := [copy for copy in entry.copies if copy.dataset is not None]:
         return ok(f"{entry.title} is packed in {sound[0].directory}")

@@ -33,15 +33,15 @@ def processor(cpuinfo: Path = machine.CPUINFO, allowed: Allowance | None = None)
     found = machine.describe(cpuinfo, allowed)
     precision = machine.fastest_precision(cpuinfo)
     why = "" if precision == "bfloat16" else ", as it has no instructions for bfloat16"
-    told = f"{machine.processor_of(found)}, {found['cores']} at a time: precision auto is {precision}{why}"
+    answer = f"{machine.processor_of(found)}, {found['cores']} at a time: precision auto is {precision}{why}"
     flags = machine.flags_of(cpuinfo)
     if platform.machine() == "x86_64" and flags and "avx" not in flags:
-        return fail(f"{told}; it has no AVX", "use another machine: TensorFlow's packages need AVX")
+        return fail(f"{answer}; it has no AVX", "use another machine: TensorFlow's packages need AVX")
     if allowed.quota_decides:
-        return warn(told, f"give the container more processors: of {allowed.processors} it may use a part")
+        return warn(answer, f"give the container more processors: of {allowed.processors} it may use a part")
     if found["cores"] < 2:
-        return warn(told, "give it a second core: on one, workers take turns")
-    return ok(told)
+        return warn(answer, "give it a second core: on one, workers take turns")
+    return ok(answer)
 
 
 def memory(space: FreeMemory | None = None) -> Finding:
@@ -54,27 +54,27 @@ def memory(space: FreeMemory | None = None) -> Finding:
         return size
 
     default, smallest = needed(build_config()), needed(build_config(None, SMALLEST))
-    told = f"{space}, the default run takes about {default / GB:.1f} GB"
+    answer = f"{space}, the default run takes about {default / GB:.1f} GB"
     if smallest > space.memory_bytes:
-        return fail(told, f"free some: the smallest run takes about {smallest / GB:.1f} GB")
+        return fail(answer, f"free some: the smallest run takes about {smallest / GB:.1f} GB")
     if default > space.memory_bytes:
-        return warn(told, "use fewer --workers, a smaller --batch-size, --model tutorial_cnn or --no-evaluator")
-    return ok(told)
+        return warn(answer, "use fewer --workers, a smaller --batch-size, --model tutorial_cnn or --no-evaluator")
+    return ok(answer)
 
 
 def free_disk(
     folders: Sequence[Path], free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 ) -> Finding:
     """Check that runs and packed data can be written."""
-    told = []
+    answer = []
     for folder in folders:
         try:
             check_folder(folder)
         except Malformed as error:
             return fail(f"'{folder}' {error}", "work in a folder of your own; PS_CLUSTER_CACHE moves the cache")
         place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-        told.append((free_bytes(place), folder))
-    free, folder = min(told)
+        answer.append((free_bytes(place), folder))
+    free, folder = min(answer)
     says = f"{free / GB:.1f} GB are free for {folder}"
     if free < LEAST_DISK_BYTES:
         return fail(says, "free some: a run and its data take several 100 MB")

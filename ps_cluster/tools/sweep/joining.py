@@ -17,9 +17,9 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
-from ps_cluster.models.build import predicting
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.judges import judge_of
+from ps_cluster.models.saved import predicting
 from ps_cluster.report.calibration import Calibration
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir

@@ -14,7 +14,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
-from ps_cluster.runs.result_rows import told
+from ps_cluster.runs.result_rows import metric_text
 from ps_cluster.tools.sweep.space import Values
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan
 from ps_cluster.tools.sweep.trial_book import TrialBook
@@ -78,7 +78,7 @@ def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: 
 def score_text(plan: SweepPlan, score: float | None) -> str:
     """Return a score in words, e.g. "accuracy 91.20%"."""
     has_accuracy = OBJECTIVES[plan.dataset.spec.objective].has_accuracy
-    return told(*((score, None) if has_accuracy else (None, score))) or "–"
+    return metric_text(*((score, None) if has_accuracy else (None, score))) or "–"
 
 
 def listed(values: Values) -> str:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import user_code
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packing import write_packed
 from ps_cluster.launch import network_check
 from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.tools.bench import cases

@@ -1,4 +1,4 @@
-"""The numbers of a comparison as rows: of each run, of each group, and of the difference of two groups.
+"""The findings of a comparison: the numbers of each run, of each group, and of the difference of two groups.
 
 The page, the printed tables, CSV and JSON are made of them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ps_cluster.files.values import cell
@@ -20,7 +20,7 @@ from ps_cluster.tools.compare.records import Record
 Row = dict[str, Any]
 Read = Callable[[Record], float | None]
 _PARTS = ("mean", "sd", "low", "high", "n")  # of an estimate
-RATIOS = {"speed_ratio": "examples_per_second", "time_ratio": "seconds_to_target"}  # column → number of a run
+_ENDS = {"": "mean", "_low": "low", "_high": "high"}  # of the names of columns → part of an estimate
 
 
 def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
@@ -76,36 +76,110 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
     ]
 
 
-def group_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
-    """Return a row per group: the mean of each number and, from two seeds on, sd and 95 % interval.
+@dataclass(frozen=True)
+class GroupFinding:
+    """The numbers of a group: the mean of each over its runs and, from two seeds on, standard deviation and interval.
 
     A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller
     n of its own. If a run diverged, the metric of the others gets no spread, since they are a selection.
+
+    Attributes:
+      estimates: by the names of `numbers`. idle: the idle share of each worker, by its index.
     """
-    workers = _worker_indices(groups)
-    rows = []
-    for group in groups:
+
+    group: Group
+    target: float | None
+    estimates: Mapping[str, Estimate | None]
+    idle: Mapping[int, Estimate | None]
+
+    @classmethod
+    def of(cls, group: Group, target: float | None) -> GroupFinding:
+        """Return the numbers of a group."""
         metric = group.metric
         estimates = {name: estimate(group.values(read)) for name, read in numbers(metric, target).items()}
         for name in (metric.column, metric.best_column):
             estimates[name] = _limited(estimates[name], metric, alone=bool(group.diverged))
-        for index in workers:
-            shares = [record.idle_shares[index] for record in group.records if index in record.idle_shares]
-            estimates[f"idle_share_worker_{index}"] = _limited(estimate(shares), ACCURACY)  # a share too
-        seeds = " ".join(map(str, group.seeds))
-        row = {**_identity(group), "n": len(group.records), "seeds": seeds, "target": target}
-        row["diverged"] = group.diverged
-        for name, value in estimates.items():
+        shares = {index: [one.idle_shares[index] for one in group.records if index in one.idle_shares]
+                  for index in _worker_indices([group])}  # fmt: skip
+        return cls(
+            group, target, estimates, {index: _limited(estimate(one), ACCURACY) for index, one in shares.items()}
+        )
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a number; None if no run has it."""
+        found = self.estimates[name]
+        return None if found is None else found.mean
+
+    def row(self, workers: Sequence[int]) -> Row:
+        """Return the numbers for programs, with a column for the idle share of each of `workers`."""
+        group = self.group
+        row = {**_identity(group), "n": len(group.records), "seeds": " ".join(map(str, group.seeds))}
+        row |= {"target": self.target, "diverged": group.diverged}
+        for name, value in {**self.estimates, **{f"idle_share_worker_{i}": self.idle.get(i) for i in workers}}.items():
             row |= {f"{name}_{part}": getattr(value, part, 0 if part == "n" else None) for part in _PARTS}
-        rows.append(row)
-    return rows
+        return row
 
 
-def difference_rows(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[Row]:
-    """Return a row for each group and its baseline, and for each group and itself without its straggler.
+def group_rows(findings: Sequence[GroupFinding]) -> list[Row]:
+    """Return a row for each group."""
+    workers = _worker_indices([one.group for one in findings])
+    return [one.row(workers) for one in findings]
 
-    A group that shares both batches with the baseline has one row. Nothing is said of a group with a run that diverged,
-    and no ratio of times to a target that some run did not reach, or of whose time only an upper limit was measured.
+
+@dataclass(frozen=True)
+class GroupDifference:
+    """The difference of two groups; None for what was not measured in all runs of both.
+
+    Attributes:
+      equal: what the two have in common, in words.
+      of_metric: difference of the metric. speed, time: ratios of examples a second, and of seconds to the target.
+    """
+
+    group: Group
+    against: Group
+    equal: str
+    of_metric: Estimate | None = None
+    speed: Estimate | None = None
+    time: Estimate | None = None
+
+    @classmethod
+    def of(cls, group: Group, against: Group, equal: str, target: float | None) -> GroupDifference:
+        """Return the difference. Nothing is said of a group with a run that diverged.
+
+        There is no ratio of times to a target that some run did not reach, or whose time is only an upper limit.
+        """
+        if group.diverged or against.diverged:
+            return cls(group, against, equal)
+        both, reads = (group, against), numbers(group.metric, target)
+        of_metric = difference(*(side.sample(reads[group.metric.column]) for side in both))
+        speed = ratio(*(side.sample(reads["examples_per_second"]) for side in both))
+        reached = [record.reached(target) for side in both for record in side.records]
+        is_measured = all(one and not one.is_limit for one in reached)
+        time = ratio(*(side.sample(reads["seconds_to_target"]) for side in both)) if is_measured else None
+        return cls(group, against, equal, of_metric, speed, time)
+
+    def row(self) -> Row:
+        """Return the difference for programs."""
+        first = self.of_metric
+        row = {
+            **_identity(self.group),
+            "against": self.against.arm,
+            "against_batch_per_worker": self.against.batch_per_worker,
+            "against_straggler": self.against.straggler,
+            "equal": self.equal,
+            "n": first and first.n,
+            "paired": first and first.paired,
+        }
+        named = {f"{self.group.metric.column}_difference": first, "speed_ratio": self.speed, "time_ratio": self.time}
+        for name, value in named.items():
+            row |= {f"{name}{end}": getattr(value, part, None) for end, part in _ENDS.items()}
+        return row
+
+
+def differences_of(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[GroupDifference]:
+    """Return the difference of each group and its baseline, and of each group and itself without its straggler.
+
+    A group that shares both batches with the baseline has one.
     """
     pairs: dict[object, tuple[Group, Group, str]] = {}
     for view in views:
@@ -118,33 +192,7 @@ def difference_rows(groups: Sequence[Group], views: Sequence[View], target: floa
         for group in groups
         if group.straggler != NO_STRAGGLER and (place := (group.arm, group.batch_per_worker)) in without
     ]
-    return [_difference(*pair, target) for pair in (*pairs.values(), *itself)]
-
-
-def _difference(group: Group, against: Group, equal: str, target: float | None) -> Row:
-    both, metric = (group, against), group.metric
-    estimates: dict[str, Estimate | None] = dict.fromkeys((f"{metric.column}_difference", *RATIOS))
-    reads = numbers(metric, target)
-    if not group.diverged and not against.diverged:
-        estimates[f"{metric.column}_difference"] = difference(*(side.sample(reads[metric.column]) for side in both))
-        for name, column in RATIOS.items():
-            reached = [record.reached(target) for side in both for record in side.records]
-            if column == "examples_per_second" or all(one and not one.is_limit for one in reached):
-                estimates[name] = ratio(*(side.sample(reads[column]) for side in both))
-    first = next(filter(None, estimates.values()), None)
-    return {
-        **_identity(group),
-        "against": against.arm,
-        "against_batch_per_worker": against.batch_per_worker,
-        "against_straggler": against.straggler,
-        "equal": equal,
-        "n": first and first.n,
-        "paired": first and first.paired,
-    } | {
-        name + part: getattr(value, part.removeprefix("_") or "mean", None)
-        for name, value in estimates.items()
-        for part in ("", "_low", "_high")
-    }
+    return [GroupDifference.of(*pair, target) for pair in (*pairs.values(), *itself)]
 
 
 def to_csv(rows: Sequence[Row]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.data.targets import check_all_labelled, chosen
+from ps_cluster.data.library_splits import check_all_labelled, choose_test_split
 from ps_cluster.files.values import Malformed
 
 
@@ -17,14 +17,14 @@ from ps_cluster.files.values import Malformed
     ],
 )
 def test_the_first_split_with_labels_is_tested_on(names, labelled, test, passed_over):
-    found = chosen(names, labelled.__contains__)
+    found = choose_test_split(names, labelled.__contains__)
     assert found.test == test
     assert [line.split("'")[1] for line in found.notes] == passed_over
 
 
 def test_without_a_split_to_train_on_those_that_there_are_are_told():
     with pytest.raises(Malformed, match="there is no split 'train', of test, all"):
-        chosen(["test", "all"], lambda name: True)
+        choose_test_split(["test", "all"], lambda name: True)
 
 
 def test_examples_without_a_label_are_counted():

@@ -8,14 +8,13 @@ import tensorflow as tf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.models.build import build
-from ps_cluster.models.flat import (
+from ps_cluster.models.flat import FlatLayout, statistics_of
+from ps_cluster.models.fused_layers import (
     CompiledActivation,
-    FlatLayout,
     FusedBatchNormalization,
     WideConvolution,
     compiled,
     kernel_gradient,
-    statistics_of,
     with_fused_layers,
 )
 

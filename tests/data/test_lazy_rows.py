@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.array_files import ChangedRows
-from ps_cluster.data.tables import Streamed
-from ps_cluster.data.targets import Selected
+from ps_cluster.data.lazy_rows import ChangedRows, SelectedRows, StreamedRows
 
 WHOLE = np.arange(30).reshape(10, 3)
 
@@ -17,7 +15,7 @@ def streamed():
         yield from (WHOLE[start : start + 4] for start in range(0, 10, 4))
 
     read.times = 0
-    rows = Streamed("int64", WHOLE.shape, read)
+    rows = StreamedRows("int64", WHOLE.shape, read)
     rows.read = read
     return rows
 
@@ -36,7 +34,7 @@ def test_a_stream_skips_what_is_not_wanted_and_begins_again_for_what_has_passed(
 
 def test_selected_and_changed_rows_are_those_of_the_array():
     ids = np.array([1, 4, 9])
-    assert (Selected(WHOLE, ids)[1:] == WHOLE[[4, 9]]).all() and Selected(WHOLE, ids).shape == (3, 3)
+    assert (SelectedRows(WHOLE, ids)[1:] == WHOLE[[4, 9]]).all() and SelectedRows(WHOLE, ids).shape == (3, 3)
     halves = ChangedRows(WHOLE, lambda rows: rows[:, :1] / 2)
     assert (halves.shape, halves.dtype) == ((10, 1), np.float64)
-    assert Selected(halves, ids)[:].tolist() == [[1.5], [6.0], [13.5]]
+    assert SelectedRows(halves, ids)[:].tolist() == [[1.5], [6.0], [13.5]]

@@ -12,9 +12,11 @@ from ps_cluster.config import user_code
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.models.build import build, look_over
-from ps_cluster.models.flat import FlatNetwork, with_fused_layers
+from ps_cluster.models.build import build
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.judges import judge_of
+from ps_cluster.models.user_networks import check_network
 
 LAYERS = keras.layers
 SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
@@ -142,18 +144,18 @@ REFUSED = [
 @pytest.mark.parametrize(("made", "told"), REFUSED, ids=[told for _, told in REFUSED])
 def test_what_would_be_lost_in_training_is_refused_by_name(made, told):
     with pytest.raises((ValueError, NotImplementedError), match=told):
-        look_over(made(), SPEC)
+        check_network(made(), SPEC)
 
 
 def test_a_multi_label_network_returns_probabilities_only_with_a_loss_that_takes_them():
     labels = ExampleSpec(SPEC.inputs, Field("uint8", (3,)), "multi-label", SPEC.classes)
     model = stack(LAYERS.Dense(3), LAYERS.Activation("sigmoid"))
-    look_over(model, labels)
+    check_network(model, labels)
     ends = keras.Sequential([model, LAYERS.Activation("sigmoid")])
     with pytest.raises(ValueError, match="returns probabilities .sigmoid.*compile.. it with a loss that takes"):
-        look_over(ends, labels)
+        check_network(ends, labels)
     ends.compile(loss="binary_crossentropy")
-    judge, probabilities = judge_of(labels, model=look_over(ends, labels)), tf.constant([[0.4, 0.6, 0.1]])
+    judge, probabilities = judge_of(labels, model=check_network(ends, labels)), tf.constant([[0.4, 0.6, 0.1]])
     targets = judge.targets(tf.constant([[0, 1, 1]]))
     assert float(judge.metric(targets, probabilities)[0]) == pytest.approx(2 / 3)
     assert judge.prediction(probabilities).numpy() == pytest.approx(probabilities.numpy())
@@ -188,7 +190,7 @@ def of_one_number(*ends, loss):
 )
 def test_an_end_that_does_not_tell_two_classes_apart_is_refused(made, told):
     with pytest.raises(ValueError, match=told):
-        look_over(made(), replace(SPEC, classes=("no", "yes")))
+        check_network(made(), replace(SPEC, classes=("no", "yes")))
 
 
 def test_a_flag_of_a_single_variable_holds_in_the_copy_to_compute_with():
@@ -204,7 +206,7 @@ def test_a_variable_that_the_model_does_not_know_is_named():
     hidden.build([None, 6])
     model = stack(LAYERS.Lambda(lambda row: hidden(row), output_shape=(6,)))
     with pytest.raises(ValueError, match="it uses the variable 'lost/kernel', which is not among"):
-        look_over(model, SPEC)
+        check_network(model, SPEC)
 
 
 @pytest.mark.parametrize(

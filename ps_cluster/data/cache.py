@@ -1,0 +1,77 @@
+"""The cache of packed data sets: its folder, the names in it, and where else archives are looked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ps_cluster.data import packed
+from ps_cluster.data.packed import MANIFEST
+from ps_cluster.errors import UserError
+from ps_cluster.system.environment import keras_home
+
+
+def default_cache_dir() -> Path:
+    """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster.
+
+    Raises:
+      UserError: neither is set, and the user has no home, as in a container with an id that no user has.
+    """
+    if own := os.environ.get("PS_CLUSTER_CACHE"):
+        return Path(os.path.expanduser(own))
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "ps_cluster"
+    home = os.path.expanduser("~")
+    if home == "~":
+        raise UserError("PS_CLUSTER_CACHE: it is not set, and there is no home directory: set it to a folder for data")
+    return Path(home) / ".cache" / "ps_cluster"
+
+
+def places(cache_dir: Path) -> tuple[Path, ...]:
+    """Return the folders in which archives are looked for, best first."""
+    return cache_dir, keras_home(os.environ) / "datasets"
+
+
+def packed_folder(cache_dir: Path) -> Path:
+    """Return the folder of packed copies. Copies of another format are kept: an older version may train on them."""
+    return cache_dir / f"packed-{packed.FORMAT}"
+
+
+def fingerprint(source: Path) -> str:
+    """Return eight hexadecimal digits that change with a file, or with any file below a folder."""
+    digest = hashlib.sha256()
+    for path, status in _files(source):
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:8]
+
+
+def size_of(source: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder."""
+    return sum(status.st_size for _, status in _files(source))
+
+
+def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
+    source = Path(os.path.realpath(source))
+    if not source.is_dir():
+        yield str(source), source.stat()
+        return
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(source, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            yield path, os.stat(path) if os.path.exists(path) else os.lstat(path)
+
+
+def packed_at(directory: Path) -> float:
+    """Return when the packed folder was written, in seconds since 1970; 0 if unknown."""
+    try:
+        return (directory / MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0

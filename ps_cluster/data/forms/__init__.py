@@ -1,0 +1,31 @@
+"""The forms of data that are read from a path: arrays, folders of other libraries, pictures, tables, text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.config.datasets import NO_IMAGES, DataSet, Form, ImageDataSet
+from ps_cluster.data.picture_sets import PictureSettings
+
+
+class PathForm(Form, DataSet):
+    """A form and its data sets, which are copies of it with a path. They are no images unless a subclass says so."""
+
+    recipe: Mapping[str, Any] = NO_IMAGES
+    version = 2
+    path: Path
+
+    def dataset(self, path: Path) -> DataSet:
+        made = copy(self)
+        made.path = path
+        return made
+
+
+class PictureForm(PathForm, ImageDataSet):
+    """A form of pictures that have to be decoded."""
+
+    Settings: type[PictureSettings] = PictureSettings
+    recipe = ImageDataSet.recipe

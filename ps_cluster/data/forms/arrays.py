@@ -1,0 +1,42 @@
+"""The forms `arrays` and `image_arrays`: numpy's .npz, and a folder of .npy files, as x_train, y_train, x_test, y_test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.config.datasets import DataSettings, ImageDataSet, OwnDataSettings, OwnImageSettings
+from ps_cluster.data.array_files import form_of, open_folder, open_npz
+from ps_cluster.data.forms import PathForm
+from ps_cluster.data.own_arrays import NAMES, is_image
+from ps_cluster.data.sets.packed_arrays import PackedImages
+from ps_cluster.files.values import Malformed
+
+
+class Arrays(PathForm):
+    name = "arrays"
+    looks_for = "an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test"
+    endings = (".npz", ".npy")
+    Settings: type[DataSettings] = OwnDataSettings
+
+    def recognises(self, path: Path) -> bool:
+        if not super().recognises(path) and not any(os.path.isfile(path / f"{name}.npy") for name in NAMES):
+            return False
+        form = form_of(path, "x_train")
+        return isinstance(self, ImageDataSet) == (form is not None and is_image(form.dtype, form.shape[1:]))
+
+    def read(self, source: Path | None, settings: DataSettings) -> Any:
+        """Return the arrays by name."""
+        if self.path.is_dir():
+            return open_folder(self.path)
+        if self.path.suffix.lower() == ".npz":
+            return open_npz(self.path)
+        raise Malformed("is one array, and y_train is missing: put x_train.npy and y_train.npy into a folder")
+
+
+class ImageArrays(Arrays, ImageDataSet):
+    name = "image_arrays"
+    looks_for = "such arrays whose x_train is uint8 of [N, height, width], or of [N, height, width, 1 or 3]"
+    Settings = OwnImageSettings
+    recipe = PackedImages.recipe

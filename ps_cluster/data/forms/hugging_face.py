@@ -1,0 +1,231 @@
+"""The forms `hugging_face_images` and `hugging_face`: a folder that `save_to_disk` of the library `datasets` has written.
+
+The folder holds Arrow streams, which are mapped. The library isn't needed to read them, and would open any path that they
+name.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from ps_cluster.config.datasets import Contents, DataSettings, ImageDataSet
+from ps_cluster.data import library_splits
+from ps_cluster.data.forms import PathForm
+from ps_cluster.data.picture_sets import PictureSettings, contents_of_pictures
+from ps_cluster.data.pictures import Picture
+from ps_cluster.data.table_files import BATCH_ROWS, ArrowTable, Types, arrow_errors
+from ps_cluster.data.tables import TableSettings, contents_of_tables
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.reading import open_regular
+from ps_cluster.files.values import Malformed
+
+_TARGET_COLUMNS = ("label", "labels", "target")
+_SPLITS_FILE = "dataset_dict.json"  # names the splits, a folder each
+
+
+class HuggingFaceImageSettings(PictureSettings):
+    target: str | None = Field(default=None, description="The column of classes; null: label.")
+
+
+class HuggingFace(PathForm):
+    name = "hugging_face"
+    looks_for = "a folder that save_to_disk of Hugging Face's datasets has written"
+    Settings: type[DataSettings] = TableSettings
+
+    def recognises(self, path: Path) -> bool:
+        is_one = any(os.path.isfile(path / name) for name in (_SPLITS_FILE, "state.json"))
+        return is_one and isinstance(self, ImageDataSet) == ("Image" in _types_of_columns(path))
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return the columns of numbers and names."""
+        assert isinstance(settings, TableSettings)
+        found = _open_splits(self.path, settings.target)
+        names = found.rows["train"].names(found.target)
+        objective = "classification" if names and settings.objective == "auto" else settings.objective
+        tables: dict[str, ArrowTable] = {}
+        for split, rows in found.rows.items():  # the first is "train"
+            wanted = tables["train"].columns if tables else {}
+            tables[split] = ArrowTable(rows.types, wanted, f"the split '{split}'", rows.batches)
+        chosen = settings.model_copy(update={"target": found.target, "objective": objective})
+        contents = contents_of_tables(tables, chosen)
+        classes = tuple(names[int(label)] for label in contents.spec.classes) if names else contents.spec.classes
+        spec = replace(contents.spec, classes=classes)
+        return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
+
+
+class HuggingFaceImages(HuggingFace, ImageDataSet):
+    name = "hugging_face_images"
+    looks_for = "such a folder with a column of pictures"
+    Settings = HuggingFaceImageSettings
+    recipe = ImageDataSet.recipe
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return the pictures."""
+        assert isinstance(settings, HuggingFaceImageSettings)
+        found = _open_splits(self.path, settings.target)
+        train, target = found.rows["train"], found.target or "label"
+        if target not in train.types:
+            hint = did_you_mean(target, train.types).strip()
+            known = f"{', '.join(train.types)}{f': {hint}' if hint else ''}"
+            raise Malformed(f"data.target: there is no column '{target}', of {known}")
+        names = train.names(target)
+        if names is None:
+            in_order = sorted(set(train.values(target)), key=lambda label: (isinstance(label, str), label))
+            names = [str(label) for label in in_order]  # 2 before 10
+            label_of = {name: label for label, name in enumerate(names)}
+        else:
+            label_of = {str(label): label for label in range(len(names))}
+        column = next((name for name, one in train.features.items() if one.get("_type") == "Image"), None)
+        if column is None or column not in train.types:
+            raise Malformed(f"there is no column of pictures, of {', '.join(train.types)}")
+        pictures = {
+            split: _labelled_pictures(split, rows, column, target, label_of) for split, rows in found.rows.items()
+        }
+        contents = contents_of_pictures(pictures, names, settings)
+        return replace(contents, notes=(*found.notes, *contents.notes))
+
+
+class _SplitNames(BaseModel):
+    splits: list[str]
+
+
+class _DataFile(BaseModel):
+    filename: str
+
+
+class _State(BaseModel):
+    data_files: list[_DataFile] = Field(alias="_data_files", min_length=1)
+
+
+class _Info(BaseModel):
+    features: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _SplitRows:
+    """The rows of a split. `features`: column → what the library knows of it. `table`: of pyarrow."""
+
+    features: Mapping[str, Mapping[str, Any]]
+    table: Any
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def types(self) -> Types:
+        return {field.name: field.type for field in self.table.schema}
+
+    def batches(self, columns: list[str]) -> Iterator[Any]:
+        return iter(self.table.select(columns).to_batches(BATCH_ROWS))
+
+    def values(self, column: str) -> list[Any]:
+        return list(self.table.column(column).to_pylist())
+
+    def names(self, column: str | None) -> list[str] | None:
+        """Return the names of the classes, where a column knows them."""
+        names = self.features.get(column or "", {}).get("names")  # may be a text: a class for each letter
+        return [str(name) for name in names] if isinstance(names, list | str) else None
+
+
+class _LabelledSplits(NamedTuple):
+    """The splits to read: "train" and perhaps "test". `target`: the column of labels; None if none is known."""
+
+    rows: dict[str, _SplitRows]
+    target: str | None
+    notes: tuple[str, ...]
+
+
+def _open_splits(path: Path, target: str | None) -> _LabelledSplits:
+    """Return the splits whose examples have labels. Raises Malformed if some of them have none."""
+    if os.path.isfile(path / _SPLITS_FILE):
+        found = {
+            name: _read_split(_path_inside(path, name)) for name in read_json(path / _SPLITS_FILE, _SplitNames).splits
+        }
+    else:
+        found = {"train": _read_split(path)}
+    there = found["train"].types if "train" in found else ()
+    target = target or next((name for name in _TARGET_COLUMNS if name in there), None)
+    unlabelled = {name: _count_unlabelled(rows, target) for name, rows in found.items()}
+    which = library_splits.choose_test_split(found, lambda name: unlabelled[name] < len(found[name]))
+    used = {"train": "train"} | ({"test": which.test} if which.test else {})
+    for name in used.values():
+        library_splits.check_all_labelled(name, unlabelled[name], len(found[name]))
+    return _LabelledSplits({split: found[name] for split, name in used.items()}, target, which.notes)
+
+
+def _read_split(folder: Path) -> _SplitRows:
+    """Return the rows of a split. Raises Malformed, or UserError, for files that are no such rows."""
+    import pyarrow
+
+    known = read_json(folder / "dataset_info.json", _Info).features
+    features = {name: feature for name, feature in known.items() if isinstance(feature, dict)}
+    tables = []
+    for one in read_json(folder / "state.json", _State).data_files:
+        with open_regular(_path_inside(folder, one.filename)) as file, arrow_errors(f"'{one.filename}'"):
+            if not os.fstat(file.fileno()).st_size:
+                raise Malformed(f"'{one.filename}' is empty")
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            table = pyarrow.ipc.open_stream(pyarrow.py_buffer(content)).read_all()
+            table.validate(full=True)  # offsets that lead out of the file would be followed
+            tables.append(table)
+    with arrow_errors("it"):
+        return _SplitRows(features, pyarrow.concat_tables(tables))
+
+
+def _path_inside(folder: Path, name: str) -> Path:
+    """Return the path of what a file names in its own folder. Raises Malformed if it names something elsewhere."""
+    if name != os.path.basename(name) or name in ("", ".", ".."):
+        raise Malformed(f"it names '{name:.100}', which is no name in the folder")
+    return folder / name
+
+
+def _count_unlabelled(rows: _SplitRows, target: str | None) -> int:
+    """Return how many rows have no label. In a column without names of classes, -1 may be one of the labels."""
+    if target is None or target not in rows.types:
+        return 0
+    labels = rows.values(target)
+    without = sum(label is None or label == library_splits.NO_LABEL for label in labels)
+    secret = rows.names(target) is not None or without == len(labels)
+    return without if secret else sum(label is None for label in labels)
+
+
+def _types_of_columns(path: Path) -> set[str | None]:
+    """Return the types of the columns as dataset_info.json names them, without the library."""
+    try:
+        if os.path.isfile(path / _SPLITS_FILE):
+            path = path / read_json(path / _SPLITS_FILE, _SplitNames).splits[0]
+        features = read_json(path / "dataset_info.json", _Info).features
+    except (OSError, UserError, IndexError):
+        return set()
+    return {feature.get("_type") for feature in features.values() if isinstance(feature, dict)}
+
+
+def _labelled_pictures(
+    split: str, rows: _SplitRows, column: str, target: str, label_of: Mapping[str, int]
+) -> list[Picture]:
+    """Return the pictures of a split, undecoded, with their labels."""
+    pictures, found = rows.table.column(column), []
+    for place, label in enumerate(rows.values(target)):
+        if str(label) not in label_of:
+            raise Malformed(f"the {split} split has the class '{label}', which no training example has")
+        found.append(Picture(f"{split}[{place}]", partial(_open_picture, pictures, place), label_of[str(label)]))
+    return found
+
+
+def _open_picture(pictures: Any, place: int) -> BinaryIO:
+    content = (pictures[place].as_py() or {}).get("bytes")
+    if not isinstance(content, bytes):
+        raise Malformed(
+            "the folder has its path alone: save_to_disk of a newer version of datasets puts the picture in"
+        )
+    return io.BytesIO(content)

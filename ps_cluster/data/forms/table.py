@@ -1,0 +1,140 @@
+"""The form `table`: CSV or Parquet, in one file or in several."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.data.folders import files_in, folders_in, is_split, not_read, splits_in
+from ps_cluster.data.forms import PathForm
+from ps_cluster.data.library_splits import TRAIN
+from ps_cluster.data.table_files import TABLES, ending_of, open_tables
+from ps_cluster.data.tables import TableSettings, contents_of_tables
+from ps_cluster.files.values import Malformed
+
+
+class TableForm(PathForm):
+    name = "table"
+    version = 3
+    looks_for = (
+        "a .csv, .tsv or .parquet file whose first line names the columns (.csv.gz too), a folder with train.csv and test.csv, "
+        "or a folder of the parts of one table"
+    )
+    endings = tuple(TABLES)
+    Settings = TableSettings
+
+    def recognises(self, path: Path) -> bool:
+        return super().recognises(path) or os.path.isdir(path) and bool(_table_files(path))
+
+    def one_change(self, path: Path) -> str:
+        if os.path.isfile(path):
+            known = ((one, advice) for advice, endings in _ADVICE.items() for one in endings)
+            found = next(((one, advice) for one, advice in known if path.name.lower().endswith(one)), None)
+            return f"is a {found[0]} file: {found[1]}" if found else ""
+        inner = [name for name in folders_in(path) if _table_files(path / name)] if os.path.isdir(path) else []
+        return f"has tables in its folder '{inner[0]}': give that folder" if inner else ""
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, TableSettings)
+        notes: tuple[str, ...] = ()
+        files = {"train": [self.path]}
+        if self.path.is_dir():
+            files, notes = _files_of_splits(self.path)
+        tables = open_tables(files, settings.categorical)
+        with_commas = [table.what for table in tables.values() if table.has_decimal_commas]
+        contents = contents_of_tables(tables, settings)
+        commas = (f"{' and '.join(with_commas)}: numbers are read with decimal commas",) if with_commas else ()
+        return replace(contents, notes=(*commas, *contents.notes, *notes))
+
+
+_AS_TABLE = "save the table as .csv or .parquet"
+_ADVICE = {
+    _AS_TABLE: (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".ndjson", ".feather", ".arrow", ".orc", ".avro"),
+    f"{_AS_TABLE}, or its arrays as .npz": (".db", ".sqlite", ".h5", ".hdf5", ".pkl", ".pickle", ".mat"),
+    "compress the table by gzip, as .csv.gz, or unpack it": (".csv.bz2", ".csv.xz", ".csv.zip", ".csv.zst"),
+    "unpack it, and give the folder": (".zip", ".tar", ".tar.gz", ".tgz", ".7z"),
+    "unpack it": (".gz", ".bz2", ".xz", ".zst"),
+}
+"""What to do with a file that is no table here → the endings of its name; the first one that fits counts."""
+
+# A part as programs name it: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
+_PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")
+
+
+def _table_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the tables in a folder, and in its folders that are called like a split: by the name of what they belong to.
+
+    Names that begin with "_" are those of files about others, which some programs leave.
+    """
+    found: dict[str, list[Path]] = {}
+    for name in files_in(folder):
+        if not name.startswith("_") and (ending := ending_of(folder / name)):
+            part = _PART_NAME.fullmatch(name[: -len(ending)])
+            found.setdefault(part[1] if part and is_split(part[1]) else name, []).append(folder / name)
+    for name in filter(is_split, folders_in(folder)):
+        parts = [one for inner in _table_files(folder / name).values() for one in inner]
+        found.setdefault(name, []).extend(sorted(parts))
+    return {name: files for name, files in found.items() if files}
+
+
+def _files_of_splits(folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Return split → files, and lines about those that are not used.
+
+    Raises:
+      Malformed: there is something to test on, and nothing to train on.
+    """
+    found = _table_files(folder)
+    notes: tuple[str, ...] = ()
+    if splits := splits_in(found):
+        files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
+        others = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
+        notes = splits._replace(others=others).notes
+    elif tests := [name for name in found if is_split(name)]:
+        raise Malformed(f"it has '{tests[0]}' and no '{TRAIN}': call the table to train on {TRAIN}.csv")
+    else:
+        files = {"train": [file for parts in found.values() for file in parts]}
+    for split, parts in files.items():
+        files[split], copies = _without_copies(folder, parts)
+        notes = (*notes, *copies)
+    for first, *more in files.values():
+        if more:
+            names = f"{first.relative_to(folder)} to {more[-1].relative_to(folder)}"
+            notes = (*notes, f"{len(more) + 1:,} files are the parts of one table: {names}")
+    return files, (*notes, *not_read(_other_files(folder), folder, "no tables"))
+
+
+def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """Return one file of each name, sorted, and lines about those that are not used.
+
+    Files whose names differ only in their endings hold the same rows: train.csv, train.csv.gz, and the parts in a folder train.
+    The first in the order of TABLES is used, and a file rather than a folder.
+    """
+    by_ending = sorted(files, key=lambda file: (list(TABLES).index(ending_of(file)), file))
+    used: dict[Path, Path] = {}  # path without an ending → file
+    for file in by_ending:
+        used.setdefault(_without_ending(file), file)
+    kept, notes = [], []
+    for file in sorted(files):
+        copy_of = next((place for place in file.parents if place in used), None)
+        if copy_of is not None:
+            notes.append(f"'{copy_of.relative_to(folder)}/' is not used: '{used[copy_of].name}' has the same name")
+        elif (first := used[_without_ending(file)]) != file:
+            notes.append(f"'{file.relative_to(folder)}' is not used: '{first.name}' has the same name")
+        else:
+            kept.append(file)
+    return kept, tuple(dict.fromkeys(notes))
+
+
+def _without_ending(file: Path) -> Path:
+    return file.parent / file.name[: -len(ending_of(file))]
+
+
+def _other_files(folder: Path) -> list[Path]:
+    """Return the files that are no tables, of a folder and of its folders that are called like a split."""
+    names = [name for name in files_in(folder) if not name.startswith("_") and not ending_of(folder / name)]
+    inner = [file for name in folders_in(folder) if is_split(name) for file in _other_files(folder / name)]
+    return [*(folder / name for name in names), *inner]

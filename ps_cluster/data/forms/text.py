@@ -1,0 +1,47 @@
+"""The form `text`: a file, or a folder of files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.data import texts
+from ps_cluster.data.folders import files_below, files_in, not_read
+from ps_cluster.data.forms import PathForm
+from ps_cluster.files.values import Malformed
+
+
+class TextForm(PathForm):
+    name = "text"
+    looks_for = f"a file of text ({', '.join(texts.TEXTS)}), or a folder of such files"
+    endings = texts.TEXTS
+    Settings = texts.OwnTextSettings
+    recipe = texts.RECIPE
+
+    def recognises(self, path: Path) -> bool:
+        """Return whether it is such a file, or a folder with only such files at its top.
+
+        A README among pictures does not make the folder a text. Any other folder has to be named `text:FOLDER`.
+        """
+        return holds_only_texts(path) if os.path.isdir(path) else super().recognises(path)
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, texts.OwnTextSettings)
+        if not os.path.isdir(self.path):
+            return texts.contents_of_texts(texts.read_texts(self.path.parent, [self.path]), settings)
+        below = list(files_below(self.path))
+        paths = [path for path in below if texts.matches_patterns(path, settings.files)]
+        if not paths:
+            raise Malformed(f"no file in it is called {' or '.join(settings.files)}: name others by data.files")
+        contents = texts.contents_of_texts(texts.read_texts(self.path, paths), settings)
+        others = [path for path in below if path not in set(paths)]
+        left = not_read(others, self.path, f"not called {' or '.join(settings.files)}; data.files names others")
+        return replace(contents, notes=(*contents.notes, *left))
+
+
+def holds_only_texts(folder: Path) -> bool:
+    """Return whether the files at the top of a folder are texts, and there are some."""
+    names = files_in(folder)
+    return bool(names) and all(name.lower().endswith(texts.TEXTS) for name in names)

@@ -1,0 +1,100 @@
+"""Choose the examples that are held out to test on, where users bring none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.config.datasets import Contents
+from ps_cluster.config.objectives import TARGET, Rows
+from ps_cluster.data.lazy_rows import SelectedRows
+from ps_cluster.data.targets import Targets
+from ps_cluster.files.values import Malformed
+
+_SEED = 0
+
+
+class Split(NamedTuple):
+    """Which examples are trained on and which tested on: sorted ids; and a line that says so."""
+
+    train: np.ndarray
+    test: np.ndarray
+    note: str
+
+
+def split_of(targets: Targets, share: float) -> Split | None:
+    """Return the training examples that are held out, as `hold_out`; None where others were given to test on."""
+    if targets.test is not None:
+        return None
+    labels = targets.train if targets.objective == "classification" else None
+    return hold_out(share, len(targets.train), labels)
+
+
+def contents_of(
+    targets: Targets, split: Split | None, train: Mapping[str, Rows], test: Mapping[str, Rows] | None = None
+) -> Contents:
+    """Return the contents of a data set.
+
+    Args:
+      split: of `split_of`. The rows of its two parts are made when they are packed, from those of `train`.
+      train, test: inputs and weights, name → [N, ...].
+    """
+    whole: dict[str, Any] = {**train, TARGET: targets.train}
+    if split is None:
+        parts = [whole, {**(test or {}), TARGET: targets.test}]
+    else:
+        parts = [{name: SelectedRows(rows, ids) for name, rows in whole.items()} for ids in (split.train, split.test)]
+    contents = Contents.of(*parts, objective=targets.objective, classes=targets.classes)
+    return contents if split is None else replace(contents, notes=(split.note,))
+
+
+def hold_out(share: float, examples: int, labels: np.ndarray | None = None) -> Split:
+    """Return a split by seed: a share of all examples, of each class the same.
+
+    Args:
+      labels: [examples] whole numbers from 0, of a classification; None for other objectives.
+
+    Raises:
+      Malformed: there are too few examples.
+    """
+    if examples < 2:
+        raise Malformed(f"there is only {examples} example: none can be held out to test on")
+    order = np.random.default_rng(_SEED).permutation(examples)
+    if labels is None:
+        test = order[: min(examples - 1, max(1, round(share * examples)))]
+    else:
+        test = _held_out_of_each_class(share, order, labels)
+    test = np.sort(test)
+    train = np.setdiff1d(np.arange(examples), test, assume_unique=True)
+    of_each = " of each class" if labels is not None else ""
+    note = (
+        f"held out {len(test):,} of {examples:,} examples for testing (data.held_out={share:g}{of_each}, by seed "
+        f"{_SEED}), because no others were given"
+    )
+    return Split(train, test, note)
+
+
+def _held_out_of_each_class(share: float, order: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return ids in random order: of each class a share, and one at least is left to train on."""
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels)
+    wanted = _counts_to_hold_out(share, counts)
+    if not wanted.any():
+        raise Malformed("each class has only one example: none can be held out to test on")
+    starts = np.cumsum(counts) - counts
+    place_in_class = np.arange(len(labels)) - np.repeat(starts, counts)
+    return by_class[place_in_class < np.repeat(wanted, counts)]
+
+
+def _counts_to_hold_out(share: float, counts: np.ndarray) -> np.ndarray:
+    """Return how many of each class to hold out: its share rounded down, and one more where the most is cut off."""
+    most, exact = np.maximum(counts - 1, 0), share * counts
+    wanted: np.ndarray = np.minimum(most, exact.astype(int))
+    missing = max(1, round(share * int(counts.sum()))) - int(wanted.sum())
+    first = np.argsort(np.where(most > wanted, wanted - exact, np.inf), kind="stable")
+    more = first[: max(0, min(missing, int((most > wanted).sum())))]
+    wanted[more] += 1
+    return wanted

@@ -1,0 +1,167 @@
+"""List the data sets that this machine has: packed copies in the cache, and archives that can be packed.
+
+Names of data sets come from manifests here, and a manifest may come from anybody: no code that one names is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.config import user_code
+from ps_cluster.config.datasets import DATASETS, Download
+from ps_cluster.data.cache import packed_at, packed_folder, places
+from ps_cluster.data.packed import ENCODING, PackedDataset, Unusable, load_packed, read_manifest
+from ps_cluster.data.packing import remove_packed
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files import locks, untrusted
+
+_BLOCK_BYTES = 2**24
+
+CopyProgress = Callable[[int, int], None]
+"""Called with the bytes that were read so far, and all that there are."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A packed folder. `dataset` is None where the folder is damaged, and `problem` then says why."""
+
+    directory: Path
+    dataset: PackedDataset | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The data set's name; of a damaged copy the part of the folder's name that comes from it."""
+        return self.dataset.name if self.dataset else self.directory.name.partition(".")[0]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all its files."""
+        return sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file())
+
+    @property
+    def packed_at(self) -> float | None:
+        """When it was written, in seconds since 1970; None if unknown."""
+        return packed_at(self.directory) or None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that is known or that was packed here.
+
+    Attributes:
+      title: its name in sentences. generated: whether a program made it up.
+      copies: newest first. archives: what was found and can be packed.
+      downloads: its files elsewhere; none if it can't be downloaded.
+    """
+
+    name: str
+    title: str
+    generated: bool
+    copies: tuple[Copy, ...]
+    archives: tuple[Path, ...] = ()
+    downloads: tuple[Download, ...] = ()
+
+
+def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
+    """Return the package's own data sets, then those of users that were packed here.
+
+    Args:
+      data_dir: a folder in which archives are looked for, before the caches.
+    """
+    found = copies(cache_dir)
+    where = [Path(os.path.expanduser(data_dir))] if data_dir else []
+    listed = [
+        Entry(
+            kind.name,
+            kind.full_name,
+            kind.generated,
+            tuple(copy for copy in found if copy.name == kind.name),
+            tuple(dict.fromkeys(file for place in (*where, *places(cache_dir)) for file in kind.candidates(place))),
+            kind.downloads,
+        )
+        for kind in DATASETS
+        if kind.offered and not kind.candidates_of
+    ]
+    copies_named = {one.name for one in listed}
+    others = dict.fromkeys(copy.name for copy in found if copy.name not in copies_named)
+    for name in others:
+        mine = tuple(copy for copy in found if copy.name == name)
+        title = DATASETS.own[name].full_name if name in DATASETS.own else name
+        listed.append(Entry(name, title, any(one.dataset and one.dataset.kind == "synthetic" for one in mine), mine))
+    return listed
+
+
+def copies(cache_dir: Path) -> list[Copy]:
+    """Return all packed copies in the cache, newest first; their arrays are not read."""
+    folder = packed_folder(cache_dir)
+    directories = [path for path in folder.glob("[!.]*") if path.is_dir()] if folder.is_dir() else []
+    return sorted((open_copy(path) for path in directories), key=lambda copy: -(copy.packed_at or 0))
+
+
+def open_copy(directory: Path, *, whole: bool = False) -> Copy:
+    """Return the copy in a folder, sound or damaged. `whole`: look at its targets too."""
+    try:
+        return Copy(directory, load_packed(directory, check_targets=whole))
+    except Unusable as error:
+        return Copy(directory, None, error.why)
+
+
+def copies_named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
+    """Return the copies that a user names, by the data set or by the folder of the copy.
+
+    Raises:
+      UserError: no copy has one of the names.
+    """
+    chosen: list[Copy] = []
+    for name in names:
+        mine = [copy for copy in found if name == copy.directory.name or _has_name(copy, name)]
+        if not mine:
+            names = sorted({copy.name for copy in found})
+            raise UserError(
+                f"NAME: got {name!r:.200}: no packed copy in '{cache_dir}' is called so; {did_you_mean(name, names)}"
+                f"there are: {', '.join(names) or 'none'}"
+            )
+        chosen += [copy for copy in mine if copy not in chosen]
+    return chosen
+
+
+def _has_name(copy: Copy, name: str) -> bool:
+    """Return whether a copy has this name, as it is or as a path that may be gone by now."""
+    path = os.path.abspath(os.path.expanduser(name))
+    return copy.name in (name, user_code.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
+
+
+def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: None) -> Copy:
+    """Read a whole copy, and return it: manifest, sizes, targets, and the checksum of each file are checked."""
+    copy = open_copy(copy.directory, whole=True)
+    if copy.dataset is None:
+        return copy
+    manifest = read_manifest(copy.directory)
+    total, done = sum(manifest.bytes.values()), 0
+    for file in [*manifest.bytes, *({ENCODING} & manifest.sha256.keys())]:
+        digest = hashlib.sha256()
+        try:
+            with (copy.directory / file).open("rb") as content:
+                while block := content.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    done += len(block)
+                    progress(done, total)
+        except OSError as error:
+            return Copy(copy.directory, None, f"'{error.filename}' can't be read: {error.strerror}")
+        found, expected = digest.hexdigest(), manifest.sha256.get(file, "")
+        if found != expected:
+            wrong = f"the content of {file} has changed: its SHA-256 is {found[:12]}…, not {expected[:12]}…"
+            return Copy(copy.directory, None, wrong)
+    return copy
+
+
+def remove(copy: Copy) -> None:
+    """Remove a packed copy. Raises UserError if a run uses it, or if it is another user's."""
+    untrusted.refuse_foreign(copy.directory)
+    with locks.to_remove(copy.directory, f"the packed copy '{copy.directory}'"):
+        remove_packed(copy.directory)

@@ -1,0 +1,75 @@
+"""Rows of a data set that are made when they are asked for: not all have to fit into the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ps_cluster.config.objectives import Rows
+
+
+class LazyRows:
+    """Rows [N, ...] of a dtype and shape. A subclass returns parts of them."""
+
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]):
+        self.dtype, self.shape = dtype, shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+class SelectedRows(LazyRows):
+    """Some of other rows, in the order of `ids` [N]."""
+
+    def __init__(self, rows: Rows, ids: np.ndarray):
+        super().__init__(rows.dtype, (len(ids), *rows.shape[1:]))
+        self._rows, self._ids = rows, ids
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return self._rows[self._ids[part]]  # type: ignore[index]  # the rows of users take an array of ids
+
+
+class ChangedRows(LazyRows):
+    """Other rows in another dtype or shape: `change` converts them, piece by piece."""
+
+    def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):
+        first = change(np.asarray(rows[:1]))
+        super().__init__(first.dtype, (len(rows), *first.shape[1:]))
+        self._rows, self._change = rows, change
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return self._change(np.asarray(self._rows[part]))  # type: ignore[index]  # an array of ids, if the rows take one
+
+
+class StreamedRows(LazyRows):
+    """Rows that can only be read from the first to the last. Reading continues where it stopped, or starts again."""
+
+    _pieces: Iterator[np.ndarray]  # the pieces that were not read yet
+    _piece: np.ndarray  # the piece that was read last
+    _first: int  # the index of its first row
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], read: Callable[[], Iterator[np.ndarray]]):
+        """Create the rows. `read` returns all rows [N, ...] from the first on, in pieces of any length."""
+        super().__init__(np.dtype(dtype), shape)
+        self._read = read
+        self._start_again()
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        """Return some rows. `part`: a slice, or their indices int64 [M], ascending."""
+        places = np.arange(*part.indices(len(self))) if isinstance(part, slice) else part
+        if len(places) and places[0] < self._first:
+            self._start_again()
+        taken = [self._piece[:0]]
+        while len(places):
+            behind = self._first + len(self._piece)
+            here = int(np.searchsorted(places, behind))
+            taken.append(self._piece[places[:here] - self._first])
+            places = places[here:]
+            if len(places):
+                self._first, self._piece = behind, next(self._pieces)
+        return np.concatenate(taken)
+
+    def _start_again(self) -> None:
+        self._first, self._piece = 0, np.empty((0, *self.shape[1:]), self.dtype)
+        self._pieces = self._read()

@@ -1,0 +1,207 @@
+"""Turn arrays that users bring into the contents of a data set: those of a function, of an .npz or of .npy files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+
+from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
+from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_sparse
+from ps_cluster.data.holding_out import contents_of, split_of
+from ps_cluster.data.lazy_rows import ChangedRows
+from ps_cluster.data.targets import targets_of
+from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.runs.rows import DType
+
+REQUIRED = ("x_train", "y_train")
+NAMES = (*REQUIRED, "x_test", "y_test", "weight_train", "weight_test")
+_DTYPES = get_args(DType)
+_SAMPLED_EXAMPLES = 100  # examples by which numbers are recognised as pixels
+
+
+def as_contents(found: Any, settings: DataSettings) -> Contents:
+    """Return the contents of a data set for what a user's function returned.
+
+    Args:
+      found: `Contents`; or a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train,
+        weight_test; or (x_train, y_train); or Keras's ((x_train, y_train), (x_test, y_test)). Arrays may be memory maps.
+        For a network with several inputs, x_train and x_test are mappings: name of an input → array.
+
+    Raises:
+      Malformed: it is something else, or the arrays do not fit each other.
+    """
+    if isinstance(found, Contents):
+        return found
+    own = settings if isinstance(settings, OwnDataSettings) else OwnDataSettings(dataset=settings.dataset)
+    given = _arrays_by_name(found)
+    unused = [name for name in given if name not in NAMES]
+    if missing := [name for name in REQUIRED if given.get(name) is None]:
+        there = one_line(", ".join(map(str, given)), 300) or "nothing"
+        raise Malformed(
+            f"{missing[0]} is missing, there is {there}: give x_train, y_train, and x_test, y_test if you have them"
+        )
+    arrays = {
+        name: _checked_rows(name, given[name]) for name in NAMES if given.get(name) is not None and name[0] != "x"
+    }
+    inputs = {
+        split: _inputs(f"x_{split}", given[f"x_{split}"]) for split in SPLITS if given.get(f"x_{split}") is not None
+    }
+    arrays |= {f"x_{split}": next(iter(fields.values())) for split, fields in inputs.items()}
+    _check_lengths(arrays)
+    y_test = arrays["y_test"][:] if "y_test" in arrays else None
+    targets = targets_of(arrays["y_train"][:], y_test, own.objective)
+    splits = ("train",) if y_test is None else ("train", "test")
+    _check_same_inputs(inputs)
+    rows = [inputs[split] | _weights(arrays, split) for split in splits]
+    contents = contents_of(targets, split_of(targets, own.held_out), *rows)
+    notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
+    hints = (*_notes_on_pixels(inputs["train"]), *_notes_on_labels(targets.classes, np.asarray(arrays["y_train"][:1])))
+    return replace(contents, notes=(*notes, *hints, *contents.notes))
+
+
+def is_image(dtype: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether rows of this form are images: uint8 of [height, width], with 1 or 3 channels."""
+    return Field(str(dtype), shape if len(shape) == 3 else (*shape, 1)).is_image
+
+
+def _arrays_by_name(found: Any) -> Mapping[str, Any]:
+    if isinstance(found, Mapping):
+        return found
+    if isinstance(found, tuple | list) and len(found) == 2:
+        if all(isinstance(part, tuple | list) and len(part) == 2 for part in found):
+            return dict(zip(NAMES, (*found[0], *found[1])))
+        return dict(zip(REQUIRED, found))
+    what = f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else type(found).__name__
+    raise Malformed(
+        f"got {what}: give (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a mapping with "
+        f"{', '.join(NAMES[:4])}, or Contents"
+    )
+
+
+def _checked_rows(name: str, value: Any) -> Any:
+    """Return an array as it is, anything else as one. Raises Malformed for what is none, or has no rows."""
+    refuse_sparse(name, value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise Malformed(f"{name} is a masked array, and masks are not used: give its values, e.g. {name}.filled(0)")
+    by_place = not hasattr(value, "iloc")  # pandas finds rows by their label
+    usable = by_place and isinstance(value, Rows) and isinstance(value.dtype, np.dtype)
+    rows = value if usable else _as_array(name, value)
+    if not rows.shape:
+        raise Malformed(f"{name} is {type(value).__name__}, which has no rows: give an array")
+    if not len(rows):
+        raise Malformed(f"{name} has no rows")
+    return rows
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # whatever the value's own class raises
+        told = one_line(f"{type(error).__name__}: {error}", 200)
+        raise Malformed(
+            f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({told})"
+        ) from error
+    if array.dtype.kind == "O" and array.size and all(isinstance(one, str) for one in array.flat):
+        return array.astype(str)  # a column of pandas
+    return array
+
+
+def _check_lengths(arrays: Mapping[str, Any]) -> None:
+    """Raise Malformed where an array lacks its partner, or has another length."""
+    for name in NAMES[1:]:
+        x = f"x_{name.rpartition('_')[2]}"
+        if name in arrays and x not in arrays:
+            raise Malformed(f"{x} is missing, and there is {name}")
+        if name in arrays and len(arrays[name]) != len(arrays[x]):
+            raise Malformed(f"{x} has {len(arrays[x]):,} rows, and {name} has {len(arrays[name]):,}")
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise Malformed("y_test is missing, and there is x_test")
+
+
+def _inputs(name: str, value: Any) -> dict[str, Any]:
+    """Return the inputs in a form that can be packed: a single one as "image" or "x", several by the names they have."""
+    if not isinstance(value, Mapping):
+        rows = _checked_rows(name, value)
+        shape = rows.shape[1:]
+        if not is_image(rows.dtype, shape):
+            return {"x": _packable(name, rows)}
+        return {"image": rows if len(shape) == 3 else ChangedRows(rows, lambda piece: piece[..., None])}
+    if not value:
+        raise Malformed(f"{name} has no input")
+    if reserved := [
+        key for key in value if not isinstance(key, str) or key in (TARGET, WEIGHT) or not key.isidentifier()
+    ]:
+        raise Malformed(
+            f"{name} has an input called {one_line(repr(reserved[0]), 100)}: give it another name, such as 'x1'"
+        )
+    found = {key: _packable(f"{name}['{key}']", _checked_rows(f"{name}['{key}']", one)) for key, one in value.items()}
+    if len(lengths := {len(rows) for rows in found.values()}) > 1:
+        told = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
+        raise Malformed(f"the inputs of {name} have {len(lengths)} different numbers of rows: {one_line(told, 300)}")
+    return found
+
+
+def _packable(name: str, rows: Any) -> Any:
+    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each."""
+    dtype = rows.dtype.newbyteorder("=")
+    if dtype.name not in _DTYPES:
+        raise Malformed(f"{name} is {rows.dtype}: give one of {', '.join(_DTYPES)}, e.g. {name}.astype('float32')")
+    if not rows.shape[1:]:
+        return ChangedRows(rows, lambda piece: piece[:, None].astype(dtype))
+    return rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))
+
+
+def _check_same_inputs(inputs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise Malformed where the examples to test on have other inputs."""
+    for split, fields in inputs.items():
+        if different := sorted(set(fields) ^ set(inputs["train"])):
+            raise Malformed(
+                f"x_train has the inputs {', '.join(inputs['train'])}, and x_{split} differs in '{different[0]}'"
+            )
+
+
+def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line about an input that looks like images of another dtype than uint8: networks for images take that."""
+    ((name, rows), *others) = inputs.items()
+    if (
+        others
+        or name != "x"
+        or rows.dtype == np.uint8
+        or not is_image(np.dtype(np.uint8), rows.shape[1:])
+        or min(rows.shape[1:3]) < 8
+    ):
+        return ()
+    first = np.asarray(rows[:_SAMPLED_EXAMPLES])
+    if not ((first >= 0) & (first <= 255) & (first == np.round(first))).all() or first.max() < 2:
+        return ()
+    return (
+        f"x_train is {rows.dtype}, and looks like pixels from 0 to 255: x_train.astype('uint8') makes images of it",
+    )
+
+
+def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return the weights float32 [N], if there are any; 1 for each where only the other split has some."""
+    if not {"weight_train", "weight_test"} & arrays.keys():
+        return {}
+    found = arrays.get(f"weight_{split}")
+    if found is None:
+        return {WEIGHT: np.ones(len(arrays[f"x_{split}"]), np.float32)}
+    weights = np.asarray(found[:])
+    if weights.dtype.kind not in "iuf" or weights.size != len(weights):
+        raise Malformed(
+            f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"
+        )
+    return {WEIGHT: weights.reshape(-1).astype(np.float32)}
+
+
+def _notes_on_labels(classes: Sequence[str], first: np.ndarray) -> tuple[str, ...]:
+    """Return a line about labels that are renumbered because they do not go from 0 without gaps."""
+    if first.dtype.kind not in "iuf" or not classes or classes == tuple(map(str, range(len(classes)))):
+        return ()
+    named = ", ".join(classes[:3]) + ", …" * (len(classes) > 3)
+    return (
+        f"the labels do not go from 0 without gaps: the {len(classes):,} classes {named} are numbered 0, 1, … in this order",
+    )

@@ -1,0 +1,246 @@
+"""Pack a data set: write all files beside the folder, and move them into place once they are complete."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from ps_cluster.config.datasets import SPLITS, Contents
+from ps_cluster.config.objectives import TARGET, WEIGHT, Rows, check_rows
+from ps_cluster.data.moments import RunningStatistics
+from ps_cluster.data.packed import (
+    ENCODING,
+    FORMAT,
+    MANIFEST,
+    SPEC_TYPE,
+    PackedDataset,
+    check_values,
+    fields_of,
+    file_name,
+    load_packed,
+    pieces,
+    sizes,
+)
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.files.values import Malformed, first_error
+from ps_cluster.files.writing import write_whole
+from ps_cluster.runs.rows import Manifest, TableEncoding
+
+
+def write_packed(
+    directory: Path,
+    name: str,
+    kind: str,
+    contents: Contents,
+    source: str = "",
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+) -> PackedDataset:
+    """Pack what was read from `source` into `directory`, which appears complete or not at all.
+
+    If another process packs the same folder at the same time, the first to finish wins and both use its copy. A damaged
+    folder in the way is replaced.
+
+    Args:
+        notify: gets lines about the progress of what takes long.
+        free_bytes: returns how much fits on the disk of a folder.
+
+    Raises:
+        UserError: the arrays do not fit the spec or each other, or the folder cannot be written or has no room.
+    """
+    directory = Path(os.path.realpath(directory))
+    try:
+        check_contents(contents)
+        manifest = _manifest_of(name, kind, contents, source)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for left_over in directory.parent.glob(".*.*.tmp"):  # by killed processes
+            locks.remove_abandoned(left_over)
+        wanted, free = sum(manifest.bytes.values()), free_bytes(directory.parent)
+        if wanted > free:
+            raise UserError(
+                f"cache_dir: the packed copy of '{name}' takes {wanted / 1e9:.2f} GB, and the disk of '{directory.parent}' "
+                f"has {free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more"
+            )
+        return _write_beside(directory, contents, manifest, PackingProgress(name, wanted, notify))
+    except ValidationError as error:
+        raise UserError(first_error(error, f"dataset '{name}'")) from error
+    except ValueError as error:
+        raise UserError(f"dataset: '{name}' can't be packed: {error}") from error
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+
+
+def _write_beside(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> PackedDataset:
+    """Write all files into a temporary folder beside `directory`, and move it there. An interruption leaves nothing."""
+    temporary = _temporary_beside(directory)
+    try:
+        with locks.sharing_new(temporary):  # so that no other process removes it as abandoned
+            _write_files(temporary, contents, manifest, progress)
+            return _move_into_place(temporary, directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_beside(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+
+
+def remove_packed(directory: Path) -> None:
+    """Remove a packed folder. Others see it whole or not at all."""
+    gone = _temporary_beside(directory)
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """Return the error for a cache that can't write `path`."""
+    return UserError(
+        f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
+        "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
+    )
+
+
+def check_contents(contents: Contents) -> None:
+    """Raise ValueError where arrays, spec and manifest's rules do not agree."""
+    fields = fields_of(contents.spec)
+    for split in SPLITS:
+        arrays = contents.arrays.get(split, {})
+        if missing := [name for name in fields if name not in arrays]:
+            raise ValueError(f"{split} has no '{missing[0]}'")
+        for name, field in fields.items():
+            rows, what = arrays[name], f"{split} '{name}'"
+            check_rows(what, rows)
+            if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:
+                raise ValueError(
+                    f"{what} is {rows.dtype} {list(rows.shape[1:])}, not {field.dtype} {list(field.shape)}"
+                )
+        lengths = {name: len(arrays[name]) for name in fields}
+        if len(set(lengths.values())) > 1 or not min(lengths.values()):
+            raise ValueError(f"{split} has {', '.join(f'{count} of {name}' for name, count in lengths.items())}")
+    for split in SPLITS:
+        check_values(contents.spec, split, contents.arrays[split][TARGET], contents.arrays[split].get(WEIGHT))
+
+
+def _manifest_of(name: str, kind: str, contents: Contents, source: str) -> Manifest:
+    examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
+    about = {
+        "format": FORMAT,
+        "name": name,
+        "kind": kind,
+        "train_examples": examples["train"],
+        "test_examples": examples["test"],
+        "source": source,
+        "notes": list(contents.notes),
+        "bytes": sizes(contents.spec, examples),
+    }
+    return Manifest.model_validate(SPEC_TYPE.dump_python(contents.spec, mode="json") | about)
+
+
+def _write_files(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> None:
+    """Write the files, and the manifest with the statistics of the training examples."""
+    statistics = {name: RunningStatistics(field) for name, field in fields_of(contents.spec).items()}
+    checksums = {}
+    for split in SPLITS:
+        for name, field in fields_of(contents.spec).items():
+            seen = statistics[name].add if split == "train" else None
+            file, rows = (
+                file_name(split, name, field),
+                checked_pieces(f"{split} '{name}'", contents.arrays[split][name]),
+            )
+            checksums[file] = _write_rows(directory / file, rows, seen, progress)
+    fields = {name: one.field for name, one in statistics.items()}
+    inputs = {name: fields[name] for name in contents.spec.inputs}
+    spec = replace(contents.spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT))
+    whole = _manifest_of(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
+    if contents.encoding is not None:
+        encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"
+        checksums[ENCODING] = hashlib.sha256(encoding).hexdigest()
+        write_whole(directory / ENCODING, encoding)
+    whole = whole.model_copy(update={"sha256": checksums})
+    write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
+
+
+def checked_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
+    """Yield rows in pieces, each read once. Raises Malformed if they can't be read, or are not finite."""
+    at = 0
+    try:
+        for piece in pieces(rows):
+            if piece.dtype.kind == "f" and not (finite := np.isfinite(piece)).all():
+                wrong = int(np.flatnonzero(~finite.reshape(len(piece), -1).all(1))[0])
+                value = piece[wrong][~finite[wrong]].flat[0]
+                raise Malformed(
+                    f"{what} has values that are not finite: {value} in example {at + wrong:,}: replace them, or leave such "
+                    "examples out"
+                )
+            yield piece
+            at += len(piece)
+    except OSError as error:
+        raise Malformed(f"{what} can't be read: {error.strerror or error}") from error
+
+
+def _write_rows(
+    path: Path, rows: Iterator[np.ndarray], seen: Callable[[np.ndarray], None] | None, progress: PackingProgress
+) -> str:
+    """Write pieces of rows, and pass each to `seen`. Returns the SHA-256 of the file."""
+    digest = hashlib.sha256()
+    with path.open("xb") as file:
+        for piece in rows:
+            whole = np.ascontiguousarray(piece)
+            whole.tofile(file)
+            digest.update(whole.reshape(-1).view(np.uint8).data)
+            progress.add(whole.nbytes)
+            if seen is not None:
+                seen(whole)
+    return digest.hexdigest()
+
+
+def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
+    for attempt in range(3):
+        try:
+            temporary.rename(directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        # Ours, the one of a faster process, or a damaged one that was there before.
+        try:
+            return load_packed(directory)
+        except UserError:
+            if attempt == 2:
+                raise
+            remove_packed(directory)
+    raise AssertionError("the last attempt returns or raises")
+
+
+_PROGRESS_INTERVAL_S = 5.0
+
+
+class PackingProgress:
+    """Notifies of the share that is written, at most once in five seconds."""
+
+    def __init__(
+        self, name: str, total_bytes: int, notify: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ):
+        self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock
+        self._done, self._told_at = 0, clock()
+
+    def add(self, written_bytes: int) -> None:
+        """Count bytes that were written."""
+        self._done += written_bytes
+        if self._clock() - self._told_at >= _PROGRESS_INTERVAL_S:
+            self._told_at = self._clock()
+            share = 100 * self._done // max(1, self._total)
+            self._notify(f"packed {share} % of {self._total / 1e9:.2f} GB of '{self._name}'")

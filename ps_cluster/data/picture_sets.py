@@ -1,0 +1,122 @@
+"""Make data sets of pictures that each have a class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from ps_cluster.config.datasets import MOST_CLASSES, Contents, OwnImageSettings
+from ps_cluster.data.holding_out import contents_of, split_of
+from ps_cluster.data.pictures import Images, Picture, PictureInfo, common_size, inspect_pictures, unreadable_message
+from ps_cluster.data.targets import Targets, label_dtype
+from ps_cluster.files.values import Malformed
+
+_MOST_PIXELS = 10_000  # of a side
+_MOST_NAMED = 5  # pictures that were skipped and are named
+
+
+def _sides(text: str) -> str:
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text)
+    sides = [int(side) for side in match.groups(match[1])] if match else []
+    if not sides or not all(1 <= side <= _MOST_PIXELS for side in sides):
+        raise ValueError(f"give height x width, such as 48x64, or one number, of 1 to {_MOST_PIXELS:,}")
+    return "x".join(map(str, sides))
+
+
+ImageSize = Annotated[
+    str, BeforeValidator(lambda given: str(given) if type(given) is int else given), AfterValidator(_sides)
+]
+
+
+class PictureSettings(OwnImageSettings):
+    """Settings of pictures that have to be decoded."""
+
+    image_size: ImageSize | None = Field(
+        default=None,
+        description=(
+            "Size of the images, 64 or 48x64 (height x width): the shorter side is resized, then the middle cut out. "
+            "null: the one that all pictures have."
+        ),
+    )
+    skip_bad: bool = Field(default=False, description="Go on without pictures that can't be read, and name them.")
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width that were asked for."""
+        if self.image_size is None:
+            return None
+        height, width = self.image_size.split("x")
+        return int(height), int(width)
+
+
+def contents_of_pictures(
+    splits: Mapping[str, Sequence[Picture]], classes: Sequence[str], settings: PictureSettings
+) -> Contents:
+    """Return the contents of a data set of pictures.
+
+    Args:
+      splits: "train" and perhaps "test" → pictures.
+      classes: their names.
+
+    Raises:
+      Malformed: a picture can't be read, sizes differ, or the classes can't be learned.
+    """
+    if settings.objective not in ("auto", "classification"):
+        raise Malformed(
+            f"data.objective={settings.objective}: pictures have classes, which are learned by classification: leave it out; "
+            "for other targets give arrays (x_train, y_train)"
+        )
+    # In an order without meaning: a folder has one class after the other, and examples to choose on are the last ones of the
+    # training examples (`evaluation.validation_examples`).
+    order = np.random.default_rng(0).permutation(len(splits["train"]))
+    mixed = {**splits, "train": [splits["train"][i] for i in order]}
+    sound, found, notes = _split_readable(mixed, settings.skip_bad)
+    _check_classes(sound, classes)
+    size = common_size(found, settings.sides)
+    dtype = label_dtype(len(classes))
+    labels = {split: np.array([picture.label for picture in pictures], dtype) for split, pictures in sound.items()}
+    images = {split: {"image": Images(pictures, size)} for split, pictures in sound.items()}
+    targets = Targets(labels["train"], labels.get("test"), "classification", tuple(classes))
+    contents = contents_of(targets, split_of(targets, settings.held_out), images["train"], images.get("test"))
+    return replace(contents, notes=(*notes, *contents.notes))
+
+
+def _split_readable(
+    splits: Mapping[str, Sequence[Picture]], skip_bad: bool
+) -> tuple[dict[str, list[Picture]], list[PictureInfo], list[str]]:
+    """Return the pictures that can be read, what was found of each, and a note about the others."""
+    sound: dict[str, list[Picture]] = {split: [] for split in splits}
+    looked: list[PictureInfo] = []
+    bad: list[str] = []
+    for split, pictures in splits.items():
+        for picture, one in zip(pictures, inspect_pictures(pictures, wholly=skip_bad), strict=True):
+            if not one.wrong:
+                sound[split].append(picture)
+                looked.append(one)
+            elif skip_bad:
+                bad.append(picture.name)
+            else:
+                raise Malformed(unreadable_message(picture.name, one.wrong))
+    if not bad:
+        return sound, looked, []
+    more = f" and {len(bad) - _MOST_NAMED:,} more" if len(bad) > _MOST_NAMED else ""
+    which = ", ".join(f"'{name}'" for name in bad[:_MOST_NAMED])
+    return sound, looked, [f"skipped {len(bad):,} picture{'s' * (len(bad) > 1)} that can't be read: {which}{more}"]
+
+
+def _check_classes(splits: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -> None:
+    if len(classes) > MOST_CLASSES:
+        raise Malformed(f"there are {len(classes):,} classes, of at most {MOST_CLASSES:,}")
+    if len(classes) < 2:
+        one = f"only one class, '{classes[0]}'" if classes else "no class"
+        raise Malformed(f"there is {one}: there is nothing to tell apart")
+    present = {picture.label for picture in splits["train"]}
+    if missing := [name for label, name in enumerate(classes) if label not in present]:
+        raise Malformed(f"the class '{missing[0]}' has no picture to train on: add some, or remove the class")
+    if not splits.get("test", (1,)):
+        raise Malformed("there is no picture to test on: add some, or remove the folder")

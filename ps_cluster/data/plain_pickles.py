@@ -1,0 +1,134 @@
+"""Read pickles of plain data and numpy arrays without running anything in them.
+
+Even numpy's own `dtype.__setstate__` trusts its input: a crafted one turns raw bytes into object pointers. So the names that
+a pickled array refers to map to the inert stand-ins below, never to numpy.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from ps_cluster.files.values import Malformed
+
+MOST_OPERATIONS = 500_000  # a batch of CIFAR-10 has 30,108, the training images of CIFAR-100 some 250,000
+MOST_TUPLES = 1000  # a batch has 5; the hash of deeply nested tuples would overflow the stack
+
+_WHOLE_NUMBERS = re.compile(r"[iu][1248]")
+
+
+class PickledArray:
+    """An array as a pickle describes it. Nothing is trusted before `to_numpy`."""
+
+    _state: tuple[Any, ...] | None = None
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._state = state
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the array, read-only, of any integer type and shape.
+
+        Raises:
+            ValueError: another type, or contents that don't fit the shape.
+        """
+        try:
+            _, shape, dtype, column_order, content = self._state or ()
+            order: Literal["F", "C"] = "F" if column_order else "C"
+            array: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype)).reshape(shape, order=order)
+            return array
+        except (TypeError, AttributeError, MemoryError) as error:
+            raise ValueError(f"malformed array ({error})") from error
+
+
+class _PickledDtype:
+    _byte_order = "|"
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        self._code = code.decode("ascii") if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order = state[1]
+        self._byte_order = order.decode("ascii") if isinstance(order, bytes) else order
+
+    def to_numpy(self) -> np.dtype:
+        if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
+            raise ValueError(f"array of type {self._code!r}")
+        return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
+
+
+def _reconstruct(*_: object) -> PickledArray:
+    return PickledArray()
+
+
+_STAND_INS = {
+    ("numpy", "ndarray"): PickledArray,
+    ("numpy", "dtype"): _PickledDtype,
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 1
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 2
+}
+
+
+class _Refused(pickle.UnpicklingError):
+    """The pickle is sound but asks for more than plain data."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, content: bytes):
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self._bytes_left = len(content)
+
+    def _encode(self, text: str, encoding: str) -> bytes:
+        """Return bytes that Python 3 wrote for Python 2. Refuse more in all than the pickle has: texts can repeat."""
+        if encoding != "latin1":
+            raise ValueError(f"bytes in encoding {encoding!r}")
+        self._bytes_left -= len(text)
+        if self._bytes_left < 0:
+            raise Malformed("more bytes than it has itself")
+        return text.encode("latin1")
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) == ("_codecs", "encode"):
+            return self._encode
+        if (module, name) not in _STAND_INS:
+            raise _Refused(f"its pickle asks for {module}.{name}, which data does not need")
+        return _STAND_INS[module, name]
+
+
+def load_plain(content: bytes) -> object:
+    """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
+
+    Raises:
+        pickle.UnpicklingError: not a pickle, damaged, or it asks for anything else.
+    """
+    try:
+        _check_operations(content)
+        return _PlainUnpickler(content).load()
+    except _Refused:
+        raise
+    except Exception as error:  # a damaged pickle can raise almost any exception
+        raise pickle.UnpicklingError(f"damaged pickle, {type(error).__name__}: {error}") from error
+
+
+def _check_operations(content: bytes) -> None:
+    """Limit what the unpickler would trust: places in its memo, for which it allocates memory, and lengths.
+
+    Raises:
+        ValueError: an operation exceeds a limit, or is incomplete.
+    """
+    tuples = 0
+    for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        if number >= MOST_OPERATIONS:
+            raise Malformed(f"more than {MOST_OPERATIONS:,} operations")
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
+            raise Malformed("a place in its memo that no data needs")
+        if operation.name == "FRAME" and (argument or 0) > len(content):
+            raise Malformed("a frame that is longer than all of it")
+        if operation.name.startswith(("TUPLE", "FROZENSET")):
+            tuples += 1
+            if tuples > MOST_TUPLES:
+                raise Malformed(f"more than {MOST_TUPLES:,} tuples")

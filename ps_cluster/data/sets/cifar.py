@@ -1,0 +1,284 @@
+"""CIFAR-10 and CIFAR-100: photographs of 32x32 pixels (Krizhevsky 2009, Learning Multiple Layers of Features).
+
+People have them as the official python archive, or as the folder inside it. Their batches are pickles. The contents are
+checked by structure (members, shapes, labels, counts), because sound copies differ in their bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.data.plain_pickles import PickledArray, load_plain
+from ps_cluster.files.reading import open_regular, read_bytes
+from ps_cluster.files.values import reason
+
+_MEMBER_BYTES_MAX = 2**28  # the largest, that of CIFAR-100's training images, has 156 MB
+_ARCHIVE_BYTES_MAX = 2**29  # decompressed; either has 186 MB
+_MEMBERS_MAX = 1000  # CIFAR-10 has 9
+_CHUNK_BYTES = 2**20
+
+
+class BatchFile(NamedTuple):
+    """A file of images."""
+
+    name: str
+    split: str
+    rows: int
+
+
+class Cifar(ImageDataSet):
+    """One of the two sets.
+
+    Attributes:
+      folder: the name of the folder in the archive.
+      batches: its files of images, in order. names_file: the one with the names of the classes.
+      labels_key, names_key: the keys of labels and names in their pickles.
+      spec: the form of the examples, and names for a copy without the names of the classes.
+    """
+
+    folder = ""
+    batches: tuple[BatchFile, ...] = ()
+    names_file = ""
+    labels_key, names_key = "labels", "label_names"
+    spec: ExampleSpec
+
+    def candidates(self, place: Path) -> Iterator[Path]:
+        """Yield every folder of batches and every archive that `place` is or contains, best first. Opens nothing."""
+        if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
+            yield place
+            return
+        # Keras unpacks into a folder of its own, and has renamed the archive twice.
+        for name in (".", self.folder, f"{self.folder}-target/{self.folder}"):
+            if any(os.path.isfile(place / name / batch.name) for batch in self.batches):
+                yield place / name
+        for name in dict.fromkeys((self.archive, f"{self.folder}.tar.gz", f"{self.folder}-target_archive")):
+            if os.path.isfile(place / name):
+                yield place / name
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Read an archive or a folder: images uint8 [N, 32, 32, 3] and labels uint8 [N], in the order of the batches.
+
+        Raises:
+          NotThisDataSet: damaged, truncated, incomplete, of another shape, or a pickle that asks for more than plain data.
+        """
+        assert source is not None  # it is always read from files
+        try:
+            return _read_batches(self, source)
+        except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, pickle.UnpicklingError) as error:
+            raise NotThisDataSet(
+                f"'{source}' is not {self.title} ({reason(error)}); give the official {self.archive} or the folder "
+                f"{self.folder} from inside it"
+            ) from error
+
+
+# Mean and standard deviation of each channel of the training set, as published, in pixel units (0..255).
+PIXEL_MEAN = (0.4914 * 255, 0.4822 * 255, 0.4465 * 255)
+PIXEL_STD = (0.2470 * 255, 0.2435 * 255, 0.2616 * 255)
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SPEC = ExampleSpec({"image": Field("uint8", (32, 32, 3), PIXEL_MEAN, PIXEL_STD)}, Field("uint8", ()), classes=CLASSES)
+
+
+class Cifar10(Cifar):
+    """60,000 photographs in ten classes."""
+
+    name = "cifar10"
+    title = "CIFAR-10"
+    folder = "cifar-10-batches-py"
+    archive = "cifar-10-python.tar.gz"
+    wanted = f"{archive}, the folder {folder}"
+    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
+    # both print it when they download.
+    downloads = (
+        Download(
+            f"https://www.cs.toronto.edu/~kriz/{archive}",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            170_498_071,
+        ),
+    )
+    batches = (
+        *(BatchFile(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
+        BatchFile("test_batch", "test", 10_000),
+    )
+    names_file = "batches.meta"
+    spec = SPEC
+
+
+def _numbered(count: int) -> ExampleSpec:
+    """Return the form of the examples, for a copy without the names of its classes."""
+    return ExampleSpec(
+        {"image": Field("uint8", (32, 32, 3))}, Field("uint8", ()), classes=tuple(str(label) for label in range(count))
+    )
+
+
+class Cifar100(Cifar):
+    """60,000 photographs with 100 fine labels in 20 coarse ones."""
+
+    name = "cifar100"
+    title = "CIFAR-100"
+    folder = "cifar-100-python"
+    archive = "cifar-100-python.tar.gz"
+    wanted = f"{archive}, the folder {folder}"
+    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
+    # both print it when they download.
+    downloads = (
+        Download(
+            f"https://www.cs.toronto.edu/~kriz/{archive}",
+            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            169_001_437,
+        ),
+    )
+    batches = (BatchFile("train", "train", 50_000), BatchFile("test", "test", 10_000))
+    names_file = "meta"
+    labels_key, names_key = "fine_labels", "fine_label_names"
+    spec = _numbered(100)
+    recipes = {"airbench": {"training": {"epochs": 6.5}, "schedule": {"image_scales": []}}}
+
+
+class Cifar100Coarse(Cifar100):
+    name = "cifar100_coarse"
+    title = "CIFAR-100 with coarse labels"
+    labels_key, names_key = "coarse_labels", "coarse_label_names"
+    spec = _numbered(20)
+
+
+def _read_batches(kind: Cifar, source: Path) -> Contents:
+    batches = {batch.name: batch for batch in kind.batches}
+    names, found = kind.spec.classes, {}
+    for name, content in _wanted_files(source, (*batches, kind.names_file)):
+        try:
+            read = load_plain(content)
+        except pickle.UnpicklingError as error:
+            raise ValueError(f"{name}: {reason(error)}") from error
+        if not isinstance(read, dict):
+            raise ValueError(f"{name} holds no dictionary")
+        fields = {_decode_name(key): value for key, value in read.items()}
+        if name == kind.names_file:
+            listed, count = fields.get(kind.names_key), len(kind.spec.classes)
+            if not isinstance(listed, list) or len(listed) != count:
+                raise ValueError(f"{name} has no {count} '{kind.names_key}'")
+            names = tuple(map(_decode_name, listed))
+        else:
+            batch = batches[name]
+            found[name] = _pixels(fields, batch), _labels(fields, kind.labels_key, batch, len(names))
+    if missing := [name for name in batches if name not in found]:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    arrays = {}
+    for split in ("train", "test"):
+        parts = [found[batch.name] for batch in kind.batches if batch.split == split]
+        images, labels = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        arrays[split] = {"image": images, "target": labels}
+    return Contents(replace(kind.spec, classes=names), arrays)
+
+
+def _wanted_files(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each wanted file of a folder or an archive, in any order."""
+    if source.is_dir():
+        for name in wanted:
+            if (source / name).is_file():
+                _check_size(name, (source / name).stat().st_size)
+                yield name, read_bytes(source / name, _MEMBER_BYTES_MAX)
+        return
+    with open_regular(source) as file, gzip.open(file) as unpacked:
+        # Read as a stream: nothing is unpacked onto the disk, and links in the archive are not followed.
+        yield from _tar_members(_BoundedStream(unpacked), wanted)
+
+
+def _tar_members(stream: _BoundedStream, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of the plain files that are wanted. Everything else is skipped unread.
+
+    That includes tar's extended headers: their long names and fields only concern other files, and tarfile would read
+    them whole at any length.
+    """
+    for count in range(_MEMBERS_MAX):
+        try:
+            member = tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError) as error:  # type: ignore[attr-defined]  # not in its stubs
+            if not count:
+                raise ValueError("empty file") from error
+            break
+        name, padding = PurePosixPath(member.name).name, -member.size % tarfile.BLOCKSIZE
+        if member.size < 0:
+            raise ValueError(f"it has a member of {member.size} bytes")
+        if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and name in wanted:
+            _check_size(name, member.size)
+            yield name, stream.read_exactly(member.size)
+            stream.skip(padding)
+        else:
+            stream.skip(member.size + padding)
+    else:
+        raise ValueError(f"it has more than {_MEMBERS_MAX:,} members")
+    while stream.read(_CHUNK_BYTES):  # gzip compares its checksum only at the very end
+        pass
+
+
+class _BoundedStream:
+    """A stream that raises if it yields more bytes than a sound archive has."""
+
+    def __init__(self, stream: BinaryIO | gzip.GzipFile):
+        self._stream = stream
+        self._left = _ARCHIVE_BYTES_MAX
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise ValueError(f"it has more than {_ARCHIVE_BYTES_MAX:,} bytes, decompressed")
+        return content
+
+    def read_exactly(self, size: int) -> bytes:
+        """Return `size` bytes. Raises EOFError if there are fewer."""
+        content = self.read(size)
+        if len(content) < size:
+            raise EOFError("it is cut short")
+        return content
+
+    def skip(self, size: int) -> None:
+        while size:
+            size -= len(self.read_exactly(min(size, _CHUNK_BYTES)))
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > _MEMBER_BYTES_MAX:
+        raise ValueError(f"{name} has {size} bytes")
+
+
+def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
+    """Return images uint8 [rows, 32, 32, 3]."""
+    pixels = fields.get("data")
+    if not isinstance(pixels, PickledArray):
+        raise ValueError(f"{batch.name} has no array 'data'")
+    pixels = pixels.to_numpy()
+    if pixels.dtype != np.uint8 or pixels.shape != (batch.rows, 3072):
+        wanted = f"uint8 [{batch.rows}, 3072]"
+        raise ValueError(f"{batch.name}: 'data' is {pixels.dtype} {list(pixels.shape)} instead of {wanted}")
+    return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+
+def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: int) -> np.ndarray:
+    """Return labels uint8 [rows]."""
+    labels = fields.get(key)
+    labels = labels.to_numpy().tolist() if isinstance(labels, PickledArray) else labels
+    if not isinstance(labels, list) or len(labels) != batch.rows:
+        raise ValueError(f"{batch.name} has no {batch.rows} '{key}'")
+    if not all(isinstance(label, int) and 0 <= label < classes for label in labels):
+        raise ValueError(f"{batch.name}: '{key}' are not whole numbers from 0 to {classes - 1}")
+    return np.array(labels, np.uint8)
+
+
+def _decode_name(value: object) -> str:
+    """Return a name as text. Python 2 wrote names as bytes, Python 3 as text."""
+    if not isinstance(value, (bytes, str)):
+        raise ValueError(f"a name is {type(value).__name__}")
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,218 @@
+"""MNIST and Fashion-MNIST: 70,000 grey images of 28x28 pixels, as four IDX files or as Keras's archive."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ps_cluster.config.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
+from ps_cluster.files.reading import open_regular
+from ps_cluster.files.values import reason
+
+_KERAS = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
+_HEADER_BYTES_MAX = 10_000
+_BYTES = 0x08  # the type code of uint8 in an IDX file, the only one in these sets
+_GZIP = b"\x1f\x8b"
+MNIST_ROWS = {"train": 60_000, "test": 10_000}
+IDX_BEGINNING = {"train": "train", "test": "t10k"}  # the beginning of a file's name
+
+
+class MnistForm(ImageDataSet):
+    """A set in the form of MNIST.
+
+    Attributes:
+      keras_archive: the name of Keras's archive of it; "" if there is none.
+      folders: where its IDX files may be in a folder with several data sets.
+      classes: names of the ten classes.
+      in_equal_parts: whether each class has equally many images. That tells sets of one form apart.
+    """
+
+    keras_archive = ""
+    folders: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    in_equal_parts = False
+
+    def candidates(self, place: Path) -> Iterator[Path]:
+        """Yield every archive and every folder of IDX files that `place` is or contains, best first. Opens nothing."""
+        if os.path.isfile(place):
+            yield place
+            return
+        if self.keras_archive and os.path.isfile(place / self.keras_archive):
+            yield place / self.keras_archive
+        for name in (".", *self.folders):
+            if any(idx_file(place / name, split, "images", 3) for split in MNIST_ROWS):
+                yield place / name
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Read the four IDX files of a folder, or Keras's archive: images uint8 [N, 28, 28, 1] and labels uint8 [N].
+
+        Raises:
+          NotThisDataSet: damaged, incomplete, or another set.
+        """
+        assert source is not None  # it is always read from files
+        try:
+            arrays = _from_folder(source) if source.is_dir() else _from_archive(source)
+            self._check_counts(arrays["train"]["target"])
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, ValueError) as error:
+            raise NotThisDataSet(f"'{source}' is not {self.title} ({reason(error)}); give {self.wanted}") from error
+        return Contents.of(arrays["train"], arrays["test"], classes=self.classes)
+
+    def _check_counts(self, labels: np.ndarray) -> None:
+        """Raise ValueError if the labels are those of another set of this form."""
+        counts = np.bincount(labels, minlength=10)
+        if len(counts) > 10:
+            raise ValueError(f"a label is {int(labels.max())}")
+        if (counts == counts[0]).all() != self.in_equal_parts:
+            equally = "not equally many" if self.in_equal_parts else "equally many"
+            raise ValueError(f"its classes have {equally} images")
+
+
+def idx_file(folder: Path, split: str, what: str, dimensions: int) -> Path | None:
+    """Return the file by any of the names that it is known by; None without one."""
+    stem = f"{IDX_BEGINNING[split]}-{what}"
+    names = (f"{stem}-idx{dimensions}-ubyte", f"{stem}.idx{dimensions}-ubyte")
+    files = (folder / f"{name}{end}" for name in names for end in (".gz", ""))
+    return next((file for file in files if os.path.isfile(file)), None)
+
+
+class FashionMnist(MnistForm):
+    """Pictures of clothes in the form of MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
+
+    name = "fashion_mnist"
+    title = "Fashion-MNIST"
+    archive = "the four files train-images-idx3-ubyte.gz and so on"
+    wanted = "a folder with the four files train-images-idx3-ubyte(.gz) and so on"
+    # As in torchvision (prototype/datasets/_builtin/mnist.py, 01c11a0) and in TensorFlow Datasets
+    # (url_checksums/fashion_mnist.txt, 333639b).
+    downloads = (
+        Download(
+            f"{_KERAS}/train-images-idx3-ubyte.gz",
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            26_421_880,
+        ),
+        Download(
+            f"{_KERAS}/train-labels-idx1-ubyte.gz",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            29_515,
+        ),
+        Download(
+            f"{_KERAS}/t10k-images-idx3-ubyte.gz",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            4_422_102,
+        ),
+        Download(
+            f"{_KERAS}/t10k-labels-idx1-ubyte.gz",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            5_148,
+        ),
+    )
+    recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}, "schedule": {"image_scales": []}}}
+    folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
+    classes = (
+        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+    )  # fmt: skip
+    in_equal_parts = True
+
+
+class Mnist(MnistForm):
+    """Handwritten digits (LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition)."""
+
+    name = "mnist"
+    title = "MNIST"
+    archive = "mnist.npz"
+    wanted = "mnist.npz, or a folder with the four files train-images-idx3-ubyte(.gz) and so on"
+    # As in Keras (datasets/mnist.py, 3.15) and in stagedml/pylightnix (docs/demos/MNIST.py); the size as Keras
+    # prints it when it downloads.
+    downloads = (
+        Download(f"{_KERAS}/mnist.npz", "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1", 11_490_434),
+    )
+    recipe = {"data": {"augmentation": {"flip": "none"}}}  # a mirrored digit is none
+    recipes = {"airbench": {"model": {"width": 0.25}, "training": {"epochs": 11.0}, "schedule": {"image_scales": []}}}
+    keras_archive = "mnist.npz"
+    folders = ("mnist", "MNIST", "MNIST/raw")
+    classes = tuple("0123456789")
+
+
+def _from_folder(folder: Path) -> dict[str, dict[str, np.ndarray]]:
+    arrays: dict[str, dict[str, np.ndarray]] = {}
+    for split, rows in MNIST_ROWS.items():
+        files = idx_file(folder, split, "images", 3), idx_file(folder, split, "labels", 1)
+        if None in files:
+            kind = "images-idx3" if files[0] is None else "labels-idx1"
+            raise ValueError(f"it lacks {IDX_BEGINNING[split]}-{kind}-ubyte")
+        images, labels = (read_idx(file, shape) for file, shape in zip(files, ((rows, 28, 28), (rows,))))  # type: ignore[arg-type]
+        arrays[split] = {"image": images[..., None], "target": labels}
+    return arrays
+
+
+def _from_archive(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        return {
+            split: {
+                "image": _array(archive, f"x_{split}.npy", (rows, 28, 28))[..., None],
+                "target": _array(archive, f"y_{split}.npy", (rows,)),
+            }
+            for split, rows in MNIST_ROWS.items()
+        }
+
+
+def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of the archive, uint8 of this shape. Nothing larger is unpacked, and no object in it."""
+    try:
+        info = archive.getinfo(name)
+    except KeyError as error:
+        raise ValueError(f"it lacks {name}") from error
+    most = int(np.prod(shape)) + _HEADER_BYTES_MAX
+    if info.file_size > most:
+        raise ValueError(f"{name} has {info.file_size} bytes")
+    with archive.open(info) as member:
+        array = np.lib.format.read_array(member, allow_pickle=False, max_header_size=_HEADER_BYTES_MAX)
+    if array.dtype != np.uint8 or array.shape != shape:
+        raise ValueError(f"{name} is {array.dtype} {list(array.shape)} instead of uint8 {list(shape)}")
+    return array
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array in an IDX file, gzipped or not: uint8 of this shape. Nothing beyond it is read.
+
+    The format: http://yann.lecun.com/exdb/mnist, "File formats".
+
+    Raises:
+      OSError: the system refused, or damaged compression.
+      EOFError: cut short.
+      ValueError: another format, type or shape.
+    """
+    with open_regular(path) as file:
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        with gzip.open(file) if packed else io.BufferedReader(file) as stream:  # type: ignore[type-var]
+            return _read_idx(stream, shape)  # type: ignore[arg-type]
+
+
+def _read_idx(stream: BinaryIO, shape: tuple[int, ...]) -> np.ndarray:
+    header = struct.Struct(f">HBB{len(shape)}I")
+    beginning = stream.read(header.size)
+    if len(beginning) < header.size:
+        raise EOFError("it is cut short")
+    zero, code, dimensions, *found = header.unpack(beginning)
+    if (zero, code, dimensions) != (0, _BYTES, len(shape)):
+        raise ValueError(f"no IDX file of bytes in {len(shape)} dimensions")
+    if tuple(found) != shape:
+        raise ValueError(f"an array of {found} instead of {list(shape)}")
+    size = math.prod(shape)
+    content = stream.read(size + 1)
+    if len(content) < size:
+        raise EOFError("it is cut short")
+    if len(content) > size:
+        raise ValueError("it is longer than it says")
+    return np.frombuffer(content, np.uint8).reshape(shape)

@@ -1,0 +1,179 @@
+"""Encode columns of a table as inputs: numbers are standardised and categories become codes, both by the training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.data.lazy_rows import StreamedRows
+from ps_cluster.data.moments import Moments
+from ps_cluster.data.table_files import PiecewiseTable
+from ps_cluster.files.values import Malformed
+
+MOST_CATEGORIES = 100_000  # of a column
+
+
+class Roles(NamedTuple):
+    """The roles of a table's columns: target, weight, and inputs that are numbers or categories."""
+
+    target: str
+    weight: str | None
+    numbers: list[str]
+    categories: list[str]
+
+
+class Encoding:
+    """The encoding of columns as numbers.
+
+    Attributes:
+      content: the fields of `TableEncoding` (runs/rows.py), which a packed table keeps.
+    """
+
+    def __init__(self, content: Mapping[str, Any]):
+        import pyarrow
+
+        self.content = content
+        numbers, categories = content["numbers"], content["categories"]
+        self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        self.values: list[list[str]] = [column["values"] for column in categories]
+        self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
+        self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
+
+    def arrays(self, table: PiecewiseTable, rows: int) -> dict[str, StreamedRows]:
+        """Return the inputs of a table's rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
+        found = {}
+        if self.numbers:
+            read = partial(_encoded_pieces, table, self.numbers, self._as_numbers)
+            found["numbers"] = StreamedRows("float32", (rows, len(self.numbers)), read)
+        if self.categories:
+            read = partial(_encoded_pieces, table, self.categories, self._as_codes)
+            found["categories"] = StreamedRows("int32", (rows, len(self.categories)), read)
+        return found
+
+    def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the inputs of all rows of another table, a piece at a time.
+
+        Raises:
+          Malformed: a column is missing, or has times where the training's had none.
+        """
+        from pyarrow import types
+
+        columns = [*self.numbers, *self.categories]
+        if missing := [name for name in columns if name not in table.columns]:
+            raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
+        for column in self.content["numbers"]:
+            name, kind = column["name"], table.columns[column["name"]]
+            if types.is_temporal(kind) != column["is_time"] and not types.is_string(kind):
+                was = "dates or times" if column["is_time"] else "numbers"
+                raise Malformed(f"the column '{name}' is {kind}, and the network was trained on {was}: give those")
+        for batch in table.batches(columns):
+            numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
+            yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {})
+
+    def _as_numbers(self, batch: Any) -> np.ndarray:
+        """Return the columns of numbers, standardised: float32 [B, k]."""
+        with np.errstate(over="ignore"):  # reported below
+            values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
+        _check_finite(self.numbers, ~np.isinf(values).any(0))
+        without_gaps: np.ndarray = np.nan_to_num(values, nan=0.0)
+        return without_gaps
+
+    def _as_codes(self, batch: Any) -> np.ndarray:
+        """Return the columns of categories as codes: int32 [B, m]."""
+        import pyarrow.compute
+
+        codes = []
+        for name, values in zip(self.categories, self._values):
+            texts = batch.column(name).cast(pyarrow.string())
+            found = pyarrow.compute.index_in(texts, value_set=values)
+            codes.append(found.fill_null(-1).to_numpy(zero_copy_only=False))
+        return (np.stack(codes, 1) + 1).astype(np.int32)
+
+
+def _encoded_pieces(
+    table: PiecewiseTable, columns: Sequence[str], encode: Callable[[Any], np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Return all rows of some columns, encoded, in pieces."""
+    return map(encode, table.batches(columns))
+
+
+def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles) -> Encoding:
+    """Learn the encoding in one pass over the training rows: statistics of numbers, and values of categories.
+
+    Args:
+      kept: which rows of the table to train on, bool [N]; None for all.
+
+    Raises:
+      Malformed: a column has infinite values, or too many categories.
+    """
+    import pyarrow
+
+    numbers, categories = roles.numbers, roles.categories
+    seen: list[set[str]] = [set() for _ in categories]
+    missing = dict.fromkeys([*numbers, *categories], 0)
+    moments, at = Moments(), 0
+    for batch in table.batches([*numbers, *categories]):
+        end = at + batch.num_rows
+        mine = batch if kept is None else batch.filter(pyarrow.array(kept[at:end]))
+        at = end
+        values = _floats(mine, numbers)
+        moments.add(values, ~np.isnan(values))
+        for name, count in zip(numbers, np.isnan(values).sum(0).tolist()):
+            missing[name] += count
+        for name, found in zip(categories, seen):
+            missing[name] += mine.column(name).null_count
+            found.update(mine.column(name).cast(pyarrow.string()).unique().drop_null().to_pylist())
+            if len(found) > MOST_CATEGORIES:
+                raise Malformed(
+                    f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
+                )
+    mean, std = (np.broadcast_to(of, len(numbers)) for of in (moments.mean, moments.std))
+    _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
+    times = [pyarrow.types.is_temporal(table.columns[name]) for name in numbers]
+    columns = zip(numbers, mean.tolist(), np.where(std == 0, 1, std).tolist(), times)
+    return Encoding(
+        {
+            "target": roles.target,
+            "numbers": [
+                {"name": name, "mean": middle, "std": width, "is_time": is_time, "missing": missing[name]}
+                for name, middle, width, is_time in columns
+            ],
+            "categories": [
+                {"name": name, "values": sorted(values), "missing": missing[name]}
+                for name, values in zip(categories, seen)
+            ],
+        }
+    )
+
+
+def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
+    """Raise Malformed where a column is not finite. `finite`: bool [k]."""
+    if not finite.all():
+        raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
+
+
+def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
+    """Return columns as float64 [B, k]; a missing value is NaN."""
+    found = np.empty((batch.num_rows, len(names)))
+    for place, name in enumerate(names):
+        found[:, place] = as_floats(batch.column(name))
+    return found
+
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def as_floats(column: Any) -> np.ndarray:
+    """Return an array of pyarrow as float64 [B]; dates and times in seconds, a missing value as NaN."""
+    import pyarrow
+
+    seconds = 1.0
+    if pyarrow.types.is_temporal(kind := column.type):
+        days = pyarrow.types.is_date32(kind)
+        seconds = 86_400.0 if days else _SECONDS["ms" if pyarrow.types.is_date64(kind) else kind.unit]
+        column = column.cast(pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64())
+    numbers: np.ndarray = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers * seconds

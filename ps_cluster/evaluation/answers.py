@@ -1,0 +1,110 @@
+"""Write predictions for people, as a table, or for programs, as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from rich.text import Text
+
+from ps_cluster.files.values import cell, finite
+from ps_cluster.report.terminal import FOLD, Output, SafeConsole, plain_table
+
+if TYPE_CHECKING:
+    pass
+
+
+class ClassWords:
+    """The predictions of one example as its most probable classes or labels, the most probable first.
+
+    Attributes:
+      columns: headings of the cells in a CSV. headings: those in a table for people.
+    """
+
+    def __init__(self, names: tuple[str, ...], top: int):
+        self._names, self._top = names, min(top, len(names))
+        places = range(1, self._top + 1)
+        self.columns = [f"{what}_{place}" for place in places for what in ("class", "probability")]
+        self.headings = ["class", *(f"{place}." for place in places[1:])]
+
+    def cells(self, prediction: np.ndarray) -> list[Any]:
+        """Return the cells of a CSV for a prediction [outputs]."""
+        return [one for pair in self._best(prediction) for one in pair]
+
+    def shown(self, prediction: np.ndarray) -> list[str]:
+        """Return the cells of a table for people."""
+        return [f"{name} {'–' if share is None else f'{share:.1%}'}" for name, share in self._best(prediction)]
+
+    def as_json(self, prediction: np.ndarray) -> dict[str, Any]:
+        """Return the keys and values of a JSON object, without the example's name."""
+        return {"classes": [{"class": name, "probability": share} for name, share in self._best(prediction)]}
+
+    def _best(self, prediction: np.ndarray) -> list[tuple[str, float | None]]:
+        order = np.argsort(-prediction, kind="stable")[: self._top]
+        return [(self._names[label], finite(prediction[label])) for label in order]
+
+
+class ValueWords:
+    """The predictions of one example as the values of a regression, in the target's units."""
+
+    def __init__(self, count: int):
+        self.columns = ["value"] if count == 1 else [f"value_{place}" for place in range(1, count + 1)]
+        self.headings = self.columns
+
+    def cells(self, prediction: np.ndarray) -> list[Any]:
+        return [finite(value) for value in prediction]
+
+    def shown(self, prediction: np.ndarray) -> list[str]:
+        return [f"{value:.6g}" for value in prediction]
+
+    def as_json(self, prediction: np.ndarray) -> dict[str, Any]:
+        return {"values": self.cells(prediction)}
+
+
+class PredictionWords(Protocol):
+    """Turns a prediction, such as [outputs], into words. `columns`: headings of a CSV. `headings`: of a table for people."""
+
+    columns: list[str]
+    headings: list[str]
+
+    def cells(self, prediction: Any, /) -> list[Any]: ...
+
+    def shown(self, prediction: Any, /) -> list[str]: ...
+
+    def as_json(self, prediction: Any, /) -> dict[str, Any]: ...
+
+
+WritePredictions = Callable[[Any, Iterable[tuple[str, Any]], PredictionWords], None]
+"""Writes to a text stream, for each example, its name and its prediction."""
+
+
+def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
+    """Write a line for each example, below a line of names."""
+    lines = csv.writer(stream, lineterminator="\n")
+    lines.writerow(map(cell, ["example", *answers.columns]))
+    for name, prediction in rows:
+        lines.writerow(map(cell, [name, *answers.cells(prediction)]))
+
+
+def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
+    """Write a list with an object for each example, each on its line."""
+    before = "[\n"
+    for name, prediction in rows:
+        stream.write(before + json.dumps({"example": name} | answers.as_json(prediction)))
+        before = ",\n"
+    stream.write("\n]\n")
+
+
+def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
+    """Write a table for people, at the end: only then its widths are known."""
+    table = plain_table(example=FOLD, **{heading: {} for heading in answers.headings})
+    for name, prediction in rows:
+        table.add_row(*map(Text, (name, *answers.shown(prediction))))
+    output = stream if isinstance(stream, Output) else Output(stream)
+    SafeConsole(output, highlight=False).print(table)
+
+
+WRITERS: dict[str, WritePredictions] = {"table": _write_table, "json": _write_json, "csv": _write_csv}

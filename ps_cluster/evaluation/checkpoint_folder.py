@@ -1,0 +1,77 @@
+"""Find the checkpoints of a run, and the run whose scores they get."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ps_cluster.config import RunConfig, fitted, load_config
+from ps_cluster.errors import UserError
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The folder of a run's checkpoints, and the run whose scores they get."""
+
+    run_dir: RunDir
+    checkpoints: Path
+
+    @classmethod
+    def of(cls, directory: Path) -> CheckpointFolder:
+        """Return the folder of `directory` (absolute): a run directory, its checkpoints/, or checkpoints without a run.
+
+        Raises:
+          UserError: it is a file or holds other things, so the path is a mistake and waiting is no use.
+        """
+        if directory.exists() and not directory.is_dir():
+            raise UserError(f"checkpoint directory '{directory}' is a file")
+        ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # it may come, or may just have been deleted
+            names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+        if names and not any(name in ours or name.startswith("step-") for name in names):
+            raise UserError(
+                f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"
+            )
+        if RunDir(directory).config.is_file():
+            return cls(RunDir(directory), RunDir(directory).checkpoints)
+        parent = RunDir(directory.parent)
+        if parent.checkpoints == directory and parent.config.is_file():
+            return cls(parent, directory)
+        return cls(RunDir(directory), directory)
+
+    def config(self, checkpoint: Checkpoint) -> RunConfig:
+        """Return the run's configuration; without a run, the one in the checkpoint."""
+        if self.run_dir.config.is_file():
+            return load_config(self.run_dir.config)
+        try:
+            return fitted(checkpoint.meta.config)
+        except ValidationError as error:
+            raise UserError(
+                f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"
+            ) from error
+
+    def scores_after_training(self) -> bool:
+        """Return whether the run wants its checkpoints scored after training; False if there is no run yet."""
+        return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
+
+    def scores_all(self) -> bool:
+        """Return whether the run wants each of its checkpoints scored; False if there is no run yet."""
+        if not self.run_dir.config.is_file():
+            return False
+        config = load_config(self.run_dir.config)
+        return config.evaluation.after_training or config.checkpoints.every_epochs is not None
+
+    def describe_lack(self) -> str:
+        """Return why there is nothing to score, in a few words."""
+        folder = self.checkpoints
+        if not folder.is_dir():
+            return f"checkpoint directory '{folder}' does not exist"
+        readable = " that can be read" if checkpoints.steps(folder) else ""
+        return f"checkpoint directory '{folder}' holds no checkpoint{readable}"

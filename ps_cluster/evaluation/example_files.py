@@ -1,0 +1,200 @@
+"""Read the examples to predict from files, a batch at a time: pictures, folders of pictures, arrays and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.data.array_files import open_npy, open_npz
+from ps_cluster.data.folders import files_below, not_read
+from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, inspect_pictures, is_picture
+from ps_cluster.data.table_encoding import Encoding
+from ps_cluster.data.table_files import TABLES, arrow_errors, ending_of, open_tables
+from ps_cluster.errors import UserError
+from ps_cluster.evaluation.predictor import TrainedRun
+from ps_cluster.files.reading import bounded_memory, open_regular
+from ps_cluster.files.untrusted import Notify
+from ps_cluster.files.values import Malformed
+
+if TYPE_CHECKING:
+    pass
+
+
+BATCH_SIZE = 64
+
+
+class NamedExamples(NamedTuple):
+    """Some examples: their names for people, and name of an input → raw examples [B, ...]."""
+
+    names: list[str]
+    inputs: dict[str, np.ndarray]
+
+
+# Yields the examples of files of one form. Raises UserError, with the file and the reason, for a file that can't be read.
+Reader = Callable[[Sequence[Path], TrainedRun], Iterator[NamedExamples]]
+
+
+def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
+    """Read pictures of any size and colour, made to fit the network as those of its training were."""
+    (name, field), *others = run.spec.inputs.items()
+    if others or not field.is_image:
+        raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
+    for start in range(0, len(files), BATCH_SIZE):
+        pictures = [Picture(str(file), partial(open_regular, file)) for file in files[start : start + BATCH_SIZE]]
+        if skip_bad:
+            wrong = [looked.wrong for looked in inspect_pictures(pictures, wholly=True)]
+            for picture, why in zip(pictures, wrong):
+                if why:
+                    notify(f"skipped '{picture.name}', which can't be read ({why})")
+            pictures = [picture for picture, why in zip(pictures, wrong) if not why]
+        try:
+            images = Images(pictures, Size(*field.shape))[:]
+        except Malformed as error:
+            raise UserError(str(error)) from error
+        yield NamedExamples([picture.name for picture in pictures], {name: images})
+
+
+def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
+    """Read arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
+    for file in files:
+        with reading(file):
+            found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
+            arrays = _by_input(found, run.spec)
+        yield from _in_batches(file, arrays, run.spec)
+
+
+def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
+    """Read tables, whose columns become numbers as those of the training did."""
+    known = run.dataset.encoding()
+    if known is None:
+        raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
+    encoding = Encoding(known.model_dump())
+    columns = zip(encoding.categories, encoding.values)
+    text = [name for name, values in columns if not {"true", "false"} >= set(values)]
+    for file in files:
+        first = 0
+        with reading(file), arrow_errors("it"):
+            for inputs in encoding.encoded(open_tables({"": [file]}, text)[""]):
+                yield from _in_batches(file, inputs, run.spec, first)
+                first += len(next(iter(inputs.values())))
+
+
+def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[NamedExamples]:
+    """Yield all examples of files and folders, in their order; the pictures of a folder are sorted.
+
+    Args:
+      skip_bad: continue without pictures that can't be read, and name them.
+
+    Raises:
+      UserError: there is no such file, or it can't be read.
+    """
+    pictures = partial(_read_pictures, skip_bad, notify)
+
+    def reader_of(file: Path) -> Reader:
+        arrays = _read_arrays if file.suffix.lower() in (".npy", ".npz") else pictures
+        return _read_tables if ending_of(file) else arrays
+
+    files = [file for path in paths for file in _files_of(path, notify)]
+    for reader, group in groupby(files, reader_of):
+        some = list(group)
+        # Other files than pictures one by one: so an error names the right one.
+        for part in [some] if reader is pictures else [[file] for file in some]:
+            yield from (batch for batch in _in_bounded_memory(reader(part, run), part) if batch.names)
+
+
+def _in_bounded_memory(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterator[NamedExamples]:
+    """Yield the same batches, each read in bounded memory."""
+    size_bytes = sum(file.stat().st_size for file in files)
+    while True:
+        with reading(files[0]), bounded_memory(size_bytes):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def _files_of(path: Path, notify: Notify) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(
+            f"there is no '{path}': give pictures, folders of pictures, arrays (.npy, .npz) or tables ({', '.join(TABLES)})"
+        )
+    below = list(files_below(path))
+    found = sorted(file for file in below if is_picture(file.name))
+    if not found:
+        raise UserError(f"the folder '{path}' has no picture ({', '.join(ENDINGS)}): give one that has some")
+    for note in not_read([file for file in below if not is_picture(file.name)], path, "no pictures"):
+        notify(note)
+    return found
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Raise UserError, with the file, for what can't be read."""
+    try:
+        yield
+    except Malformed as error:
+        raise UserError(f"'{file}': {error}") from error
+    except OSError as error:
+        raise UserError(f"'{file}' can't be read: {error.strerror or error}") from error
+
+
+def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
+    """Return the arrays of the inputs [N, ...]; for a single input the only array, whatever its name."""
+    if len(spec.inputs) == 1 and len(found) == 1:
+        found = dict(zip(spec.inputs, found.values()))
+    if missing := [name for name in spec.inputs if name not in found]:
+        there = ", ".join(name for name in found if name) or "one array without a name"
+        raise Malformed(f"there is no array '{missing[0]}', of {there}: save the inputs by name, by numpy.savez")
+    arrays = {name: _fitting_rows(name, found[name], field) for name, field in spec.inputs.items()}
+    if len({len(rows) for rows in arrays.values()}) > 1:
+        raise Malformed(f"the arrays have {', '.join(f'{len(rows)} rows of {name}' for name, rows in arrays.items())}")
+    return arrays
+
+
+def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
+    """Return an array with a row for each example. A single example, and grey images without an axis of channels, fit."""
+    rows = given
+    if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:
+        rows = rows[..., None]
+    if rows.shape == field.shape:
+        rows = rows[None]
+    if rows.shape[1:] != field.shape or not _can_hold(rows, field.dtype):
+        raise Malformed(
+            f"an array is {given.dtype} {list(given.shape)}, and the network takes '{name}' as {field.dtype} "
+            f"[N, {', '.join(map(str, field.shape))}]: convert it"
+        )
+    return rows
+
+
+def _can_hold(rows: np.ndarray, dtype: str) -> bool:
+    """Return whether an array can be cast without another meaning: whole numbers must be in the range of the dtype."""
+    if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= rows.min() and rows.max() <= limits.max)
+    return np.can_cast(rows.dtype, dtype, "same_kind")
+
+
+def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[NamedExamples]:
+    """Yield the rows of arrays. `first`: the number of the first one in its file."""
+    count = len(next(iter(arrays.values())))
+    for start in range(0, count, BATCH_SIZE):
+        inputs = {
+            name: np.ascontiguousarray(arrays[name][start : start + BATCH_SIZE], field.dtype)
+            for name, field in spec.inputs.items()
+        }
+        for name, field in spec.inputs.items():
+            if field.codes and not ((inputs[name] >= 0) & (inputs[name] < field.codes)).all():
+                raise UserError(
+                    f"'{file}': '{name}' has a code outside of 0 to {max(field.codes) - 1} near row {start}"
+                )
+        names = [f"{file}[{first + row}]" for row in range(start, min(start + BATCH_SIZE, count))]
+        yield NamedExamples(names, inputs)

@@ -1,0 +1,94 @@
+"""Compare exported files with the original on the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.evaluation.example_files import BATCH_SIZE
+from ps_cluster.evaluation.export_formats import spaced
+from ps_cluster.evaluation.predictor import Inputs
+from ps_cluster.report.terminal import FOLD, RIGHT, megabytes, plain_table
+
+Predictions = Callable[[Inputs], np.ndarray]
+
+
+@dataclass(frozen=True)
+class ExportCheck:
+    """The results of an exported file on the test examples.
+
+    Attributes:
+      metric: its accuracy, or its mean absolute error.
+      same: the share of examples for which it decides as the original does; None for a regression.
+      largest, mean: the differences of its predictions from the original's.
+    """
+
+    metric: float
+    same: float | None
+    largest: float
+    mean: float
+
+
+def compare(
+    dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
+) -> dict[str, ExportCheck]:
+    """Return name → what each does on test examples, evenly spaced if there are more than `most`."""
+    objective = OBJECTIVES[dataset.spec.objective]
+    sums = {name: np.zeros(3) for name in others}  # of metrics, of equal decisions, of mean differences
+    largest = dict.fromkeys(others, 0.0)
+    inputs, target = dataset.inputs("test"), dataset.target("test")
+    ids = spaced(dataset.test_examples, most)
+    for start in range(0, len(ids), BATCH_SIZE):
+        some = ids[start : start + BATCH_SIZE]
+        batch, wanted = {name: np.asarray(rows[some]) for name, rows in inputs.items()}, np.asarray(target[some])
+        expected = original(batch)
+        for name, predictions in others.items():
+            found = predictions(batch)
+            apart = np.abs(found - expected)
+            same = (objective.decisions(found) == objective.decisions(expected)).reshape(len(some), -1).all(1)
+            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), apart.mean(1).sum()
+            largest[name] = float(np.maximum(largest[name], apart.max()))  # NaN stays
+    checks = {}
+    for name, total in sums.items():
+        metric, share, mean = (total / len(ids)).tolist()
+        checks[name] = ExportCheck(metric, share if dataset.spec.classes else None, largest[name], mean)
+    return checks
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A line of the report. `bytes` and `file` are of what was written; `allowed`: the largest difference, if bounded."""
+
+    name: str
+    file: str
+    bytes: int
+    compared: ExportCheck
+    allowed: float | None
+
+    @property
+    def fails(self) -> bool:
+        """True if the file differs more than is allowed. A difference that is NaN or infinite always fails."""
+        largest = self.compared.largest
+        return not np.isfinite(largest) or (self.allowed is not None and largest > self.allowed)
+
+
+def print_checked(rows: list[Checked], spec: ExampleSpec, console: Console) -> None:
+    """Print the table of all files."""
+    field = OBJECTIVES[spec.objective].field
+    table = plain_table(
+        format=FOLD, **dict.fromkeys(("size", field, "same", "max diff", "mean diff", "allowed"), RIGHT)
+    )
+    for row in rows:
+        found = row.compared
+        metric = f"{found.metric:.2%}" if field == "accuracy" else f"{found.metric:.5g}"
+        same = "–" if found.same is None else f"{found.same:.2%}"
+        allowed = "–" if row.allowed is None else f"{row.allowed:.1g}"
+        largest = Text(f"{found.largest:.2g}", "red" if row.fails else "")
+        table.add_row(row.name, megabytes(row.bytes), metric, same, largest, f"{found.mean:.1g}", allowed)
+    console.print(table)

@@ -1,0 +1,116 @@
+"""The formats of exported models: what each needs, how it is written, and how it is loaded again to be checked."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.registry import Registry
+from ps_cluster.errors import UserError
+from ps_cluster.evaluation.raw_rows import RAW_DTYPES, as_raw, with_encoding
+from ps_cluster.installation import to_add, to_install
+
+if TYPE_CHECKING:
+    import keras
+
+    from ps_cluster.evaluation.predictor import Inputs, TrainedRun
+
+
+class Exported:
+    """A model to write.
+
+    Attributes:
+      run: the run that left the model.
+      model: takes examples as the network does, computes in float32 and returns predictions [B, outputs].
+      spec: the form of the examples.
+      encoding: how the columns of a table became examples; None if they are no table's.
+    """
+
+    def __init__(self, run: TrainedRun, model: keras.Model):
+        self.run, self.model, self.spec = run, model, run.spec
+        self.encoding = run.dataset.encoding()
+
+    @property
+    def output_name(self) -> str:
+        """The name of the predictions, in formats that have one."""
+        return "probabilities" if self.spec.classes else "values"
+
+    @cached_property
+    def graph(self) -> Any:
+        """The model as a graph of raw inputs by name; images are uint8."""
+        from ps_cluster.evaluation.predictor import graph_of
+
+        return graph_of(self.model, self.spec)
+
+    @cached_property
+    def of_raw_rows(self) -> Any:
+        """The model with the encoding of a table before it: it takes raw columns. Without a table it is the model."""
+        return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
+
+    def raw(self, inputs: Inputs) -> Inputs:
+        """Return examples as `of_raw_rows` takes them."""
+        return inputs if self.encoding is None else as_raw(inputs, self.encoding)
+
+    def raw_signature(self) -> dict[str, tf.TensorSpec]:
+        """Return name → the form of each input of `of_raw_rows`."""
+        from ps_cluster.evaluation.predictor import signature_of
+
+        signature = signature_of(self.spec)
+        if self.encoding is None:
+            return signature
+        return {name: tf.TensorSpec(one.shape, RAW_DTYPES[name], name) for name, one in signature.items()}
+
+
+class ExportFormat:
+    """A format. Subclass it, and write both methods.
+
+    Attributes:
+      name: the name by which users choose it. title: the format in a few words.
+      file: the name of the file or folder that is written.
+      takes_raw_rows: whether the file takes a table's columns as they are: numbers and texts.
+      tolerance: the largest allowed difference between its probabilities and those of the original.
+      packages: modules that have to be installed. extra: the extra of this package that installs them.
+    """
+
+    name = ""
+    title = ""
+    page = "docs/tools.md#export"
+    file = ""
+    takes_raw_rows = False
+    tolerance = 1e-4
+    packages: tuple[str, ...] = ()
+    extra = ""
+
+    def check(self, spec: ExampleSpec) -> None:
+        """Raise UserError where this format can't be written here, or not for such examples."""
+        if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
+            raise UserError(
+                f"--to: '{self.name}' needs {missing[0]}, which is not installed: "
+                f"{to_install(self.extra) if self.extra else to_add(missing)}; or leave {self.name} out"
+            )
+
+    def write(self, exported: Exported, path: Path) -> None:
+        """Write the model to `path`, which does not exist."""
+        raise NotImplementedError
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        """Return what was written as a function of raw examples, as `Predictor` is."""
+        raise NotImplementedError
+
+
+EXPORT_FORMATS: Registry[ExportFormat] = Registry(
+    "export format", ExportFormat, "ps_cluster.evaluation.export_formats", "ps_cluster.export_formats"
+)
+
+
+def spaced(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of the numbers 0 .. count - 1, evenly spaced: int64 [n]."""
+    wanted = min(count, most)
+    return np.arange(wanted) * count // wanted

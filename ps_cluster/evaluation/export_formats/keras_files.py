@@ -1,0 +1,64 @@
+"""Export to Keras's own files: .keras, and the older .h5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+
+if TYPE_CHECKING:
+    from ps_cluster.evaluation.predictor import Inputs
+
+
+class KerasFile(ExportFormat):
+    name = "keras"
+    title = "Keras's own file"
+    file = "model.keras"
+    takes_raw_rows = True
+
+    def write(self, exported: Exported, path: Path) -> None:
+        exported.of_raw_rows.save(path)
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        from ps_cluster.evaluation.predictor import Predictor, graph_of
+        from ps_cluster.models.flat import as_arguments
+        from ps_cluster.models.saved import load_finished
+
+        try:
+            model = load_finished(path)
+        except (
+            TypeError,
+            ValueError,
+            NotImplementedError,
+        ):  # Keras alone can't load it, so code has built the original too
+            again = Exported(exported.run, Predictor(exported.run).model)
+            model = again.of_raw_rows if self.takes_raw_rows else again.model
+            model.set_weights([np.zeros_like(values) for values in model.get_weights()])
+            model.load_weights(path)
+        if exported.encoding is None or not self.takes_raw_rows:
+            graph = graph_of(model, exported.spec)
+            return lambda inputs: graph(**inputs).numpy()
+
+        def predictions(inputs: Inputs) -> np.ndarray:
+            raw = {name: tf.constant(rows) for name, rows in exported.raw(inputs).items()}
+            found: np.ndarray = model(as_arguments(raw)).numpy()
+            return found
+
+        return predictions
+
+
+class KerasH5(KerasFile):
+    """It holds layers only. The encoding of a table also has operations, such as one that takes a column."""
+
+    name = "h5"
+    title = "Keras's older file"
+    file = "model.h5"
+    takes_raw_rows = False
+
+    def write(self, exported: Exported, path: Path) -> None:
+        exported.model.save(path)

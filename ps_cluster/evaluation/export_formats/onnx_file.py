@@ -1,0 +1,36 @@
+"""Export to ONNX, for ONNX Runtime and Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+
+if TYPE_CHECKING:
+    from ps_cluster.evaluation.predictor import Inputs
+
+
+class OnnxFile(ExportFormat):
+    name = "onnx"
+    title = "ONNX"
+    file = "model.onnx"
+    packages = ("tf2onnx", "onnx", "onnxruntime")
+    extra = "onnx"
+
+    def write(self, exported: Exported, path: Path) -> None:
+        from ps_cluster.evaluation.predictor import signature_of
+        from ps_cluster.models.flat import as_arguments
+
+        # Keras patches tf2onnx for NumPy 2.
+        signature = [as_arguments(signature_of(exported.spec))]
+        exported.model.export(path, format="onnx", verbose=False, input_signature=signature)
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(None, dict(inputs))[0]

@@ -1,0 +1,54 @@
+"""Export to TensorFlow's SavedModel, for TensorFlow Serving and Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+
+if TYPE_CHECKING:
+    from ps_cluster.evaluation.predictor import Inputs
+
+VERSION = "1"  # servers look for folders whose names are numbers, and take the largest
+
+
+class SavedModel(ExportFormat):
+    """Its signature takes raw examples by name. It returns predictions and, beside each, the name of its class."""
+
+    name = "savedmodel"
+    title = "TensorFlow's SavedModel"
+    file = "savedmodel"
+    takes_raw_rows = True
+
+    def write(self, exported: Exported, path: Path) -> None:
+        from ps_cluster.models.flat import as_arguments
+
+        names = tf.constant(exported.spec.classes)
+
+        def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            raw = exported.encoding is not None
+            predictions = exported.of_raw_rows(as_arguments(inputs)) if raw else exported.graph(**inputs)
+            # A row of names for each example: a server takes only outputs that have as many rows as the inputs.
+            classes = {"classes": tf.broadcast_to(names, tf.shape(predictions))} if exported.spec.classes else {}
+            return {exported.output_name: predictions, **classes}
+
+        module = tf.Module()
+        module.model = exported.of_raw_rows  # so that its variables are saved
+        signature = tf.function(serve, autograph=False).get_concrete_function(**exported.raw_signature())
+        tf.saved_model.save(module, str(path / VERSION), signatures={"serving_default": signature})
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        loaded = tf.saved_model.load(str(path / VERSION))
+
+        def predictions(inputs: Inputs) -> np.ndarray:
+            serve = loaded.signatures["serving_default"]  # looked up here: without `loaded` its variables are gone
+            found = serve(**{name: tf.constant(rows) for name, rows in exported.raw(inputs).items()})
+            rows: np.ndarray = found[exported.output_name].numpy()
+            return rows
+
+        return predictions

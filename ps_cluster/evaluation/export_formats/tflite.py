@@ -1,0 +1,70 @@
+"""Export to TensorFlow Lite, for phones and small computers."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.evaluation.export_formats import Exported, ExportFormat
+from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.quiet_import import without_lines
+
+if TYPE_CHECKING:
+    from ps_cluster.evaluation.predictor import Inputs
+
+_COMPILER_LINES = ("loc(", "error: ", "note: ")  # parts of the compiler's lines: the exception has the first reason
+_OPERATION = re.compile(r"'tf\.(\w+)'")
+
+
+class Tflite(ExportFormat):
+    name = "tflite"
+    title = "TensorFlow Lite"
+    file = "model.tflite"
+
+    def write(self, exported: Exported, path: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="ps-cluster-tflite-") as folder:
+            _save_frozen(exported, folder)
+            try:
+                with without_lines(_COMPILER_LINES):
+                    content = tf.lite.TFLiteConverter.from_saved_model(folder).convert()
+            except Exception as error:  # of the converter or of the compiler below it
+                raise Malformed(_why_no_tflite(str(error))) from error
+            path.write_bytes(content)
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        runner = tf.lite.Interpreter(str(path)).get_signature_runner()
+        return lambda inputs: runner(**inputs)[exported.output_name]
+
+
+def _why_no_tflite(text: str) -> str:
+    """Return in one clause why a model can't be converted. `text`: many lines of a compiler."""
+    if "TensorList" in text:
+        return (
+            "TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM runs: build the layer with "
+            "unroll=True, which takes the same weights"
+        )
+    if operations := dict.fromkeys(_OPERATION.findall(text)):
+        return f"TensorFlow Lite has no operation {', '.join(operations)}"
+    return one_line(text, 300)
+
+
+def _save_frozen(exported: Exported, folder: str) -> None:
+    """Save the model without variables. With Keras's, the converter of TensorFlow 2.21 writes a file that reads none."""
+    from ps_cluster.evaluation.predictor import signature_of
+    from ps_cluster.private_names import frozen
+
+    constant = frozen(exported.graph)
+    order = [tensor.name.partition(":")[0] for tensor in constant.inputs]
+
+    def named(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        (predictions,) = constant(*(inputs[name] for name in order))
+        return {exported.output_name: predictions}
+
+    graph = tf.function(named, autograph=False).get_concrete_function(**signature_of(exported.spec))
+    tf.saved_model.save(tf.Module(), folder, signatures={"serving_default": graph})

@@ -1,0 +1,163 @@
+"""Open a run that has left a model, and predict with that model in float32.
+
+TensorFlow is imported when a predictor is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.data.packed import PackedDataset, load_form
+from ps_cluster.errors import UserError
+from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.files.untrusted import Notify
+from ps_cluster.files.values import one_line
+from ps_cluster.models.failures import computing
+from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.runs.run_dir import RunDir
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+
+Inputs = Mapping[str, np.ndarray]
+"""Name of an input → raw examples [B, ...]."""
+
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run that has left a model.
+
+    Attributes:
+      dataset: without its examples, if only the model of the run is needed.
+    """
+
+    run_dir: RunDir
+    config: RunConfig
+    dataset: PackedDataset
+
+    @classmethod
+    def open(
+        cls, root: Path | None, data_dir: Path | None, notify: Notify, *, needs_examples: bool = True
+    ) -> TrainedRun:
+        """Return the run in `root`; for None the one in runs/ with the newest model.
+
+        Args:
+          data_dir: where the data set is; None takes the copy that the run used.
+          notify: called with a line for a person, each time.
+          needs_examples: if False, the form of an example that the run has kept is enough, and its data set may be gone.
+
+        Raises:
+          UserError: it is no run, it has no model, or its data set is not here.
+        """
+        if root is None:
+            models = [file for file in RUNS.glob("*/best/model.keras") if file.is_file()]
+            if not models:
+                raise UserError(
+                    f"--run: '{RUNS}' has no run with a model: train one, or name the folder of another by --run"
+                )
+            root = max(models, key=lambda file: file.stat().st_mtime_ns).parents[1]
+            notify(f"run: '{root}', which has the newest model (--run names another)")
+        run_dir = RunDir.open(root)
+        if not run_dir.best_model.is_file():
+            raise UserError(
+                f"run directory '{root}' has no best/{run_dir.best_model.name}, so no checkpoint was scored: score one by "
+                f"evaluate --once --checkpoint-dir {root}"
+            )
+        config = load_config(run_dir.config)
+        if not needs_examples and data_dir is None:
+            with suppress(FileNotFoundError):  # its tasks were started by hand
+                return cls(run_dir, config, load_form(run_dir.examples))
+        return cls(run_dir, config, dataset_of(run_dir, config, data_dir, notify))
+
+    @property
+    def spec(self) -> ExampleSpec:
+        """The form of the examples that the model takes."""
+        return self.dataset.spec
+
+
+class Predictor:
+    """The best model of a run, as a function of raw examples.
+
+    Attributes:
+      model: takes raw examples and returns predictions.
+    """
+
+    def __init__(self, run: TrainedRun, *, as_trained: bool = False):
+        """Load the model.
+
+        Args:
+          as_trained: compute in the precision of the training instead of float32.
+
+        Raises:
+          UserError: the model can't be loaded, or it is not one of this data set.
+        """
+        with without_first_lines():
+            import tensorflow  # noqa: F401
+        from ps_cluster.models.best import load_best
+        from ps_cluster.models.saved import in_float32, predicting
+
+        file = run.run_dir.best_model
+        try:
+            model = load_best(file, run.config.model, run.spec)
+            found = predicting(model if as_trained else in_float32(model), run.spec)
+        except UserError:
+            raise
+        except Exception as error:  # a damaged file can raise almost any
+            raise UserError(
+                f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a layer in it "
+                "is your own, name its file by --code; if the data set is another than the run's, name that by --data-dir"
+            ) from error
+        if found.output.shape[1:] != (run.spec.outputs,):
+            raise UserError(
+                f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set '{run.dataset.name}' has "
+                f"{run.spec.outputs} outputs: it is not the one that the run used; name that by --data-dir"
+            )
+        self.model = found
+        self._predictions = graph_of(self.model, run.spec)
+
+    def __call__(self, inputs: Inputs) -> np.ndarray:
+        """Return predictions float32 [B, outputs]: probabilities, or values in the target's units."""
+        with computing():
+            found: np.ndarray = self._predictions(**inputs).numpy()
+        return found
+
+
+def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8") -> Any:
+    """Return a graph of raw inputs by name, for any number of examples, that returns the model's predictions.
+
+    Args:
+      model: of `predicting`.
+      image_dtype: of images that it takes, 0 to 255.
+    """
+    import tensorflow as tf
+
+    from ps_cluster.models.flat import as_arguments
+
+    def predictions(**inputs: tf.Tensor) -> tf.Tensor:
+        raw = {name: tf.cast(values, spec.inputs[name].network_dtype) for name, values in inputs.items()}
+        return model(as_arguments(raw), training=False)
+
+    return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec, image_dtype))
+
+
+def signature_of(spec: ExampleSpec, image_dtype: str = "uint8") -> dict[str, tf.TensorSpec]:
+    """Return name → the form of each raw input, for any number of examples."""
+    import tensorflow as tf
+
+    return {
+        name: tf.TensorSpec([None, *field.shape], image_dtype if field.is_image else field.dtype, name)
+        for name, field in spec.inputs.items()
+    }

@@ -1,0 +1,99 @@
+"""Load the best model of a run, and check before a run that it can be loaded afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import keras
+
+from ps_cluster.config.networks import NETWORKS, NetworkSettings, SavedNetwork
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.sections import listed
+from ps_cluster.files.values import one_line
+from ps_cluster.models.build import build
+from ps_cluster.models.judges import judge_of
+from ps_cluster.models.saved import load_finished
+from ps_cluster.private_names import layers_of
+
+
+def load_best(file: Path, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+    """Return the best model of a run as the evaluator has saved it to `file`.
+
+    Keras can't load a file whose layers it doesn't know: a `Lambda` of Python code, a class that is defined inside a
+    function or in a script. Such a network is built again by the code that the user named, and gets the weights of the file.
+
+    Args:
+      settings: the section `model` of the run. spec: the form of the examples that the run was trained on.
+    Raises:
+      UserError: the user has not named the code that builds the network.
+      Exception: the file is damaged, or is not of this network.
+    """
+    try:
+        return load_finished(file)
+    except (TypeError, ValueError, NotImplementedError):
+        if not is_built_by_code(settings.name):
+            raise
+    model = build_finished(settings, spec)
+    model.load_weights(file)
+    return model
+
+
+def is_built_by_code(name: str) -> bool:
+    """Return whether a network is built by a user's code: it is neither the package's own nor a saved model."""
+    return name not in NETWORKS.own and not isinstance(NETWORKS[name], SavedNetwork)
+
+
+def build_finished(settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+    """Return a network as the evaluator saves it, without the weights of a training."""
+    model = build(settings, spec, seed=0)
+    return judge_of(spec, model=model).finished(model)
+
+
+def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: ExampleSpec) -> str | None:
+    """Save a network and load it again, as the evaluator and `predict` do hours later.
+
+    Args:
+      model: what `build` has returned.
+    Returns:
+      Why Keras alone can't load the file, on one line; None if it can.
+    Raises:
+      ValueError: it can't be saved, or what was saved can't be loaded.
+    """
+    saved = judge_of(spec, model=model).finished(model)
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-saved-") as folder:
+        file = Path(folder, "model.keras")
+        try:
+            saved.save(file)
+            alone = _why_keras_cannot_load(saved, file)
+            # This process may know a class that the next one does not know, so the other way has to work too.
+            loaded = (
+                build_finished(settings, spec) if alone and is_built_by_code(settings.name) else load_finished(file)
+            )
+            loaded.load_weights(file)
+        except Exception as error:
+            raise ValueError(
+                f"the best model could not be loaded after the training: {_first_sentence(error)}"
+            ) from error
+    shapes = [[variable.shape for variable in one.variables] for one in (saved, loaded)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            "the best model could not be loaded after the training: its layers differ each time it is built"
+        )
+    return alone
+
+
+def _why_keras_cannot_load(saved: keras.Model, file: Path) -> str | None:
+    """Return why Keras can't load the file without any code of the user, on one line; None if it can."""
+    kinds = map(type, layers_of(saved))
+    if own := dict.fromkeys(kind.__name__ for kind in kinds if not kind.__module__.startswith("keras.")):
+        return f"Keras does not know {listed(list(own))}"
+    try:
+        keras.models.load_model(file, compile=False, safe_mode=True)
+    except Exception as error:
+        return _first_sentence(error)
+    return None
+
+
+def _first_sentence(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}".partition(". ")[0], 300)

@@ -1,0 +1,206 @@
+"""The losses and metrics of a model's compile(), as functions of targets and outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.models.keras_losses import metric_takes_probabilities, target_for
+from ps_cluster.private_names import compiled_loss_of, compiled_metrics_of, losses_of, metrics_of, notes_of, with_notes
+
+
+class MicroBatch(NamedTuple):
+    """The factors of losses that are not a mean over the examples, if a batch is cut into equal micro-batches.
+
+    With these factors, the mean over the micro-batches is the loss of the batch.
+    """
+
+    of_sum: tf.Tensor  # float32 [], the number of micro-batches
+    of_weighted_mean: tf.Tensor  # float32 [], that number times this micro-batch's share of the batch's weights
+
+
+def has_loss(model: keras.Model) -> bool:
+    """Return whether a model was compiled with a loss."""
+    return compiled_loss_of(model) is not None
+
+
+class CompiledLoss:
+    """The weighted sum of the losses that a model was compiled with, one for each output, against one target.
+
+    Keras resolves them: names, lists, dictionaries, `loss_weights`. Its own sum is not used: it also writes a metric for
+    each output into variables of the process that built the graph.
+    """
+
+    def __init__(self, model: keras.Model, outputs: int):
+        """Take the losses of a model. `outputs`: the length of the row that a label becomes."""
+        self._compiled = compiled_loss_of(model)
+        self._outputs = outputs
+        self._graph = tf.function(self._sum_of_step, autograph=False)
+
+    def by_output(self, targets: tf.Tensor, outputs: Any) -> dict[int, keras.Loss]:
+        """Return the losses by the indices of their outputs. Raises ValueError if Keras can't find them.
+
+        Args:
+          targets: those of an example, as losses take them.
+          outputs: the forms of the outputs, as the model returns them.
+        """
+        try:
+            with tf.init_scope():
+                _build(self._compiled, targets, outputs)
+        except Exception as error:
+            raise ValueError(f"the loss of its compile() fails: {_as_text(error)}") from error
+        places = keras.tree.pack_sequence_as(outputs, list(range(len(keras.tree.flatten(outputs)))))
+        return {reduce(getitem, one.path, places): one.loss for one in losses_of(self._compiled)}
+
+    def __call__(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
+        # Keras's losses take a probability's score, where it has one: the gradient of a probability of 0 or 1 is lost.
+        given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
+        of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
+        # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
+        with tf.init_scope():
+            _build(self._compiled, targets, outputs)
+            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
+        if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
+            raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
+        return graph(*given, part)
+
+    def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+        """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
+        with tf.init_scope():
+            _build(self._compiled, targets, outputs)
+        size = tf.cast(tf.shape(targets)[0], tf.float32)
+        parts = self._losses(targets, outputs, None)
+        return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
+
+    def check_on(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> None:
+        """Compute the loss of a batch. Raises ValueError if that fails, or if nothing could be learned from it."""
+        try:
+            with tf.GradientTape() as tape:
+                tape.watch(keras.tree.flatten(outputs))
+                _build(self._compiled, targets, outputs)
+                loss = self._sum(targets, outputs, weights)
+            gradients = tape.gradient(loss, keras.tree.flatten(outputs))
+            self(targets, outputs, weights)
+        except Exception as error:
+            raise ValueError(f"the loss of its compile() fails: {_as_text(error)}") from error
+        if loss.shape.rank:
+            raise ValueError(f"the loss of its compile() is of shape {list(loss.shape)}, not one number: reduce it")
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
+
+    def _sum_of_step(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, notes: Any, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        noted = [with_notes(output, one) for output, one in zip(keras.tree.flatten(outputs), notes, strict=True)]
+        return self._sum(targets, keras.tree.pack_sequence_as(outputs, noted), weights, part)
+
+    def _sum(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+    ) -> tf.Tensor:
+        losses = self._losses(targets, outputs, weights)
+        return tf.add_n(
+            [value if part is None else value * _micro_batch_factor(loss, weights, part) for loss, value in losses]
+        )
+
+    def _losses(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
+    ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
+        """Yield each loss and its value, weighted."""
+        for one in losses_of(self._compiled):
+            output = reduce(getitem, one.path, outputs)
+            value = one.loss(target_for(one.loss, targets, self._outputs), output, weights)
+            yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
+
+
+def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: MicroBatch) -> tf.Tensor | float:
+    if loss.reduction == "sum":
+        return part.of_sum
+    is_weighted_mean = loss.reduction == "mean_with_sample_weight" and weights is not None
+    return part.of_weighted_mean if is_weighted_mean else 1.0
+
+
+class CompiledMetrics:
+    """The metrics that a model was compiled with, over examples that come in batches. Without metrics it does nothing."""
+
+    def __init__(self, model: keras.Model, outputs: int):
+        """Take the metrics of a model. `outputs`: the length of the row that a label becomes."""
+        self._metrics = compiled_metrics_of(model)
+        self._outputs = outputs
+
+    def update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
+        """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
+
+        Args:
+          probabilities: the outputs as probabilities, in the same structure.
+        """
+        if self._metrics is None:
+            return
+        with tf.init_scope():
+            if not self._metrics.built:
+                _build(self._metrics, targets, outputs)
+                zeros = keras.tree.map_structure(_zeros_like, outputs)
+                self._update(_zeros_like(targets), zeros, zeros)
+                self._metrics.reset_state()
+        self._update(targets, outputs, probabilities)
+
+    def check_on(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Update with a batch, and reset. Raises ValueError for a metric that fails, or whose result is not one number."""
+        if self._metrics is None:
+            return
+        try:
+            self.update(targets, outputs, outputs)
+            found = self._metrics.result()
+        except Exception as error:
+            raise ValueError(f"the metrics of its compile() fail: {_as_text(error)}") from error
+        for name, value in found.items():
+            if isinstance(value, dict) or tf.convert_to_tensor(value).shape.rank:
+                what = "a dictionary" if isinstance(value, dict) else f"of shape {list(value.shape)}"
+                raise ValueError(
+                    f"the result of metric '{name}' of its compile() is {what}, not one number: leave it out"
+                )
+        self._metrics.reset_state()
+
+    def _update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
+        pairs = zip(metrics_of(self._metrics, outputs), metrics_of(self._metrics, probabilities))
+        for (metric, scores), (_, shares) in pairs:
+            output = shares if metric_takes_probabilities(metric) else scores
+            try:
+                metric.update_state(target_for(metric, targets, self._outputs), output)
+            except Exception as error:
+                raise ValueError(f"metric '{metric.name}': {_as_text(error)}") from error
+
+    def take_results(self) -> dict[str, float]:
+        """Return name → value of all metrics that are finite numbers, and reset them."""
+        if self._metrics is None or not self._metrics.built:
+            return {}
+        values = {name: float(value) for name, value in self._metrics.result().items()}
+        self._metrics.reset_state()
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _as_text(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
+    return None if tensor is None else tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
+
+
+def _build(compiled: Any, targets: tf.Tensor, outputs: Any) -> None:
+    """Let Keras find the loss or metrics of each output from examples, unless it already has."""
+    if not compiled.built:
+        example = keras.tree.map_structure(_zeros_like, outputs)
+        compiled.build(keras.tree.map_structure(lambda _: _zeros_like(targets), outputs), example)

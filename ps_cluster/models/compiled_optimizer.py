@@ -1,0 +1,69 @@
+"""Turn the optimizer of a model's compile() into settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.recipe import COMPILED
+from ps_cluster.private_names import besides_config
+
+
+def optimizer_settings(model: keras.Model) -> dict[str, Any]:
+    """Return the section `optimizer` that does what the optimizer of a model's compile() does; {} without a compile().
+
+    Raises:
+      ValueError: it does something that no rule here does; says what to set.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return {}
+    kind, values = type(optimizer), optimizer.get_config()
+    if kind not in _RULES_OF_KERAS:
+        raise ValueError(_unsupported_message(kind.__name__, "is not known"))
+    if not isinstance(values["learning_rate"], int | float):
+        raise ValueError(_unsupported_message(kind.__name__, "has a learning rate schedule"))
+    for name, usual in _WITHOUT_EFFECT.items():
+        if values.get(name, usual) != usual:
+            raise ValueError(_unsupported_message(kind.__name__, f"has {name}={values[name]}"))
+    decays = bool(values["weight_decay"])
+    if others := [name for name in besides_config(optimizer) if decays or not name.startswith(_EXCLUDED_FROM_DECAY)]:
+        why = "exclude_from_weight_decay" if others[0].startswith(_EXCLUDED_FROM_DECAY) else others[0]
+        raise ValueError(_unsupported_message(kind.__name__, f"has {why}, which was set after it was made"))
+    rule, names = _RULES_OF_KERAS[kind]
+    if rule == "momentum":
+        rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
+    own = {} if rule == "sgd" else {ours: values[name] for ours, name in names.items()}
+    clipping = {"clip_norm": "clipnorm", "global_clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
+    return own | {
+        "rule": rule,
+        "learning_rate": float(str(np.float32(values["learning_rate"]))),  # as it was written, before it became float32
+        "weight_decay": float(values["weight_decay"] or 0.0),
+        **{ours: values[name] for ours, name in clipping.items()},
+    }
+
+
+# Keras's class → the rule that does the same ("momentum": one of sgd, momentum and nesterov), its setting → Keras's.
+_ADAM = {"momentum": "beta_1", "beta_2": "beta_2", "epsilon": "epsilon"}
+_RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
+    keras.optimizers.SGD: ("momentum", {"momentum": "momentum"}),
+    keras.optimizers.Adam: ("adam", _ADAM),
+    keras.optimizers.AdamW: ("adam", _ADAM),
+    keras.optimizers.RMSprop: ("rmsprop", {"momentum": "momentum", "rho": "rho", "epsilon": "epsilon"}),
+}
+_EXCLUDED_FROM_DECAY = "_exclude_from_weight_decay"  # without decay, nothing is excluded from it
+# Settings of Keras that no rule here has → the value with which they do nothing.
+_WITHOUT_EFFECT = {
+    "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,
+}  # fmt: skip
+
+
+def _unsupported_message(name: str, why: str) -> str:
+    rules = ", ".join(rule for rule in RULES.names if rule != COMPILED)
+    return (
+        f"the optimizer of its compile() ({name}) {why}, and no rule here does the same: set optimizer.rule ({rules}) and "
+        "optimizer.learning_rate"
+    )

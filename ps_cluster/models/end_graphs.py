@@ -1,0 +1,95 @@
+"""Follow a network's outputs back through its graph, to the activation that made them and the weights that can change them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
+_MEANS = ("AddV2", "AddN", "RealDiv", "Mul", "Mean", "Pack")
+_PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
+
+
+def last_activation(tensor: tf.Tensor) -> tf.Operation | None:
+    """Return the operation that made probabilities of a tensor of a graph; None if there is none.
+
+    If the tensor is a mean of others, such an operation has made each of them, and the last one is returned.
+    """
+    tensor = _before_passing(tensor)
+    if tensor.op.type not in _MEANS:
+        return tensor.op if tensor.op.type in _PROBABILITIES else None
+    found = None
+    for part in tensor.op.inputs:
+        if part.op.type != "Const":
+            found = last_activation(part)
+            if found is None:
+                break
+    return found
+
+
+# Operations of TensorFlow at the end of a layer without an activation, and Keras's names of others.
+_PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum", "Conv2D", "Conv3D", "Conv2DBackpropInput", "DepthwiseConv2dNative")
+_ACTIVATIONS = {
+    "Sigmoid": "sigmoid", "Softmax": "softmax", "Tanh": "tanh", "Relu": "relu", "Relu6": "relu6", "LeakyRelu": "leaky_relu",
+    "Elu": "elu", "Selu": "selu", "Softplus": "softplus", "Softsign": "softsign", "Exp": "exponential",
+}  # fmt: skip
+
+
+def activation_name(tensor: tf.Tensor) -> str:
+    """Return Keras's name of the activation that made a tensor of a graph; "" if none is known."""
+    return _ACTIVATIONS.get(_before_passing(tensor).op.type, "")
+
+
+class Reach(NamedTuple):
+    """The changes of a network's outputs that its own weights can make.
+
+    Attributes:
+      any_scale: the weights can multiply the outputs by any number.
+      any_place: the weights can add any number to the outputs.
+      unscaled: no constant of the network multiplies the outputs, by which their units may have been chosen.
+    """
+
+    any_scale: bool
+    any_place: bool = False
+    unscaled: bool = True
+
+
+def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
+    """Return how the weights can change a tensor of a graph. `trainable`: names of the placeholders of trained variables."""
+    tensor = _before_passing(tensor)
+    operation, parts = tensor.op, list(tensor.op.inputs)
+    if operation.type in _PRODUCTS:
+        return Reach(any(_is_trained(part, trainable) for part in parts))
+    if operation.type == "Mean":
+        return reach_of(parts[0], trainable)
+    if operation.type == "BiasAdd":
+        return reach_of(parts[0], trainable)._replace(any_place=_is_trained(parts[1], trainable))
+    if operation.type == "Mul" and (constants := [part for part in parts if tf.get_static_value(part) is not None]):
+        others = [part for part in parts if part is not constants[0]]
+        return reach_of(others[0], trainable)._replace(unscaled=False) if others else Reach(False)
+    if operation.type in ("AddV2", "AddN"):
+        parts = [part for part in parts if not _is_zero(part)]
+        biases = [part for part in parts if _is_trained(part, trainable)]
+        found = [reach_of(part, trainable) for part in parts if not _is_trained(part, trainable)]
+        scale, place, unscaled = (list(values) for values in zip(*found)) if found else ([False], [False], [True])
+        return Reach(all(scale), any(place) or bool(biases), all(unscaled))
+    return Reach(False)
+
+
+def _is_zero(tensor: tf.Tensor) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and not value.any()
+
+
+def _is_trained(tensor: tf.Tensor, trainable: frozenset[str]) -> bool:
+    """Return whether a tensor is the value of a variable that is trained."""
+    tensor = _before_passing(tensor)
+    return tensor.op.type == "ReadVariableOp" and tensor.op.inputs[0].name in trainable
+
+
+def _before_passing(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that operations before this one have only passed on."""
+    while tensor.op.type in _PASS_ON:
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor

@@ -1,0 +1,94 @@
+"""Tell what Keras's own losses and metrics take: probabilities or scores, labels or rows, and targets in any units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.private_names import wrapped_by
+
+# Losses whose attribute `from_logits` says whether they take scores.
+_WITH_LOGITS = (
+    keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy, keras.losses.categorical_crossentropy,
+    keras.losses.categorical_focal_crossentropy, keras.losses.sparse_categorical_crossentropy,
+)  # fmt: skip
+# Losses that compare the outputs for several classes with each other.
+_OF_SEVERAL_CLASSES = (
+    keras.losses.categorical_crossentropy, keras.losses.categorical_focal_crossentropy, keras.losses.categorical_hinge,
+    keras.losses.sparse_categorical_crossentropy, keras.losses.categorical_generalized_cross_entropy,
+)  # fmt: skip
+# Losses that take scores and never probabilities.
+_OF_SCORES = (
+    keras.losses.hinge, keras.losses.squared_hinge, keras.losses.categorical_hinge, keras.losses.circle, keras.losses.ctc,
+)  # fmt: skip
+# Losses whose minimum moves and grows with the targets: d(a y + b, a o + b) = c d(y, o). A network can therefore be trained
+# on standardised targets, and returns the same once its outputs are turned back. Not among them: Huber and log-cosh, which
+# have a width in the target's units; relative errors, logarithms, Poisson, cosine and Kullback-Leibler, for which the place
+# of zero matters; and all losses that take labels.
+_IN_ANY_UNITS = (keras.losses.mean_squared_error, keras.losses.mean_absolute_error)
+# Base classes, which say nothing about the targets of a class that a user derives from them.
+_BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
+
+
+def is_of_keras(found: Any) -> bool:
+    """Return whether a class, a function, or an object's class is Keras's own, so that it is known what it computes."""
+    kind = found if hasattr(found, "__qualname__") else type(found)
+    return getattr(kind, "__module__", "").startswith("keras.")
+
+
+def compares_classes(loss: keras.Loss) -> bool:
+    """Return whether a loss of Keras compares the outputs for several classes with each other."""
+    return wrapped_by(loss) in _OF_SEVERAL_CLASSES
+
+
+def takes_any_units(loss: keras.Loss) -> bool:
+    """Return whether the best network for standardised targets is the best one for the targets by a loss of Keras."""
+    return is_of_keras(loss) and wrapped_by(loss) in _IN_ANY_UNITS
+
+
+def loss_takes_probabilities(loss: keras.Loss) -> bool:
+    """Return whether a loss of Keras takes probabilities."""
+    function = wrapped_by(loss) if is_of_keras(loss) else None
+    if function in _WITH_LOGITS:
+        return not loss.get_config().get("from_logits", False)
+    return is_of_keras(function) and function not in _OF_SCORES
+
+
+def metric_takes_probabilities(metric: keras.Metric) -> bool:
+    """Return whether a metric of Keras is right for probabilities only, because no setting says that it takes scores.
+
+    Those are metrics that compare with a threshold of 1/2, or with many between 0 and 1, and logarithms of probabilities.
+    A threshold or a `from_logits` that the user has set refers to what the network returns, as in Keras.
+    """
+    if not is_of_keras(metric):
+        return False
+    settings: dict[str, Any] = metric.get_config()
+    if wrapped_by(metric) in _WITH_LOGITS or "from_logits" in settings:
+        return not settings.get("from_logits", False)
+    if "num_thresholds" in settings or isinstance(metric, keras.metrics.FBetaScore):
+        return True
+    if "thresholds" in settings:
+        return settings["thresholds"] is None
+    threshold: float | None = settings.get("threshold")
+    return threshold == 0.5
+
+
+def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, outputs: int) -> tf.Tensor:
+    """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
+    if targets.dtype == tf.float64:  # a user's own may compute in float32 only, as Keras does
+        targets = tf.cast(targets, tf.float32)
+    is_label = targets.dtype.is_integer and targets.shape.rank == 1
+    return tf.one_hot(targets, outputs) if is_label and _takes_rows(judging) else targets
+
+
+def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
+    """Return whether it is Keras's own and compares targets with outputs, place by place. A user's own takes labels."""
+    if hasattr(judging, "sparse_y_true"):  # intersection over union
+        return not judging.sparse_y_true
+    function = wrapped_by(judging)
+    if isinstance(function, keras.Loss):  # as a metric
+        return _takes_rows(function)
+    found = function or next(kind for kind in type(judging).__mro__ if is_of_keras(kind))
+    return is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")

@@ -1,0 +1,89 @@
+"""The layers at the end of saved models that say what the outputs are, where the layers before them don't.
+
+Saved models carry the names of these layers, so each is a name that nobody else gives to a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from ps_cluster.config.objectives import Field
+from ps_cluster.models.flat import as_arguments
+from ps_cluster.private_names import copy_compiled, layers_of, made_by
+
+UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the target's units
+OWN_UNITS = "ps_cluster_own_units"  # does nothing: the outputs of a regression are in the target's units
+SCORES = "ps_cluster_scores_not_probabilities"  # does nothing
+PROBABILITIES = "ps_cluster_probabilities"  # does nothing: only the loss says that the outputs are probabilities
+
+
+def is_marked(model: keras.Model, mark: str) -> bool:
+    """Return whether a model has the layer `OWN_UNITS`, `SCORES` or `PROBABILITIES`."""
+    return any(isinstance(layer, keras.layers.Activation) and layer.name == mark for layer in layers_of(model))
+
+
+def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
+    """Return a model whose outputs go through one more layer.
+
+    Args:
+      inputs: the fields of the examples. A subclassed model learns the form of its inputs only from an example.
+    """
+    if not getattr(model, "inputs", None):
+        given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
+        arguments = as_arguments(given)
+        return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))
+    start, outputs = _ends_of(model)
+    return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
+
+
+def with_mark(model: keras.Model, name: str, inputs: Mapping[str, Field]) -> keras.Model:
+    """Return a model whose last layer says what its outputs are. A Sequential stays one."""
+    mark = keras.layers.Activation("linear", dtype="float32", name=name)
+    if not isinstance(model, keras.Sequential):
+        return followed_by(model, mark, inputs)
+    given = model.inputs[0]
+    start = keras.Input(batch_shape=given.shape, dtype=given.dtype, name=given.name)
+    return keras.Sequential([start, *model.layers, mark], name=model.name)
+
+
+def has_units(model: keras.Model) -> bool:
+    """Return whether a model has the layer `UNITS`."""
+    return any(map(_is_units, layers_of(model)))
+
+
+def without_units(model: keras.Model) -> keras.Model:
+    """Return a model without the layer `UNITS` at its end, compiled as it was.
+
+    Raises:
+      ValueError: the model has such a layer elsewhere.
+    """
+    if has_units(model) and type(model).__module__.startswith("keras."):
+        inputs, outputs = _ends_of(model)
+        bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)
+        copy_compiled(model, to=bare)
+        model = bare
+    if has_units(model):
+        raise ValueError(
+            f"the layer '{UNITS}' of a saved regression is within it, where standard deviations are trained: take the "
+            "saved model without its last layer (docs/extending.md#your-own-network)"
+        )
+    return model
+
+
+def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
+    layer, given = made_by(output)
+    return given[0] if _is_units(layer) else output
+
+
+def _is_units(layer: keras.Layer) -> bool:
+    return isinstance(layer, keras.layers.Rescaling) and layer.name == UNITS
+
+
+def _ends_of(model: keras.Model) -> tuple[Any, Any]:
+    """Return the symbolic inputs and outputs of a model that has some."""
+    if isinstance(model, keras.Sequential):  # has no `input` before it is called
+        return model.inputs[0], model.outputs[0]
+    return model.input, model.output

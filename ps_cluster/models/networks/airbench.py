@@ -1,0 +1,117 @@
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe for CIFAR-10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.networks import ActivationSettings
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.models.networks import ImageNetwork, mean_and_std, pixels
+
+PATCHES = 2_100_000  # that whitening is computed from, at most
+PATCHES_AT_ONCE = 100_000  # in float32: of all at once the start would take longer, and some 200 MB more
+
+
+class AirbenchSettings(ActivationSettings):
+    activation: Literal["relu", "gelu", "silu"] = Field(default="gelu")
+    width: float = Field(
+        default=1.0, ge=0.0625, le=16, description="Multiplies the filters of its groups, 64, 256 and 256."
+    )
+
+
+class Airbench(ImageNetwork):
+    name = "airbench"
+    smallest_side = 9
+    Settings = AirbenchSettings
+    worker_mb = 400
+    recipe = {
+        "training": {"epochs": 7.0},
+        "schedule": {"image_scales": [{"scale": 0.5, "until": 0.25}, {"scale": 0.75, "until": 0.75}]},
+        "modes": [  # async is best at the default rate: docs/results.md, "Rates by mode"
+            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
+            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
+            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 1.0, "momentum": 0.6},
+        ],
+    }  # fmt: skip
+
+    def build(self, examples: ExampleSpec, settings: AirbenchSettings) -> keras.Model:
+        """Return the network: about 2.0 M parameters for CIFAR-10.
+
+        A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
+        normalisation, activation; the largest value of each filter; a dense layer without bias, divided by 9. The moving
+        statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction
+        of that.
+        """
+        activation = settings.activation
+        layers = keras.layers
+        image = examples.image(self.name)
+        body = [
+            # Two filters for each value of a patch: an eigenvector and its negative.
+            layers.Conv2D(2 * 2 * 2 * image.shape[-1], 2, padding="valid", name="whiten"),
+            layers.Activation(activation),
+        ]
+        for group, width in enumerate((64, 256, 256)):
+            filters = round(width * settings.width)
+            for half in range(2):
+                body.append(layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"group{group}_conv{half}"))
+                if half == 0:
+                    body.append(layers.MaxPooling2D(2))
+                body.append(
+                    layers.BatchNormalization(momentum=0.9, epsilon=1e-5, scale=False, name=f"group{group}_norm{half}")
+                )
+                body.append(layers.Activation(activation))
+        head = [
+            layers.GlobalMaxPooling2D(),
+            layers.Dense(examples.outputs, use_bias=False, name="logits"),
+            layers.Rescaling(1 / 9, dtype="float32", name="scores"),
+        ]
+        return keras.Sequential(pixels(image, any_size=True) + body + head, name="airbench")
+
+    def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
+        """Set partial identities, and the whitening convolution from the images."""
+        _make_partial_identity(model)
+        if examples is not None:
+            (images,) = examples.values()
+            _whiten(model, spec.image(self.name), images)
+
+
+def _make_partial_identity(model: keras.Model) -> None:
+    """Make the first `in` filters of each 3x3 convolution pass their input through (Dirac; Jordan 2024, 3.3)."""
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
+            kernel = np.array(layer.kernel)
+            passed = min(kernel.shape[2:])
+            kernel[..., :passed] = 0
+            kernel[1, 1, range(passed), range(passed)] = 1
+            layer.kernel.assign(kernel)
+
+
+def _whiten(model: keras.Model, image: ArrayField, images: np.ndarray) -> None:
+    """Set the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2).
+
+    Args:
+      images: uint8 [N, *image.shape].
+    """
+    kernel = model.get_layer("whiten").kernel
+    size = 4 * image.shape[-1]
+    of_image = image.shape[0] * image.shape[1]
+    images = images[: max(1, PATCHES // of_image)]
+    at_once = max(1, PATCHES_AT_ONCE // of_image)
+    mean, std = (np.array(values, np.float32) for values in mean_and_std(image))
+    count, total, products = 0, np.zeros(size), np.zeros((size, size))
+    for first in range(0, len(images), at_once):
+        part = (images[first : first + at_once] - mean) / std
+        patches = np.lib.stride_tricks.sliding_window_view(part, (2, 2), axis=(1, 2))
+        # From [N, h - 1, w - 1, channels, 2, 2].
+        flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, size)
+        count, total, products = count + len(flat), total + flat.sum(axis=0), products + flat.T @ flat
+    covariance = products / count - np.outer(total, total) / count**2
+    values, vectors = np.linalg.eigh(covariance)
+    filters = vectors / np.sqrt(values + 5e-4)
+    kernel.assign(np.concatenate([filters, -filters], axis=1).reshape(kernel.shape).astype(np.float32))

@@ -1,0 +1,74 @@
+"""A decoder for text: the blocks of GPT-2 on bytes.
+
+Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3: normalisation before each part, and
+one at the end.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.networks import Network, NetworkSettings
+from ps_cluster.config.objectives import BYTES, ExampleSpec
+
+
+class ByteLmSettings(NetworkSettings):
+    blocks: int = Field(default=4, ge=1, le=100, description="Blocks of attention and dense layers.")
+    units: int = Field(default=160, ge=1, le=8192, description="Numbers for each place, in each block.")
+    heads: int = Field(default=5, ge=1, le=128, description="Heads of attention; they divide the units.")
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of a block's results that is left out of a step."
+    )
+
+
+class ByteLm(Network):
+    name = "byte_lm"
+    Settings = ByteLmSettings
+    recipe = {
+        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 16},
+        "optimizer": {
+            "rule": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+        },
+    }  # fmt: skip
+
+    def check(self, examples: ExampleSpec, settings: ByteLmSettings) -> None:
+        examples.window(self.name)
+        if settings.units % settings.heads:
+            raise ValueError(f"model.heads: got {settings.heads}: they have to divide model.units, {settings.units}")
+
+    def build(self, examples: ExampleSpec, settings: ByteLmSettings) -> keras.Model:
+        """Return the network: 1.4 M parameters by default. At each place it looks at that place and those before it."""
+        layers, window, units = keras.layers, examples.window(self.name), settings.units
+        (name,) = examples.inputs
+        given = keras.Input((window,), name=name, dtype="uint8")
+        x = layers.Embedding(BYTES, units, name="bytes")(given)
+        # A dense layer with a bias for each place: Keras has no layer that only adds an embedding of the places.
+        x = layers.EinsumDense(
+            "bld,de->ble", (window, units), bias_axes="le", bias_initializer="random_normal", name="places"
+        )(x)
+        for block in range(settings.blocks):
+            x = _block(x, settings, f"block{block}")
+        x = layers.LayerNormalization(name="norm")(x)
+        x = layers.Dense(BYTES, name="logits")(x)
+        return keras.Model(
+            given, layers.Reshape((examples.outputs,), dtype="float32", name="scores")(x), name=self.name
+        )
+
+
+def _block(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
+    """Return x after attention to the places before, and after two dense layers; both are added to what they were given."""
+    layers, units = keras.layers, settings.units
+    y = layers.LayerNormalization(name=f"{name}_norm1")(x)
+    y = layers.MultiHeadAttention(settings.heads, units // settings.heads, name=f"{name}_attention")(
+        y, y, use_causal_mask=True
+    )
+    x = layers.Add(name=f"{name}_add1")([x, _dropped(y, settings, f"{name}_dropout1")])
+    y = layers.LayerNormalization(name=f"{name}_norm2")(x)
+    y = layers.Dense(4 * units, "gelu", name=f"{name}_wide")(y)
+    y = layers.Dense(units, name=f"{name}_narrow")(y)
+    return layers.Add(name=f"{name}_add2")([x, _dropped(y, settings, f"{name}_dropout2")])
+
+
+def _dropped(x: keras.KerasTensor, settings: ByteLmSettings, name: str) -> keras.KerasTensor:
+    return keras.layers.Dropout(settings.dropout, name=name)(x) if settings.dropout else x

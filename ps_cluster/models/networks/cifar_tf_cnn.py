@@ -1,0 +1,49 @@
+"""Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512."""
+
+from __future__ import annotations
+
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.networks import ActivationSettings
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.networks import ImageNetwork, pixels, scores
+
+
+class CifarTfCnn(ImageNetwork):
+    name = "cifar_tf_cnn"
+    Settings = ActivationSettings
+    worker_mb = 260
+    recipe = {
+        "training": {"epochs": 12.0, "label_smoothing": 0.1},
+        "optimizer": {
+            "rule": "adam", "learning_rate": 0.0005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+        },
+        "modes": [  # docs/results.md, "Rates by mode"
+            {
+                "mode": "async", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.001, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.002, "momentum": 0.9},
+            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.002, "momentum": 0.9},
+            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.002, "momentum": 0.9},
+        ],
+    }  # fmt: skip
+
+    def build(self, examples: ExampleSpec, settings: ActivationSettings) -> keras.Model:
+        """Return the network: 2.2 M parameters for CIFAR-10."""
+        activation = settings.activation
+        layers = keras.layers
+        return keras.Sequential(
+            pixels(examples.image(self.name))
+            + [
+                layers.Conv2D(64, 5, padding="same"),
+                layers.MaxPooling2D(3, 2, padding="same"),
+                layers.Activation(activation),
+                layers.Conv2D(64, 5, padding="same"),
+                layers.MaxPooling2D(3, 2, padding="same"),
+                layers.Activation(activation),
+                layers.Flatten(),
+                layers.Dense(512, activation=activation),
+            ]
+            + scores(examples.outputs),
+            name="cifar_tf_cnn",
+        )

@@ -1,0 +1,68 @@
+"""The CNN of TensorFlow's tutorial, with the tutorial's optimizer (adam at its default rate), and light augmentation.
+
+https://www.tensorflow.org/tutorials/images/cnn
+"""
+
+from __future__ import annotations
+
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.networks import ActivationSettings
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.networks import ImageNetwork, pixels, scores
+
+
+class TutorialCnn(ImageNetwork):
+    name = "tutorial_cnn"
+    smallest_side = 18
+    Settings = ActivationSettings
+    worker_mb = 150
+    recipe = {
+        "data": {"augmentation": {"flip": "random"}},
+        "training": {"epochs": 15.0, "label_smoothing": 0.0},
+        "optimizer": {
+            "rule": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+        },
+        "modes": [
+            {
+                "mode": "async", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.003, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {
+                "mode": "async", "workers": 3, "batch_size_per_worker": 384,
+                "learning_rate": 0.002, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {"mode": "bounded", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.001, "momentum": 0.5},
+            {"mode": "bounded", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.001, "momentum": 0.5},
+            {
+                "mode": "sync", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.008, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {
+                "mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128,
+                "learning_rate": 0.008, "momentum": 0.9, "beta_2": 0.9, "global_clip_norm": 0.5,
+            },
+            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.5},
+            {"mode": "single", "workers": 1, "batch_size_per_worker": 384, "learning_rate": 0.008, "momentum": 0.9},
+        ],
+    }  # fmt: skip
+
+    def build(self, examples: ExampleSpec, settings: ActivationSettings) -> keras.Model:
+        """Return the network: 0.12 M parameters for CIFAR-10."""
+        activation = settings.activation
+        layers = keras.layers
+        return keras.Sequential(
+            pixels(examples.image(self.name))
+            + [
+                layers.Conv2D(32, 3),
+                layers.MaxPooling2D(),
+                layers.Activation(activation),
+                layers.Conv2D(64, 3),
+                layers.MaxPooling2D(),
+                layers.Activation(activation),
+                layers.Conv2D(64, 3, activation=activation),
+                layers.Flatten(),
+                layers.Dense(64, activation=activation),
+            ]
+            + scores(examples.outputs),
+            name="tutorial_cnn",
+        )

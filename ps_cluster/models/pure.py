@@ -1,0 +1,110 @@
+"""Run a Keras model as a pure function of the values of its variables and of the random state of a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.private_names import layers_of, seed_generators_of
+
+# Odd, and spread over all bits: neither a layer nor a step draws what its neighbour draws (Knuth, TAOCP 3, 6.4).
+_GOLDEN = 0x9E3779B1
+
+
+def seeds_of(model: keras.Model) -> list[keras.Variable]:
+    """Return the state, [2], of each SeedGenerator in a model, once each, in the order of its variables."""
+    generators = [generator for layer in layers_of(model) for generator in seed_generators_of(layer)]
+    states = {id(generator.state) for generator in generators}
+    return [variable for variable in model.non_trainable_variables if id(variable) in states]
+
+
+def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """Return a state, int64 [2], for each of `count` SeedGenerators: a different one for each generator and step.
+
+    A generator adds 1 to the second number at each draw. So the steps are far apart in this number.
+
+    Args:
+      random_state: int32 [2], the seed of the run and the step id.
+    """
+    if not count:
+        return []
+    seed, step = tf.unstack(tf.cast(random_state, tf.int64))
+    far = step * _GOLDEN % 2**32
+    return [tf.stack([seed + index * _GOLDEN, far]) for index in range(count)]
+
+
+class PureScope(keras.StatelessScope):
+    """A scope in which variables have given values. It notes what makes a pass depend on anything else."""
+
+    def __init__(self, state_mapping: Sequence[tuple[Any, Any]], collect_losses: bool = False):
+        super().__init__(state_mapping, collect_losses=collect_losses)
+        self._given = dict(self.state_mapping)
+        self._unknown: dict[int, keras.Variable] = {}
+        self._times: Counter[int] = Counter()
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        """Take in a variable and its new value."""
+        self._times[id(update[0])] += 1
+        super().add_update(update)
+
+    def times(self, variable: keras.Variable) -> int:
+        """Return how often a variable has been assigned."""
+        return self._times[id(variable)]
+
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+        """Return the value of a variable. A variable without a given value is noted.
+
+        No gradient flows through a value that a layer has assigned, as none flows through an assigned variable.
+        """
+        value = super().get_current_value(variable)
+        if value is None:
+            self._unknown[id(variable)] = variable
+        elif self._changed(variable):
+            value = tf.stop_gradient(value)
+        return value
+
+    def after(self, variable: keras.Variable) -> tf.Tensor:
+        """Return the last value of a variable."""
+        return self.state_mapping[id(variable)]
+
+    def _changed(self, variable: keras.Variable) -> bool:
+        return self.state_mapping[id(variable)] is not self._given.get(id(variable))
+
+    def check(self, model: keras.Model) -> None:
+        """Raise ValueError, with the variable's name, where the pass in this scope was not a function of its values.
+
+        Raised here and not where it happens, because Keras writes much around an error within a layer.
+        """
+        for variable in self._unknown.values():
+            if "seed_generator" in variable.path:
+                raise ValueError(
+                    "it draws random numbers without a seed of its own: give the layer a keras.random.SeedGenerator as "
+                    "an attribute, and draw with seed=that"
+                )
+            raise ValueError(f"it uses the variable '{variable.path}', which is not among the model's own variables")
+        statistics = {id(v) for v in model.non_trainable_variables if v.dtype == "float32"}
+        free = statistics | {id(v) for v in seeds_of(model)}
+        for variable in model.variables:
+            if id(variable) in free or not self._changed(variable):
+                continue
+            what = "weight" if variable.trainable else f"{variable.dtype} variable"
+            raise ValueError(
+                f"its forward pass changes the {what} '{variable.path}', which would be lost between workers: only "
+                "float32 variables that are not trainable may change there"
+            )
+
+
+def infer(model: keras.Model, inputs: Any) -> Any:
+    """Return the outputs of a model outside of training. Its variables stay as they are.
+
+    Layers that draw random numbers even then draw the same ones for every batch, so a score can be repeated.
+    """
+    seeds = seeds_of(model)
+    own = {id(seed) for seed in seeds}
+    values = [(variable, variable.value) for variable in model.variables if id(variable) not in own]
+    with PureScope([*values, *zip(seeds, seed_states(tf.constant([0, 0]), len(seeds)))]):
+        return model(inputs, training=False)

@@ -1,0 +1,77 @@
+"""Load models that Keras has saved: to continue from their weights, or to predict with the model that a run has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+
+from ps_cluster.config import user_code
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.errors import UserError
+from ps_cluster.files import untrusted
+from ps_cluster.models.ends import NetworkEnd
+from ps_cluster.models.marks import OWN_UNITS, followed_by, has_units, is_marked, with_mark
+from ps_cluster.private_names import copy_compiled, layers_of
+
+
+def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
+    """Return the model of a .keras file, with its loss and metrics.
+
+    Keras's safe mode stays on. Layers of a user's own are looked up in the files of code that the user has named. A
+    regression that no run has saved returns its values in the target's units, as Keras's own models do.
+
+    Raises:
+      ValueError, TypeError: the file holds no model, or a model with a layer or loss that is in none of those files.
+    """
+    model = load_finished(file, compiled=True)
+    if not OBJECTIVES[spec.objective].has_units or has_units(model) or is_marked(model, OWN_UNITS):
+        return model
+    marked = with_mark(model, OWN_UNITS, spec.inputs)
+    copy_compiled(model, to=marked)
+    return marked
+
+
+def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
+    """Return the model of a .keras or .h5 file as it is. Safe mode and errors as in `load_saved`.
+
+    Args:
+      compiled: whether its loss and metrics are loaded too.
+    Raises:
+      UserError: it belongs to another user, and this user has not named it by --code.
+    """
+    if untrusted.is_foreign(file) and not user_code.is_trusted(file):
+        raise UserError(
+            f"'{file}' belongs to {untrusted.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
+            f"it, or add --code '{file}'"
+        )
+    custom = user_code.defined_in_trusted()
+    return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
+
+
+def in_float32(model: keras.Model) -> keras.Model:
+    """Make a model compute in float32, whatever it was trained in. Its variables are float32 already."""
+    for layer in layers_of(model):
+        if layer.compute_dtype == "bfloat16":
+            layer.dtype_policy = "float32"
+    return model
+
+
+def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
+    """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
+
+    A model that a user has compiled for probabilities has them already. Of several outputs the first is the prediction.
+    """
+    end = NetworkEnd(model, spec)
+    is_done, layers = end.gives_probabilities(), keras.layers
+    is_one_of_two, objective = end.is_one_of_two, OBJECTIVES[spec.objective]
+    activation = "sigmoid" if is_one_of_two else objective.activation
+    last = layers.Activation("linear" if is_done else activation, dtype="float32", name="predictions")
+    model = followed_by(model, last, spec.inputs)
+    prediction = keras.tree.flatten(model.output)[0]
+    if is_done and end.is_estimate:
+        prediction = layers.ReLU(max_value=1.0, dtype="float32", name="within_0_and_1")(prediction)
+    if is_one_of_two:
+        of_first = layers.Rescaling(-1.0, 1.0, dtype="float32", name="of_first_class")(prediction)
+        prediction = layers.Concatenate(dtype="float32", name="of_both_classes")([of_first, prediction])
+    return keras.Model(model.input, prediction, name=model.name)

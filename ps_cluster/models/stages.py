@@ -1,0 +1,175 @@
+"""Divide a network, a chain of layers, into stages on several devices.
+
+    device 0: layers 1 to 3 ──activations──► device 1: layers 4 to 6 ──► outputs
+
+Each stage takes the single output of the stage before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.models.cuts import NetworkPart, graph_of, on_device
+from ps_cluster.models.flat import FlatNetwork, Forward, statistics_of
+from ps_cluster.models.pure import seeds_of
+from ps_cluster.private_names import calls_of, layers_of
+
+
+@dataclass(frozen=True)
+class Block:
+    """Layers between two neighbouring places where a network can be cut. They stay on one device.
+
+    Attributes:
+      layers: their names, in order.
+      weights: how many trainable numbers they have.
+      sends: how many numbers they return for each example.
+      output: the Keras tensor, or the structure of such, that they return.
+    """
+
+    layers: tuple[str, ...]
+    weights: int
+    sends: int
+    output: Any
+
+
+def blocks_of(model: keras.Model) -> list[Block]:
+    """Return the blocks of a network, in order.
+
+    A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
+
+    Raises:
+      ValueError: its layers can't be told apart, or would not do the same on both sides of a cut.
+    """
+    graph = graph_of(model)
+    for layer in layers_of(model):
+        if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
+            raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
+    nodes = sorted(calls_of(graph) or [], key=lambda node: not node.is_input)  # each after those that it needs
+    ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
+    blocks = []
+    for begin, end in pairwise([0, *ends, len(nodes)]):
+        layers = [node.operation for node in nodes[begin:end] if not node.is_input]
+        output = graph.output if end == len(nodes) else _crossing(graph, nodes, end)[0]
+        weights = sum(
+            prod(v.shape) for layer in dict.fromkeys(layers) for v in getattr(layer, "trainable_variables", ())
+        )
+        sends = sum(prod(size or 1 for size in tensor.shape[1:]) for tensor in keras.tree.flatten(output))
+        blocks.append(Block(tuple(dict.fromkeys(layer.name for layer in layers)), weights, sends, output))
+    return blocks
+
+
+def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
+    """Return the first block of each part: of all ways to cut, the one with the least sum of squared weights.
+
+    Of several such ways it takes the one that sends least. Each part has weights.
+
+    Args:
+      parts: at most as many as there are blocks with weights.
+    """
+    until = [0, *accumulate(block.weights for block in blocks)]
+    # The end of the parts so far → the cost of the best way there, and its first blocks.
+    best: dict[int, tuple[tuple[int, int], list[int]]] = {0: ((0, 0), [])}
+    for _ in range(parts):
+        longer: dict[int, tuple[tuple[int, int], list[int]]] = {}
+        for begin, ((squares, sent), firsts) in best.items():
+            for end in range(begin + 1, len(until)):
+                size = until[end] - until[begin]
+                cost = squares + size**2, sent + blocks[end - 1].sends
+                if size and (end not in longer or cost < longer[end][0]):
+                    longer[end] = cost, [*firsts, begin]
+        best = longer
+    return best[len(blocks)][1]
+
+
+class StagedNetwork:
+    """A network in stages, as a function of a vector of weights and a vector of statistics for each stage.
+
+    Attributes:
+      parts: of each stage.
+      last: the device whose stage returns the outputs.
+      stages: they share the layers of the network, and so its variables.
+    """
+
+    def __init__(self, whole: FlatNetwork, blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str]):
+        """Cut a network.
+
+        Args:
+          firsts: the first of its `blocks` of each stage. devices: of each stage.
+        Raises:
+          ValueError: the variables of the stages, in order, are not those of the network.
+        """
+        graph = graph_of(whole.model)
+        tensors = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
+        self.last = devices[-1]
+        self.stages: list[FlatNetwork] = []
+        self.parts: list[NetworkPart] = []
+        weights = statistics = seeds = 0
+        ends = pairwise(tensors), pairwise([*firsts, len(blocks)])
+        for device, (before, after), (begin, end) in zip(devices, *ends, strict=True):
+            model = keras.Model(before, after, name=f"{whole.model.name}_stage_{len(self.stages) + 1}")
+            stage = FlatNetwork(model, seeds_before=seeds, to_float32=end == len(blocks))
+            # Of the whole network's trace: a layer may be called several times a step.
+            stage.keep = whole.keep[statistics : statistics + stage.statistics.length]
+            layers = ", ".join(layer for block in blocks[begin:end] for layer in block.layers)
+            positions = np.arange(weights, weights + stage.weights.length)
+            self.stages.append(stage)
+            self.parts.append(NetworkPart(device, positions, stage.weights, stage.statistics.length, layers))
+            weights, statistics = weights + stage.weights.length, statistics + stage.statistics.length
+            seeds += len(seeds_of(model))
+        _check_variables(whole.model, [stage.model for stage in self.stages])
+
+    def forward(
+        self,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+    ) -> Forward:
+        """Run the forward pass; see `FlatNetwork.forward`. Of each stage are weights, statistics, and the fresh ones."""
+        passes: list[Forward] = []
+        for stage, part, vector, own in zip(self.stages, self.parts, weights, statistics, strict=True):
+
+            def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
+                given = {"activations": arrived[0]} if arrived else inputs
+                passed = stage.forward(vector, own, given, random_state)
+                return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # else zeros would go back through it
+
+            crossing = [passes[-1].outputs] if passes else []  # a single tensor, as nothing is cut elsewhere
+            passes.append(on_device(part.device, compute, vector, *crossing))
+        losses = [loss for passed in passes for loss in passed.losses]
+        return Forward(passes[-1].outputs, [passed.fresh for passed in passes], losses)
+
+
+def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
+    """Raise ValueError where the flat vectors of the parts, end to end, would not be those of the model."""
+    for of in (lambda one: one.trainable_variables, statistics_of, seeds_of):
+        own, cut = [v.path for v in of(model)], [v.path for part in parts for v in of(part)]
+        if own != cut:
+            first = next((path for path, other in zip(own, cut) if path != other), model.name)
+            raise ValueError(f"mode layers can't cut it: in its order of variables, '{first}' is of another part")
+
+
+def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
+    before, after = (
+        {id(node.operation) for node in part if getattr(node.operation, "variables", ())}
+        for part in (nodes[:end], nodes[end:])
+    )
+    crossing = _crossing(graph, nodes, end)
+    if len(crossing) != 1 or nodes[end - 1].is_input or before & after:
+        return False
+    return "float" in crossing[0].dtype
+
+
+def _crossing(graph: Any, nodes: Sequence[Any], end: int) -> list[Any]:
+    """Return the tensors that the nodes before `end` make, and that later ones need or the network returns."""
+    later = [tensor for node in nodes[end:] for tensor in node.input_tensors]
+    needed = set(map(id, [*keras.tree.flatten(graph.output), *later]))
+    return [tensor for node in nodes[:end] for tensor in node.output_tensors if id(tensor) in needed]

@@ -1,0 +1,179 @@
+"""Check a network that a user brings: build it, and refuse by name whatever training here would lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.errors import UserError
+from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
+from ps_cluster.models.end_graphs import last_activation
+from ps_cluster.models.flat import FlatNetwork, as_arguments
+from ps_cluster.models.judges import judge_of, zero_targets
+from ps_cluster.models.marks import PROBABILITIES, is_marked, without_units
+from ps_cluster.private_names import layers_of, own_weights_of
+
+# Methods of a model that decide how it is trained, and are not called here.
+_TRAINING_METHODS = ("train_step", "compute_loss", "compute_metrics", "fit")
+
+
+def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
+    """Return a user's model, built, and without units of a run that has saved it. Check that it can be trained here.
+
+    Raises:
+      ValueError: it can't; says why.
+    """
+    if not isinstance(model, keras.Model):
+        returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
+        raise ValueError(f"it returns {returned}, not a keras.Model")
+    if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
+        fields = spec.inputs.items()
+        model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
+    model = without_units(model)
+    _check_class(model)
+    _check_variables(model)
+    # Its losses and metrics stay. But a copy of it, or the saved model, would name them, and Keras reads none of a user's.
+    model.compiled = False
+    graph = FlatNetwork(model).trace(spec)
+    outputs = graph.structured_outputs.outputs
+    check_outputs(model, spec, outputs)
+    _check_scores(model, spec, graph.outputs[0])
+    _check_compiled(model, spec, outputs)
+    return model
+
+
+def _check_class(model: keras.Model) -> None:
+    for name in _TRAINING_METHODS:
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ValueError(f"its class has a {name} of its own, which is not called here: bring a loss by compile()")
+    for layer in layers_of(model):
+        if layer.compute_dtype == "float16":
+            raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            raise ValueError(f"layer '{layer.name}' has synchronized=True, which workers here don't do: leave it out")
+        if getattr(layer, "stateful", False):
+            raise ValueError(f"layer '{layer.name}' has stateful=True, whose state workers don't share: leave it out")
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
+            raise ValueError(f"layer '{layer.name}' has renorm=True, whose statistics can't be shared: leave it out")
+    keras.saving.serialize_keras_object(model)  # the best model is saved
+
+
+def _check_variables(model: keras.Model) -> None:
+    if not model.trainable_variables:
+        raise ValueError("it has no weights to train")
+    for variable in model.variables:
+        if variable.trainable and variable.constraint is not None:
+            name = type(variable.constraint).__name__
+            raise ValueError(f"variable '{variable.path}' has a constraint ({name}), which is not applied here")
+        is_float = "float" in variable.dtype
+        if variable.dtype != "float32" and (is_float or variable.trainable):
+            raise ValueError(
+                f"variable '{variable.path}' is {variable.dtype}: only float32 ones are trained; a mixed precision "
+                "policy leaves them so"
+            )
+
+
+def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
+    """Raise ValueError where the loss or the metric takes scores and would be given probabilities.
+
+    Args:
+      scores: the first output in the graph of a step.
+    """
+    last = last_activation(scores)
+    if is_marked(model, PROBABILITIES) and not has_loss(model):
+        raise ValueError(
+            "it returns probabilities, as it was saved: compile() it with the loss that it was trained with"
+        )
+    if last is None or not OBJECTIVES[spec.objective].has_accuracy:
+        return
+    kind, where = last.type.lower(), last.name.rpartition("/")[0]
+    if kind == "softmax" and scores.shape[-1] == 1:
+        raise ValueError(f"'{where}' is a softmax of one number, which is always 1: take sigmoid, or Dense(2)")
+    if not has_loss(model):
+        raise ValueError(
+            f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, or compile() it with "
+            "a loss that takes probabilities"
+        )
+
+
+def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+    """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
+    size = spec.outputs + 2  # of no other length, so that none is broadcast over another
+    judge = judge_of(spec, model=model)
+    targets = judge.targets(zero_targets(spec, size))
+    zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
+    if has_loss(model):
+        weights = None if spec.weight is None else tf.ones([size])
+        CompiledLoss(model, spec.outputs).check_on(judge.scaled(targets), zeros, weights)
+    CompiledMetrics(model, spec.outputs).check_on(targets, judge.final(zeros))
+
+
+def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+    """Raise ValueError if the outputs are not what the examples ask for, or are several without a loss for each."""
+    flat = keras.tree.flatten(outputs)
+    shapes = [tuple(output.shape) for output in flat]
+    fitting = [(None, count) for count in OBJECTIVES[spec.objective].numbers(spec)]
+    if len(set(shapes)) != 1 or shapes[0] not in fitting:
+        returned = " and ".join(map(_numbers_in_words, shapes)) or "nothing"
+        raise ValueError(
+            f"it returns {returned} for each example, and the data set asks for "
+            f"{_numbers_in_words((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): "
+            f"{_advice(spec, shapes)}"
+        )
+    if len(flat) > 1 and not has_loss(model):
+        raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
+
+
+def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:
+    """Return what to do about outputs of these shapes, which the data set does not ask for."""
+    end = "end it with " + " or ".join(f"Dense({count})" for count in OBJECTIVES[spec.objective].numbers(spec))
+    if OBJECTIVES[spec.objective].has_units and spec.outputs == 1 and any(shape[-1:] > (1,) for shape in shapes):
+        # Targets are floats. With Keras's losses, floats may be classes too.
+        return f"if the targets are classes, set data.objective=classification; if they are numbers to predict, {end}"
+    return end
+
+
+def _numbers_in_words(shape: tuple[int | None, ...]) -> str:
+    """Return what an output of this shape, with the batch as its first axis, has for an example, in words."""
+    if len(shape) != 2:
+        return f"numbers of shape {list(shape[1:])}"
+    return f"{shape[1]} number{'s' * (shape[1] != 1)}"
+
+
+def unused_parts(model: keras.Model, config: RunConfig) -> Iterator[str]:
+    """Yield lines about parts of a model's compile(), and about settings, that are not used."""
+    wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if own_weights_of(one)}
+    if wanted not in found:
+        yield (
+            f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
+            f"{' and '.join(sorted(found))}"
+        )
+    made = getattr(getattr(model, "optimizer", None), "iterations", None)
+    if made is not None and (updates := int(made)):
+        yield (
+            f"model.name: the optimizer of compile() has made {updates:,} update{'s' * (updates > 1)}: what it keeps of them "
+            "(moments) is not used, and begins anew"
+        )
+    smoothing = config.training.label_smoothing
+    if has_loss(model) and smoothing:
+        yield f"model.name: compile() has a loss, so training.label_smoothing {smoothing:g} is not used"
+
+
+def check_image_sizes(model: keras.Model, config: RunConfig) -> None:
+    """Raise UserError if images are to be smaller at first, and the network takes images of one size only.
+
+    Only the graph of a network says so. A class of a user's own has none, and its `call` fails in the first step.
+    """
+    if not config.schedule.image_scales:
+        return
+    shapes = [given.shape[1:] for given in keras.tree.flatten(getattr(model, "inputs", None) or ())]
+    if fixed := [shape for shape in shapes if len(shape) == 3 and None not in shape]:
+        raise UserError(
+            f"schedule.image_scales: model.name '{config.model.name}' takes images of {'x'.join(map(str, fixed[0]))} alone: "
+            "set it to [], or build the network with keras.Input((None, None, channels))"
+        )

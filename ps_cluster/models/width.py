@@ -1,0 +1,181 @@
+"""Divide each wide layer of a network over several devices by its units or filters.
+
+    device 0: units 0 to 31 of each wide layer, joins the outputs, and the layers that stay whole
+    device 1: units 32 to 63 of each wide layer
+
+Each part computes its own outputs, forward and backward, from the whole input of the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.models.cuts import NetworkPart, graph_of, on_device
+from ps_cluster.models.flat import FlatLayout, FlatNetwork, Forward, statistics_of
+from ps_cluster.models.pure import seeds_of
+
+# Layers whose kernel and bias have the units or filters as last axis, and the argument that is their number.
+_WIDTH_ARGUMENTS = {
+    keras.layers.Dense: "units",
+    keras.layers.Conv1D: "filters",
+    keras.layers.Conv2D: "filters",
+    keras.layers.Conv3D: "filters",
+}
+# Functions of each output by itself. A softmax is none: it needs all of them.
+_OF_ONE_OUTPUT = (
+    "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "leaky_relu", "linear", "mish", "relu", "relu6", "selu",
+    "sigmoid", "silu", "softplus", "softsign", "tanh",
+)  # fmt: skip
+_SUMS_OVER_WEIGHTS = (type(None), keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+
+
+class DividedLayer(keras.layers.Layer):
+    """A layer whose units or filters are on several devices.
+
+    Attributes:
+      ends: part p has the units ends[p] .. ends[p + 1] - 1.
+      parts: for each device a layer of the class that was cut, with the weights of its units.
+    """
+
+    def __init__(self, whole: keras.layers.Layer, devices: Sequence[str]):
+        # Without autocast it sees weights in their own dtype; each part casts them, and its input, on its device.
+        super().__init__(name=whole.name, dtype=whole.dtype_policy, autocast=False)
+        self.supports_masking = whole.supports_masking
+        self.compute_output_shape = whole.compute_output_shape
+        self._devices = devices
+        self._penalties = [variable.regularizer for variable in whole.trainable_variables]
+        width = _WIDTH_ARGUMENTS[type(whole)]
+        units = getattr(whole, width)
+        self.ends = tuple(units * part // len(devices) for part in range(len(devices) + 1))
+        settings = whole.get_config() | {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
+        settings |= {"kernel_regularizer": None, "bias_regularizer": None, "activation": whole.activation}
+        self.parts = [
+            type(whole).from_config(settings | {width: end - begin, "name": f"part_{number}"})
+            for number, (begin, end) in enumerate(pairwise(self.ends))
+        ]
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Make the weights of all parts. `shape`: of the input, [B, ...]."""
+        for part in self.parts:
+            part.build(shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the outputs of all units, [B, ..., units], on the device of the caller; penalties of weights are added."""
+        outputs = []
+        for part, device in zip(self.parts, self._devices, strict=True):
+            values = [variable.value for variable in part.trainable_variables]
+            output, *penalties = on_device(device, lambda *given, part=part: self._of(part, *given), inputs, *values)
+            outputs.append(output)
+            self.add_loss(penalties)
+        return tf.concat(outputs, -1)
+
+    def _of(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+        with keras.StatelessScope(zip(part.trainable_variables, values)):
+            output = part(inputs)
+        return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
+
+
+class WideNetwork(FlatNetwork):
+    """A network whose wide layers are in parts, as a function of a flat vector of weights for each device.
+
+    Attributes:
+      parts: of each device.
+      last: the first device, which returns the outputs.
+    """
+
+    def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
+        """Cut a network.
+
+        Args:
+          devices: the first one has the layers that stay whole.
+          least_units: layers with fewer units or filters stay whole.
+        Raises:
+          ValueError: it is a class of its own, has no such layer, or could not be put together again.
+        """
+        model, least = whole.model, max(least_units, len(devices))
+        graph_of(model)
+        self.cut = {layer.name: DividedLayer(layer, devices) for layer in model.layers if can_be_divided(layer, least)}
+        if not self.cut:
+            raise ValueError(f"it has no Dense or convolution layer with {least} units or more that can be cut")
+        super().__init__(keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer)))
+        self.keep = whole.keep  # of the whole network's trace: a layer may be called several times a step
+        self.last = devices[0]
+        places = self._places(model)
+        variables = self.model.trainable_variables
+        self._numbers = [
+            [number for number, variable in enumerate(variables) if places[id(variable)][0] == device]
+            for device in range(len(devices))
+        ]
+        self.parts = [
+            NetworkPart(
+                device,
+                np.concatenate([places[id(variables[number])][1] for number in numbers]),
+                FlatLayout.of([variables[number] for number in numbers]),
+                0 if index else whole.statistics.length,
+                self._layers_on(index),
+            )
+            for index, (device, numbers) in enumerate(zip(devices, self._numbers, strict=True))
+        ]
+        together = np.sort(np.concatenate([part.positions for part in self.parts]))
+        if not np.array_equal(together, np.arange(whole.weights.length)) or any(
+            [v.path for v in of(model)] != [v.path for v in of(self.model)] for of in (statistics_of, seeds_of)
+        ):
+            raise ValueError("mode width can't cut it: a layer uses the weights of another one")
+
+    def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
+        """Return, by the id of each trainable variable, its device's number, and its positions in the whole vector."""
+        layout = FlatLayout.of(model.trainable_variables)
+        of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
+        places = {id(variable): (0, positions) for variable, positions in of_whole}
+        for name, layer in self.cut.items():
+            for number, (part, begin, end) in enumerate(zip(layer.parts, layer.ends, layer.ends[1:])):
+                pairs = zip(part.trainable_variables, model.get_layer(name).trainable_variables, strict=True)
+                for own, variable in pairs:
+                    positions = places[id(variable)][1].reshape(variable.shape)[..., begin:end]
+                    places[id(own)] = number, positions.ravel()
+        return places
+
+    def values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the variables' tensors from the vector of each device, each on its device."""
+        values: dict[int, tf.Tensor] = {}
+        for part, numbers, vector in zip(self.parts, self._numbers, weights, strict=True):
+            values |= zip(numbers, on_device(part.device, part.layout.split, vector))
+        return [values[number] for number in sorted(values)]
+
+    def forward(
+        self,
+        weights: Sequence[tf.Tensor],
+        statistics: Sequence[tf.Tensor],
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+    ) -> Forward:
+        """Run the forward pass; see `FlatNetwork.forward`. Of each device are weights, statistics, and the fresh ones."""
+        passed = super().forward(weights, statistics[0], inputs, random_state)
+        return passed._replace(fresh=[passed.fresh, *statistics[1:]])  # those are empty
+
+    def _layers_on(self, device: int) -> str:
+        """Return the layers of a device, by its number, with the units that it has of each."""
+        found = [f"{name} {layer.ends[device]}-{layer.ends[device + 1] - 1}" for name, layer in self.cut.items()]
+        whole = [layer.name for layer in self.model.layers if layer.name not in self.cut and layer.variables]
+        return ", ".join(found) + (f"; whole: {', '.join(whole)}" if whole and not device else "")
+
+
+def can_be_divided(layer: keras.layers.Layer, least_units: int) -> bool:
+    """Return whether each output of a layer depends only on the weights of its own unit, and there are enough units."""
+    if type(layer) not in _WIDTH_ARGUMENTS or getattr(layer, _WIDTH_ARGUMENTS[type(layer)]) < least_units:
+        return False
+    activation, variables = layer.activation, layer.variables
+    return (
+        getattr(layer, "groups", 1) == 1
+        and getattr(layer, "data_format", "channels_last") == "channels_last"
+        and activation.__module__.startswith("keras.")
+        and activation.__name__ in _OF_ONE_OUTPUT
+        and layer.activity_regularizer is None
+        and len(variables) == len(layer.trainable_variables) == 1 + layer.use_bias
+        and all(type(variable.regularizer) in _SUMS_OVER_WEIGHTS for variable in variables)
+    )

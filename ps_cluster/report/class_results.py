@@ -1,0 +1,187 @@
+"""Find out which classes a network recognises, and which it confuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ps_cluster.files.json_files import Json
+from ps_cluster.files.values import Malformed
+from ps_cluster.report.analysis import MISTAKES, Analysis, Mistake
+from ps_cluster.report.calibration import Calibration, percent, reliability, share_of
+from ps_cluster.report.plots import Plot
+from ps_cluster.runs.predictions import Predictions
+
+MOST_IN_MATRIX = 100  # classes up to which results.json has the whole matrix
+MOST_CONFUSIONS = 1000  # in results.json; the page has the first ten
+NOTHING = -1  # "predicted" where an output is not finite
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """The test examples of one class. `predicted`: how many examples were predicted to be
+    of it. A share is None if it has no examples."""
+
+    name: str
+    examples: int
+    right: int
+    predicted: int
+    accuracy: float | None
+    precision: float | None
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Examples of one class that were predicted to be of another. `share`: of the examples of the class."""
+
+    target: str
+    predicted: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the confusion matrix. `share`: of the examples of its row."""
+
+    count: int
+    share: float
+    right: bool = False
+
+
+class ClassResults(Analysis):
+    """Predictions of one class for each example."""
+
+    heading, worst = "Classes", "classes with the lowest accuracy"
+    table_columns = ("class", "accuracy", "right", "tested", "precision")
+    mistakes_note = f"Beside the right class is the probability that it was given. {Analysis.mistakes_note}"
+
+    def __init__(self, predictions: Predictions, target_name: str = "target"):
+        super().__init__(predictions, target_name)
+        self.names = predictions.classes
+        self.target = _within(predictions, "target", "i", 0, len(self.names) - 1)
+        self._predicted = _within(predictions, "predicted", "i", NOTHING, len(self.names) - 1)
+        self._confidence = _within(predictions, "confidence", "f", 0, 1)
+        self._of_target = _within(predictions, "of_target", "f", 0, 1)
+        self._right = self._predicted == self.target
+        self.known = self._predicted != NOTHING
+
+    @property
+    def accuracy(self) -> float:
+        return float(self._right.mean())
+
+    @cached_property
+    def rows(self) -> list[ClassRow]:
+        """All classes, by label."""
+        labels = (self.target, self.target[self._right], self._predicted[self.known])
+        counts = zip(self.names, *(np.bincount(one, minlength=len(self.names)).tolist() for one in labels))
+        return [
+            ClassRow(name, examples, right, predicted, share_of(right, examples), share_of(right, predicted))
+            for name, examples, right, predicted in counts
+        ]
+
+    def merit(self, row: ClassRow) -> tuple[float, ...] | None:
+        return None if row.accuracy is None else (row.accuracy, -row.examples)
+
+    def cells(self, row: ClassRow) -> list[str]:
+        return [percent(row.accuracy), f"{row.right:,}", f"{row.examples:,}", percent(row.precision)]
+
+    def table_note(self) -> str:
+        unit = self.predictions.unit
+        return (
+            f"Accuracy: the share of the class's {unit} that were predicted to be of it. Precision: the share of the {unit} "
+            "predicted to be of the class that are of it. The mean of the accuracies of all classes is "
+            f"{percent(self.balanced_accuracy)}."
+        )
+
+    @cached_property
+    def balanced_accuracy(self) -> float | None:
+        """The mean of the accuracies of the classes that have test examples: each counts the same."""
+        known = [row.accuracy for row in self.rows if row.accuracy is not None]
+        return share_of(sum(known), len(known))
+
+    @cached_property
+    def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
+        """A row for each class shown, with a cell for each predicted class, and a last cell for all other predictions."""
+        rows = []
+        for label, counts in zip(self.shown, self._counts(self.shown)):
+            examples = max(1, self.rows[label].examples)
+            cells = [Cell(int(n), n / examples, label == predicted) for n, predicted in zip(counts, self.shown)]
+            others = self.rows[label].examples - int(counts.sum())
+            rows.append([*cells, Cell(others, others / examples)])
+        return rows
+
+    @property
+    def has_others(self) -> bool:
+        """True if some example was predicted to be of a class that is not shown, or of none."""
+        return any(row[-1].count for row in self.matrix)
+
+    def _counts(self, labels: Sequence[int]) -> np.ndarray:
+        """Return the number of examples by true and predicted label: int64 [labels, labels]."""
+        place = np.full(len(self.names) + 1, -1)  # the last one is that of NOTHING
+        place[list(labels)] = np.arange(len(labels))
+        rows, columns = place[self.target], place[self._predicted]
+        inside = (rows >= 0) & (columns >= 0)
+        flat = np.bincount(rows[inside] * len(labels) + columns[inside], minlength=len(labels) ** 2)
+        return flat.reshape(len(labels), len(labels))
+
+    @cached_property
+    def confusions(self) -> list[Confusion]:
+        """The pairs that were confused, the most frequent first, at most MOST_CONFUSIONS."""
+        wrong = self.known & ~self._right
+        pairs, counts = np.unique(
+            self.target[wrong].astype(np.int64) * len(self.names) + self._predicted[wrong], return_counts=True
+        )
+        most = np.argsort(-counts, kind="stable")[:MOST_CONFUSIONS]
+        found = ((*divmod(int(pairs[index]), len(self.names)), int(counts[index])) for index in most)
+        return [
+            Confusion(self.names[target], self.names[predicted], count, count / self.rows[target].examples)
+            for target, predicted, count in found
+        ]
+
+    @cached_property
+    def calibration(self) -> Calibration:  # type: ignore[override]
+        return Calibration.of(self._confidence[self.known], self._right[self.known])
+
+    def numbers(self) -> Json:
+        whole = range(len(self.names)) if len(self.names) <= MOST_IN_MATRIX else None
+        return {
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "without_prediction": self.without_prediction,
+            "classes": [asdict(row) for row in self.rows],
+            "confusion_matrix": None if whole is None else self._counts(whole).tolist(),
+            "confusions": [asdict(one) for one in self.confusions],
+            "calibration": self.calibration.to_json(),
+        }
+
+    def highlights(self) -> Iterator[tuple[str, str]]:
+        yield "calibration error", percent(self.calibration.expected_error)
+
+    def plots(self) -> list[Plot]:
+        return reliability(self.calibration, self.predictions.unit)
+
+    def mistakes(self) -> list[Mistake]:
+        """Return the wrong predictions of the largest confidence."""
+        wrong = np.flatnonzero(self.known & ~self._right)
+        surest = wrong[np.argsort(-self._confidence[wrong], kind="stable")[:MISTAKES]]
+        return [
+            Mistake(
+                int(index),
+                self.names[self._predicted[index]],
+                f"{self.names[self.target[index]]}, {percent(float(self._of_target[index]))}",
+                percent(float(self._confidence[index])),
+            )
+            for index in surest
+        ]
+
+
+def _within(predictions: Predictions, name: str, kind: str, low: float, high: float) -> np.ndarray:
+    """Return an array [N]. Raises Malformed if a value is not in the range."""
+    array = predictions.column(name, kind)
+    if not ((array >= low) & (array <= high)).all():
+        raise Malformed(f"'{name}' has a value that is not from {low:g} to {high:g}")
+    return array

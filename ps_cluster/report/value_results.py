@@ -1,0 +1,149 @@
+"""Find out how far predicted numbers are from the true ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ps_cluster.files.json_files import Json
+from ps_cluster.files.values import Malformed, number_text
+from ps_cluster.report.analysis import MISTAKES, Analysis, Mistake
+from ps_cluster.report.plots import PALETTE, Plot, plain_ticks, small_plot
+from ps_cluster.runs.predictions import Predictions
+
+_MOST_DRAWN = 3  # outputs with plots of their own
+_MOST_POINTS = 2000
+_MOST_VALUES = 4  # of a target that a mistake shows
+
+
+@dataclass(frozen=True)
+class ValueRow:
+    """One number that is predicted. Errors are predicted less true, in its own units; None where nothing is finite.
+
+    Attributes:
+      mean_absolute, root_mean_square: of the errors. bias: their mean. low, median, high: their 5 %, 50 % and 95 %
+        quantiles.
+      explained: R², the share of the variance that the predictions explain; None where the true values are all equal.
+    """
+
+    name: str
+    mean_absolute: float | None
+    root_mean_square: float | None
+    bias: float | None
+    explained: float | None
+    low: float | None
+    median: float | None
+    high: float | None
+
+
+class ValueResults(Analysis):
+    """Predictions of one or several numbers for each example, in the target's own units."""
+
+    heading, worst = "Errors", "outputs that are explained least"
+    table_columns = (
+        "predicted", "mean absolute error", "root mean square", "bias", "R²", "5 % below", "median", "5 % above",
+    )  # fmt: skip
+    mistakes_title = "The largest errors"
+    columns = ("predicted", "true", "absolute error")
+
+    def __init__(self, predictions: Predictions, target_name: str = "target"):
+        super().__init__(predictions, target_name)
+        self.target = predictions.column("target", "f", axes=2)
+        self._predicted = predictions.column("prediction", "f", axes=2)
+        if self.target.shape != self._predicted.shape:
+            raise Malformed(f"its arrays are {self.target.shape} and {self._predicted.shape}")
+        self.known = np.isfinite(self._predicted).all(axis=1) & np.isfinite(self.target).all(axis=1)
+        self._errors = np.asarray(self._predicted[self.known], np.float64) - self.target[self.known]
+
+    @cached_property
+    def rows(self) -> list[ValueRow]:
+        """All outputs, in their order."""
+        outputs = self.target.shape[1]
+        names = [self.target_name] if outputs == 1 else [f"{self.target_name}[{index}]" for index in range(outputs)]
+        return [self._row(index, name) for index, name in enumerate(names)]
+
+    def _row(self, index: int, name: str) -> ValueRow:
+        errors, true = self._errors[:, index], np.asarray(self.target[self.known, index], np.float64)
+        if not len(errors):
+            return ValueRow(name, *[None] * 7)
+        square, spread = float(np.mean(errors**2)), float(true.var())
+        low, median, high = (float(value) for value in np.quantile(errors, (0.05, 0.5, 0.95)))
+        explained = 1 - square / spread if spread else None
+        of_errors = float(np.abs(errors).mean()), square**0.5, float(errors.mean())
+        return ValueRow(name, *of_errors, explained, low, median, high)
+
+    def merit(self, row: ValueRow) -> tuple[float, ...]:
+        return (np.inf if row.explained is None else row.explained,)
+
+    def cells(self, row: ValueRow) -> list[str]:
+        errors = [row.mean_absolute, row.root_mean_square, row.bias, row.low, row.median, row.high]
+        texts = ["–" if value is None else number_text(value) for value in errors]
+        return [*texts[:3], "–" if row.explained is None else f"{row.explained:.3f}", *texts[3:]]
+
+    def table_note(self) -> str:
+        return (
+            "Errors are predicted less true, in the target's own units. Bias: their mean. R²: the share of the variance of "
+            "the true values that the predictions explain; 0 is as good as their mean. The last three columns are quantiles "
+            "of the errors."
+        )
+
+    def numbers(self) -> Json:
+        return {"without_prediction": self.without_prediction, "outputs": [asdict(row) for row in self.rows]}
+
+    def highlights(self) -> Iterator[tuple[str, str]]:
+        if len(self.rows) == 1 and (explained := self.rows[0].explained) is not None:
+            yield "R²", f"{explained:.3f}"
+
+    def plots(self) -> list[Plot]:
+        if not len(self._errors):
+            return []
+        return [plot for index in self.shown[:_MOST_DRAWN] for plot in self._plots(index)]
+
+    def _plots(self, index: int) -> Iterator[Plot]:
+        name, number = self.rows[index].name, f"-{index}" if len(self.rows) > 1 else ""
+        some = np.unique(np.linspace(0, len(self._errors) - 1, _MOST_POINTS).astype(int))
+        told = f" {_MOST_POINTS:,} of {len(self._errors):,}, evenly spaced." if len(some) < len(self._errors) else ""
+        true, errors = self.target[self.known, index], self._errors[:, index]
+
+        def draw_points(axes: Axes) -> None:
+            x, y = true[some], true[some] + errors[some]
+            ends = [float(min(x.min(), y.min())), float(max(x.max(), y.max()))]
+            axes.plot(
+                x, y, linestyle="", marker="o", markersize=3, color=PALETTE[0], alpha=0.5, markeredgewidth=0,
+                rasterized=True, label="test example",
+            )  # fmt: skip
+            axes.plot(ends, ends, color=PALETTE[1], linestyle="--", linewidth=1.2, label="right")
+            axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
+            plain_ticks(axes)
+
+        def draw_errors(axes: Axes) -> None:
+            # Errors that are nearly equal and very large have no room for the edges between them.
+            least = 1e-9 * np.abs(errors).max()
+            around = (errors.min() - least, errors.max() + least) if least > 0 and np.ptp(errors) < least else None
+            axes.hist(errors, bins=40, range=around, color=PALETTE[5], edgecolor="white", linewidth=0.4)
+            axes.axvline(0, color=PALETTE[1], linestyle="--", linewidth=1.2)
+            axes.set(xlabel=f"predicted − true {name}", ylabel="test examples")
+            plain_ticks(axes)
+
+        caption = f"A point for each test example; on the line the prediction is right.{told}"
+        yield small_plot(f"predicted{number}", f"Predicted against true: {name}", caption, draw_points)
+        caption = "How many test examples have which error. Right of 0, too much was predicted."
+        yield small_plot(f"residuals{number}", f"Errors: {name}", caption, draw_errors)
+
+    def mistakes(self) -> list[Mistake]:
+        """Return the examples with the largest mean absolute error over their outputs."""
+        sizes = np.abs(self._errors).mean(axis=1)
+        ids = np.flatnonzero(self.known)
+        return [
+            Mistake(int(ids[at]), _text(self._predicted[ids[at]]), _text(self.target[ids[at]]), number_text(sizes[at]))
+            for at in np.argsort(-sizes, kind="stable")[:MISTAKES]
+        ]
+
+
+def _text(values: np.ndarray) -> str:
+    more = ", …" if len(values) > _MOST_VALUES else ""
+    return ", ".join(number_text(value) for value in values[:_MOST_VALUES]) + more
