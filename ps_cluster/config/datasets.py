@@ -355,7 +355,7 @@ class Contents:
     Attributes:
       spec: the form of its examples. `mean` and `std` of its fields may be left empty.
       arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or what
-        returns arrays for slices of itself. The target's name is "target", that of weights "weight".
+        returns arrays for shards of itself. The target's name is "target", that of weights "weight".
       notes: lines for a person to read, e.g. what was held out.
       encoding: how columns of a table became numbers (runs/rows.py); None if they did not.
     """

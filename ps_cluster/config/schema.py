@@ -35,7 +35,7 @@ MOST_WORKERS_OF_A_CLUSTER = 1000
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 STEPS_IN_TIME = 3  # a wait for a step is at least so many times what the slowest worker's steps take
 
-# In steps, for a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
+# In steps, for a shard's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
 # An epoch of fewer updates teaches little, unless the whole training has enough of them.

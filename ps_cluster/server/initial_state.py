@@ -13,10 +13,10 @@ from ps_cluster.server.update_rules.rule import Matrix
 
 @dataclass(frozen=True)
 class InitialState:
-    """The initial values of a store, or of a slice of it; vectors in float32.
+    """The initial values of a store, or of a shard of it; vectors in float32.
 
     weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
-    step keeps: s becomes keep s + fresh. session: of the leader, see server/leftovers.py. index: of the slice.
+    step keeps: s becomes keep s + fresh. session: of the leader, see server/leftovers.py. index: of the shard.
     """
 
     weights: np.ndarray
@@ -27,15 +27,15 @@ class InitialState:
     session: str = field(default_factory=new_session)
     index: int = 0
 
-    def split(self, slices: int) -> list[InitialState]:
-        """Return the state of each slice, with contiguous parts of all vectors. Of several none has matrices."""
-        if slices == 1:
+    def split(self, shards: int) -> list[InitialState]:
+        """Return the state of each shard, with contiguous parts of all vectors. Of several none has matrices."""
+        if shards == 1:
             return [self]
         vectors = self.weights, self.factors, self.statistics, self.keep
-        return self._cut(*(np.array_split(vector, slices) for vector in vectors))
+        return self._cut(*(np.array_split(vector, shards) for vector in vectors))
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
-        """Return the state of each slice: the weights at these positions, int64 [k], and so many statistics."""
+        """Return the state of each shard: the weights at these positions, int64 [k], and so many statistics."""
         at = np.cumsum(statistics)[:-1]
         parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
         parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
@@ -48,7 +48,7 @@ class InitialState:
         ]
 
     def name(self, kind: str, what: str) -> str:
-        """Return the name of a resource of this slice; note it on the current device, so that a later leader ends it.
+        """Return the name of a resource of this shard; note it on the current device, so that a later leader ends it.
 
         Args:
           kind: as in server/leftovers.py.

@@ -7,7 +7,7 @@ from ps_cluster.config.schema import LookaheadSettings
 
 
 class Lookahead:
-    """Slow weights that follow the trained ones, which are then reset to them. Create and use it on the slice's device.
+    """Slow weights that follow the trained ones, which are then reset to them. Create and use it on the shard's device.
 
     Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
     s += (1 - d) (w - s), and then w = s. d grows with the cube of p, the share of the updates that are done:

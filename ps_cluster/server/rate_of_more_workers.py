@@ -23,7 +23,7 @@ class RateOfMoreWorkers:
     RATE_RETURNS_OVER with each update, up to what suits those that are left. With W workers or fewer it is 1. A worker takes
     part until all together have pushed HEARD_OF gradients for each worker that there ever was, and it none.
 
-    Create it on the slice's device, and call it in the slice's critical section.
+    Create it on the shard's device, and call it in the shard's critical section.
     """
 
     def __init__(self, workers: int, places: int):

@@ -1,6 +1,6 @@
-"""The slice of a parameter server: what it holds, and how it handles pulls and pushes.
+"""The shard of a parameter server: what it holds, and how it handles pulls and pushes.
 
-    a worker                         its slice on the parameter server, one critical section for each message
+    a worker                         its shard on the parameter server, one critical section for each message
     pull(worker)              ──►    read weights, statistics and version together
                               ◄──    weights, statistics, version                      (one message, see `MessageLayout`)
     push(step, version, …)    ──►    in the ledger already? refuse : apply, count the version, write the ledger's row
@@ -39,7 +39,7 @@ from ps_cluster.server.update_rules.rule import times
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
-# The outcomes of a push. WAIT stays within the slice: the push tries again.
+# The outcomes of a push. WAIT stays within the shard: the push tries again.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
 NO_STEP = -1  # in place of a step id
@@ -66,10 +66,10 @@ class Push:
 
 
 class ParameterShard:
-    """A parameter server's contiguous slice of weights and statistics, with its slots, version and ledger.
+    """A parameter server's contiguous shard of weights and statistics, with its slots, version and ledger.
 
     Attributes:
-      length, statistics_length: n and m of this slice. wire: the dtype of its messages' weights.
+      length, statistics_length: n and m of this shard. wire: the dtype of its messages' weights.
       capabilities: of this class; of a shard, those of its staleness method too.
       device: the name of the device that holds the shard. section: its critical section.
       weights: float32 [n]. statistics: float32 [m]. version: int64 [], how many updates the weights have had.

@@ -9,7 +9,7 @@ from ps_cluster.runs.ledger import COLUMNS
 
 
 class ShardLedger:
-    """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
+    """A window of one shard's ledger. Create it on the shard's device; use it in the shard's critical section.
 
     Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
     accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one

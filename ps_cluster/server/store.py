@@ -1,7 +1,7 @@
-"""The parameter store: one flat vector of weights, cut into slices over the parameter servers; its pulls and pushes.
+"""The parameter store: one flat vector of weights, cut into shards over the parameter servers; its pulls and pushes.
 
-A worker's graph has its pulls, pushes and exchanges, which go to all slices at once. The chief reads the slices' ledgers,
-takes snapshots, puts them back and tells waiting workers that time passes. What a slice does with a message is in
+A worker's graph has its pulls, pushes and exchanges, which go to all shards at once. The chief reads the shards' ledgers,
+takes snapshots, puts them back and tells waiting workers that time passes. What a shard does with a message is in
 shard.py.
 """
 
@@ -25,7 +25,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
-"""The answer of each slice to a pull."""
+"""The answer of each shard to a pull."""
 
 _Answer = TypeVar("_Answer")
 MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
@@ -36,27 +36,27 @@ _NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
 class Ledgers:
     """New rows and the counters of the ledgers on the parameter servers."""
 
-    rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
+    rows: list[np.ndarray]  # of each shard: a structured array [k] of ROW, in the order of acceptance
     counts: np.ndarray  # int64 [ps, len(COUNTS)]
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """Parameters, each slice at one version."""
+    """Parameters, each shard at one version."""
 
-    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice returns several vectors
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a shard returns several vectors
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
-    is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
+    is_replay: tf.Tensor | None = None  # bool [], every shard has the step already; None where it was not asked
     batches: tf.Tensor | None = None  # int64 [], how many the step may take; None: all
 
 
 class ParameterStore:
-    """All slices as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest.
+    """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest.
 
     Attributes:
-      places: int64 [n], where each weight of all slices, one slice after the other, is in the vector of the network; None
-        where the slices are contiguous parts of that vector.
+      places: int64 [n], where each weight of all shards, one shard after the other, is in the vector of the network; None
+        where the shards are contiguous parts of that vector.
     """
 
     def __init__(
@@ -70,34 +70,34 @@ class ParameterStore:
         positions: Sequence[np.ndarray] | None = None,
         layout: Sequence[str] = (),
     ):
-        """Create the variables, one slice on each of `devices`.
+        """Create the variables, one shard on each of `devices`.
 
         Args:
-          parts: the initial values of each slice.
+          parts: the initial values of each shard.
           total_steps: step ids are 0 .. total_steps - 1.
-          kind: the class of the slices, which decides what pulls and pushes do.
-          positions: int64 [k], of each slice's weights in the vector of the network; None: they follow each other.
+          kind: the class of the shards, which decides what pulls and pushes do.
+          positions: int64 [k], of each shard's weights in the vector of the network; None: they follow each other.
           layout: path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
         # In names of what workers keep: another leader's training has other variables in the same worker.
         self.session = parts[0].session
-        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        self.shards = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         if config.recomputes_updates:
-            for part in self.slices:
+            for part in self.shards:
                 part.keep_samples()
         self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
 
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
-        # and leaving a critical section. So in one graph a push to a slice would wait for the push to the slice before
-        # it, with its lock held. In a graph of its own for each slice they go to all at once.
+        # and leaving a critical section. So in one graph a push to a shard would wait for the push to the shard before
+        # it, with its lock held. In a graph of its own for each shard they go to all at once.
         def apart(call: Callable[..., Any]) -> Callable[..., Any]:
             return call if len(parts) == 1 else tf.function(call, autograph=False)
 
-        self._pulls = [apart(part.pull) for part in self.slices]
-        self._pushes = [apart(part.push) for part in self.slices]
-        self._exchanges = [apart(part.exchange) for part in self.slices]
+        self._pulls = [apart(part.pull) for part in self.shards]
+        self._pushes = [apart(part.push) for part in self.shards]
+        self._exchanges = [apart(part.exchange) for part in self.shards]
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
@@ -120,12 +120,12 @@ class ParameterStore:
         return self.pulled(self.messages(worker, needed, step), asks_for_step=asks_for_step)
 
     def messages(self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int) -> Messages:
-        """Return every slice's answer to a pull as it was sent, to be read with `pulled`. Arguments: as for a slice."""
+        """Return every shard's answer to a pull as it was sent, to be read with `pulled`. Arguments: as for a shard."""
         return [pull(worker, needed, step) for pull in self._pulls]
 
     def pulled(self, messages: Messages, *, asks_for_step: bool) -> Pulled:
-        """Return the parameters that answers hold, and with `asks_for_step` whether all slices have their step."""
-        answers = [part.read_message(message) for part, message in zip(self.slices, messages, strict=True)]
+        """Return the parameters that answers hold, and with `asks_for_step` whether all shards have their step."""
+        answers = [part.read_message(message) for part, message in zip(self.shards, messages, strict=True)]
         weights, statistics, numbers = zip(*answers)
         versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
         return Pulled(
@@ -133,28 +133,28 @@ class ParameterStore:
             tf.concat(statistics, 0),
             versions,
             is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
-            # Slices may measure a little differently: the first one's word counts.
-            batches=more[0][0] if self.slices[0].capabilities.limits_batches else None,
+            # Shards may measure a little differently: the first one's word counts.
+            batches=more[0][0] if self.shards[0].capabilities.limits_batches else None,
         )
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
-        """Return what became of an exchange's push at each slice, int64 [ps]: REFUSED, APPLIED or DROPPED."""
-        return tf.stack([part.outcome(message) for part, message in zip(self.slices, messages, strict=True)])
+        """Return what became of an exchange's push at each shard, int64 [ps]: REFUSED, APPLIED or DROPPED."""
+        return tf.stack([part.outcome(message) for part, message in zip(self.shards, messages, strict=True)])
 
     @property
     def drops(self) -> bool:
         """Say whether pushes may be dropped. The step of one that is dropped is computed again."""
-        return self.slices[0].capabilities.drops
+        return self.shards[0].capabilities.drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return what the slices are sent of a vector, float32 [n] both. `seed`: int32 [2]."""
-        parts = zip(self.slices, tf.split(vector, self._weight_lengths), strict=True)
+        """Return what the shards are sent of a vector, float32 [n] both. `seed`: int32 [2]."""
+        parts = zip(self.shards, tf.split(vector, self._weight_lengths), strict=True)
         return tf.concat([part.codec.rounded(own, seed + index) for index, (part, own) in enumerate(parts)], 0)
 
     def push(
         self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tf.Tensor:
-        """Send one step's result to every slice; each applies its part once.
+        """Send one step's result to every shard; each applies its part once.
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
@@ -162,7 +162,7 @@ class ParameterStore:
           fresh: float32 [m], what the step adds to the kept share of the statistics.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
-          int32 [ps]: APPLIED, REFUSED (the slice had this step already) or DROPPED (it came too late).
+          int32 [ps]: APPLIED, REFUSED (the shard had this step already) or DROPPED (it came too late).
         """
         parts = zip(self._pushes, *self._cut(versions, gradient, fresh))
         return tf.stack([push(step, *part, row) for push, *part in parts])
@@ -176,7 +176,7 @@ class ParameterStore:
         row: tf.Tensor,
         following: tf.Tensor,
     ) -> Messages:
-        """Push, and return every slice's answer to a pull for step `following`. See `ParameterShard.exchange`.
+        """Push, and return every shard's answer to a pull for step `following`. See `ParameterShard.exchange`.
 
         What became of the push is in the answers too: see `outcomes`.
         """
@@ -184,7 +184,7 @@ class ParameterStore:
         return [exchange(step, *part, row, following) for exchange, *part in parts]
 
     def _cut(self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
-        """Return the part of each slice."""
+        """Return the part of each shard."""
         fresh_parts = tf.split(fresh, self._statistic_lengths)
         return tf.unstack(versions), tf.split(gradient, self._weight_lengths), fresh_parts
 
@@ -196,7 +196,7 @@ class ParameterStore:
         longest_update_s: float = 0.0,
         present: Collection[int] | None = None,
     ) -> None:
-        """Tell the slices that time has passed, and let waiting workers try again.
+        """Tell the shards that time has passed, and let waiting workers try again.
 
         Args:
           seconds: that count. After a look that took long they are fewer than have passed: nobody saw the pushes meanwhile.
@@ -210,16 +210,16 @@ class ParameterStore:
         self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64), is_present))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
-        """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""
+        """Return the rows of each shard from row number `firsts[slice]` on, and its counters."""
         answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
     def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray], Ledgers]:
-        """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier),
+        """Return arrays for a checkpoint and the new rows. Each shard is at one version of its own (no barrier),
         unless `in_turn` keeps steps away.
 
         "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; slots "each_…" [ps] are a number of
-        each slice; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1, then
+        each shard; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1, then
         zeros; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]` on, are read at the same
         moment.
 
@@ -234,26 +234,26 @@ class ParameterStore:
     @property
     def state_bytes(self) -> int:
         """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
-        return sum(part.state_bytes for part in self.slices)
+        return sum(part.state_bytes for part in self.shards)
 
     @property
     def sample_places(self) -> int:
-        """How many sampled updates can be kept at a time, in every slice."""
-        return min((part.samples.places for part in self.slices if part.samples), default=0)
+        """How many sampled updates can be kept at a time, in every shard."""
+        return min((part.samples.places for part in self.shards if part.samples), default=0)
 
     def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
-        """Let every slice keep an update, see `UpdateSamples.arm`."""
+        """Let every shard keep an update, see `UpdateSamples.arm`."""
         self._on_all(lambda part: part.samples and part.samples.arm(place, update, worker=worker, offset=offset))
 
     def take_sample(self, place: int) -> list[SampledShard | None]:
-        """Return what each slice kept of the update that a place was armed for, see `UpdateSamples.take`."""
+        """Return what each shard kept of the update that a place was armed for, see `UpdateSamples.take`."""
         return self._on_all(lambda part: part.samples.take(place) if part.samples else None)
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
-        """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
-        if len(self.slices) == 1:
-            return list(map(call, self.slices, *arguments))
-        return list(self._pool.map(call, self.slices, *arguments))
+        """Call `call(shard, …)` for all shards at once; return the answers in their order. Raises the first's error."""
+        if len(self.shards) == 1:
+            return list(map(call, self.shards, *arguments))
+        return list(self._pool.map(call, self.shards, *arguments))
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Put the arrays of a `snapshot` back.
@@ -261,7 +261,7 @@ class ParameterStore:
         Raises:
           UserError: they are of another network, optimizer or number of parameter servers.
         """
-        states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.slices]
+        states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.shards]
         own = self._joined(states)
         expected = {name: _size(name, array) for name, array in own.items()}
         sizes = {name: _size(name, array) for name, array in arrays.items()}
@@ -270,15 +270,15 @@ class ParameterStore:
                 f"the checkpoint does not fit this configuration: it holds {sizes}, expected are {expected}"
             )
         parts = {name: self._parts(name, array, states) for name, array in arrays.items()}
-        for index, part in enumerate(self.slices):
+        for index, part in enumerate(self.shards):
             part.restore({name: cut[index] for name, cut in parts.items()})
 
     def _joined(self, states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Return the arrays of a checkpoint, from the state of each slice."""
+        """Return the arrays of a checkpoint, from the state of each shard."""
         joined = {}
         for name in states[0]:
             arrays = [state[name] for state in states]
-            joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
+            joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
             if self.places is not None and _is_by_weight(name):
                 ordered = np.empty_like(joined[name])
                 ordered[..., self.places] = joined[name]
@@ -286,8 +286,8 @@ class ParameterStore:
         return joined
 
     def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
-        """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
-        if _is_by_slice(name):
+        """Return an array of a checkpoint cut for the shards, which have these states: the reverse of `_joined`."""
+        if _is_by_shard(name):
             return list(array)
         if self.places is not None and _is_by_weight(name):
             array = array[..., self.places]
@@ -303,13 +303,13 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
-    """Return what must be equal for a checkpoint to fit: the number of slices, or the rank and length of vectors."""
-    return array.shape[:1] if _is_by_slice(name) else (array.ndim, array.shape[-1])
+    """Return what must be equal for a checkpoint to fit: the number of shards, or the rank and length of vectors."""
+    return array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
 
 
-def _is_by_slice(name: str) -> bool:
+def _is_by_shard(name: str) -> bool:
     return name in BY_SLICE or name.startswith(ONE_A_SLICE)
 
 
 def _is_by_weight(name: str) -> bool:
-    return not _is_by_slice(name) and name != "statistics"
+    return not _is_by_shard(name) and name != "statistics"

@@ -8,7 +8,7 @@ from ps_cluster.config.lazy import tf
 
 
 class VersionHistory:
-    """The vectors of the last `delay` + 1 versions of a slice. Create and use it on the slice's device.
+    """The vectors of the last `delay` + 1 versions of a shard. Create and use it on the shard's device.
 
     A worker that pulls the parameters of `delay` versions ago pushes a gradient that is `delay` versions staler. With
     `simulate_workers` k and W real workers the delay is k - W, and the mean staleness k - 1.

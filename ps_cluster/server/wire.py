@@ -1,4 +1,4 @@
-"""Encode what workers and slices send each other: the vector of a push in fewer bytes, and several tensors as one message.
+"""Encode what workers and shards send each other: the vector of a push in fewer bytes, and several tensors as one message.
 
 worker    gradient + what earlier pushes left out  ──rounded──►  what is sent; the rest is left (training/worker_state.py)
 codec     encode(what is sent)                     ──────────►  decode, on the parameter server

@@ -2,8 +2,8 @@
 
 Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers:
 
-    each worker   some updates in one graph: pull from its own slice, compute, ──► all-reduce ◄──► the other workers
-                  apply the mean to its own slice; keep the row of the update
+    each worker   some updates in one graph: pull from its own shard, compute, ──► all-reduce ◄──► the other workers
+                  apply the mean to its own shard; keep the row of the update
                   then one all-reduce of all rows, of what each wants (go on, stop), and of a digest of its weights
 
 A step needs one flat all-reduce, and another one for the moving statistics where the network has any and the wire is
@@ -195,7 +195,7 @@ def all_reduce_function(
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
-    (replica,) = store.slices
+    (replica,) = store.shards
 
     def all_reduce(vector: tf.Tensor) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)

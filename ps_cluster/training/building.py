@@ -38,7 +38,7 @@ class Build(Protocol):
 def build(
     config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
 ) -> tuple[ParameterStore, Compute]:
-    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step.
+    """Return the store, with one shard on each of `devices`, and the function that computes a worker's step.
 
     Args:
       session: the leader's, by which all is named that it makes on servers (server/leftovers.py).
@@ -77,7 +77,7 @@ def make_store(
     parts: Sequence[InitialState],
     positions: Sequence[np.ndarray] | None = None,
 ) -> ParameterStore:
-    """Return the store of a network with these initial values, a slice on each of `devices`.
+    """Return the store of a network with these initial values, a shard on each of `devices`.
 
     Args:
       positions: see `ParameterStore`.

@@ -28,8 +28,8 @@ class LedgerReader:
         """Keep the parts.
 
         Args:
-          journals: one for each slice; none where another process keeps them.
-          on_rows: called with the new rows of each slice, once they are counted.
+          journals: one for each shard; none where another process keeps them.
+          on_rows: called with the new rows of each shard, once they are counted.
         """
         self._store = store
         self._progress = progress

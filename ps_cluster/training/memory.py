@@ -35,9 +35,9 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
       room: for all tasks together; None if they are on several machines, of which this process knows nothing.
 
     Raises:
-      UserError: it surely takes more than there is, or a slice is too large to be sent.
+      UserError: it surely takes more than there is, or a shard is too large to be sent.
     """
-    _check_slices(config, network)
+    _check_shards(config, network)
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
         return None  # the launcher has said it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
@@ -63,14 +63,14 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
     whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
     copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
     if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
-        copies += SERVER_COPIES  # all slices together hold the weights once
+        copies += SERVER_COPIES  # all shards together hold the weights once
     if config.cluster.evaluator:
         copies += EVALUATOR_COPIES
     return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the slices keep for their workers: of mode and method, and old versions."""
+    """Return how many vectors of all weights the shards keep for their workers: of mode and method, and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -107,7 +107,7 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
     return sum(x.dtype.size * (x.shape.num_elements() or 0) for x in outputs if x.dtype.is_floating)
 
 
-def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
+def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
     largest = -(-network.weights.length // config.shards) * 4 * rows  # snapshots are sent in float32
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:

@@ -36,7 +36,7 @@ def newest_checkpoint(
 ) -> Checkpoint:
     """Return the newest readable checkpoint or snapshot, after checking that `config` and `dataset` can go on from it.
 
-    It may have another number of slices than `config`; then it is even (runs/checkpoints.py).
+    It may have another number of shards than `config`; then it is even (runs/checkpoints.py).
 
     Raises:
       UserError: there is none, or it is of a run with other settings or data.
@@ -62,8 +62,8 @@ def newest_checkpoint(
     return checkpoint
 
 
-def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest readable checkpoint or snapshot that can be cut into so many slices; None without one.
+def newest_for(shards: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest readable checkpoint or snapshot that can be cut into so many shards; None without one.
 
     Raises:
       StatesUnreadable: the system refuses to read one.
@@ -71,22 +71,22 @@ def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> C
 
     def check(found: Checkpoint) -> None:
         arrays = found.arrays
-        if arrays.keys() >= LEDGER and len(arrays["counts"]) != slices and not is_consistent_cut(arrays):
+        if arrays.keys() >= LEDGER and len(arrays["counts"]) != shards and not is_consistent_cut(arrays):
             raise CheckpointError(
                 f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
-                f"steps, so {slices} can't go on from it"
+                f"steps, so {shards} can't go on from it"
             )
 
     return checkpoints.load_to_go_on(run_dir.states, notify, check)
 
 
-def check_journals(found: Checkpoint, run_dir: RunDir, slices: int) -> None:
+def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
     """Raise UserError where the journals lack rows of gradients that the checkpoint counts.
 
     Args:
-      slices: that training goes on with.
+      shards: that training goes on with.
     """
-    for index in range(slices):
+    for index in range(shards):
         try:
             journal.check(journal.history_of(run_dir, found.meta.leaders, index))
         except JournalDamaged as error:
@@ -121,7 +121,7 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
     scheduled, applied = ledger.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
     waiting, leaders = found.arrays["waiting"], found.meta.leaders
-    # Where slices are cut anew, all of them have the same rows.
+    # Where shards are cut anew, all of them have the same rows.
     rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
     whole = (
         bool(leaders)
@@ -155,7 +155,7 @@ def _are_rows(table: np.ndarray) -> bool:
 
 
 def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError where something differs that gives step ids and slices their meaning."""
+    """Raise UserError where something differs that gives step ids and shards their meaning."""
     _check_same(_work(before), _work(config))
     _check_same(found.meta.data or {}, facts_of_data(dataset))
 

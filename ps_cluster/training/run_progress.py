@@ -46,10 +46,10 @@ class RunProgress:
       clock: counts the seconds of training.
       total: the number of updates of the whole run.
       scheduled_updates: the updates that were handed out, noted by the chief when it does so.
-      positions: how many rows of each slice were read.
+      positions: how many rows of each shard were read.
       missing_steps: int64 [k], the step ids that were under way before a resume, in order.
       next_step: the lowest step id above all that were handed out before a resume.
-      counts: int64 [ps, len(COUNTS)], the slices' counters at the last look.
+      counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
       leaves: whether updates that were handed out are left undone, as nobody is there to do them.
     """
 
@@ -109,13 +109,13 @@ class RunProgress:
 
     @property
     def waiting(self) -> np.ndarray:
-        """Rows of steps that some slices still lack: float64 [k, 1 + columns], the first column is the slice."""
+        """Rows of steps that some shards still lack: float64 [k, 1 + columns], the first column is the shard."""
         table = self._joiner.waiting.view(np.float64).reshape(-1, len(COLUMNS))
         return np.concatenate([self._joiner.waiting_slices[:, None].astype(np.float64), table], axis=1)
 
     @property
     def closed_steps(self) -> int:
-        """All steps below it were accepted by every slice, or never will be."""
+        """All steps below it were accepted by every shard, or never will be."""
         return self._applied_steps.first_missing
 
     @property
@@ -160,7 +160,7 @@ class RunProgress:
         if self._steps_per_update > 1:  # late steps of backup workers never come, once their round is over
             self._applied_steps.close_below(self.applied * self._steps_per_update)
         for own in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
-            self._tally.add_work(own)  # the row that all are joined to has the worker of the first slice
+            self._tally.add_work(own)  # the row that all are joined to has the worker of the first shard
         now = self.clock.monotonic
         self._points.append((now, self.applied, self.examples))
         while now - self._points[0][0] > RATE_WINDOW_S:
@@ -345,7 +345,7 @@ class RunProgress:
 
 
 class AppliedTotals:
-    """Sums over the steps that are applied on every slice. Checkpoints hold them as JSON.
+    """Sums over the steps that are applied on every shard. Checkpoints hold them as JSON.
 
     Attributes:
       gradients: steps applied. examples: images in them.

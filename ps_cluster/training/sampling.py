@@ -44,7 +44,7 @@ class _Armed:
     Attributes:
       first: the update to sample; with a worker the first update that may be its next.
       worker: whose next update is sampled; ANY_WORKER: the update `first`.
-      rows: of each slice: step → row of the update.
+      rows: of each shard: step → row of the update.
     """
 
     place: int
@@ -80,10 +80,10 @@ class UpdateSampler:
         self._arm()
 
     def look(self, rows: Sequence[np.ndarray]) -> None:
-        """Note the new rows of each slice, write the samples that are complete, and arm the places that are free.
+        """Note the new rows of each shard, write the samples that are complete, and arm the places that are free.
 
         Args:
-          rows: of each slice, a structured array [k] of `ledger.ROW`.
+          rows: of each shard, a structured array [k] of `ledger.ROW`.
         """
         if not self._store.sample_places:
             return
@@ -111,7 +111,7 @@ class UpdateSampler:
                 armed.rows[index] |= {int(steps[place]): own[place] for place in chosen}
 
     def _is_over(self, armed: _Armed) -> bool:
-        """Return whether every slice has applied an update, or it was passed over long ago."""
+        """Return whether every shard has applied an update, or it was passed over long ago."""
         fewest = min(map(len, armed.rows))
         if self._steps_per_update == 1:
             is_applied = fewest > 0
@@ -120,7 +120,7 @@ class UpdateSampler:
         return is_applied or self._progress.applied > armed.first + GIVEN_UP_AFTER
 
     def _collect(self, armed: _Armed) -> None:
-        """Write a sample, if every slice has kept it."""
+        """Write a sample, if every shard has kept it."""
         rows = armed.rows
         shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
         if len(shards) < len(rows) or not rows[0] or any(own.keys() != rows[0].keys() for own in rows):
@@ -154,7 +154,7 @@ class UpdateSampler:
             self._sampled.update(header.workers)
 
     def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:
-        """Return whether what a shard kept is what the rows of its slice tell of. `rows`: step → row."""
+        """Return whether what a shard kept is what the rows of its shard tell of. `rows`: step → row."""
         return all(
             step // self._steps_per_update == shard.update
             and shard.version == int(row["version"] - 1 - row["staleness"])
@@ -179,7 +179,7 @@ class UpdateSampler:
                     return
                 worker, update, self._next = ANY_WORKER, found, found + 1
             place = self._free.pop()
-            self._armed.append(_Armed(place, update, worker, [{} for _ in self._store.slices]))
+            self._armed.append(_Armed(place, update, worker, [{} for _ in self._store.shards]))
             self._store.arm_sample(place, update, worker=worker, offset=_mixed(self._seed, update))
 
     def is_cheap(self) -> bool:

@@ -41,7 +41,7 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 EPOCH_PAUSE_FACTOR = 1
 # Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this size of all together.
 MOST_WAITING_BYTES = 2_000_000_000
-# With several slices, a state that other numbers of them can go on from (runs/checkpoints.py) is there at least so often, the
+# With several shards, a state that other numbers of them can go on from (runs/checkpoints.py) is there at least so often, the
 # first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
 # by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
@@ -119,7 +119,7 @@ class Saver:
 
     @property
     def rests(self) -> bool:
-        """True while nothing more is to be handed out, for a snapshot of all slices at the same steps."""
+        """True while nothing more is to be handed out, for a snapshot of all shards at the same steps."""
         return self._rested_s >= 0
 
     @property
@@ -225,7 +225,7 @@ class Saver:
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path, keep: int) -> bool:
-        """Save the state; return whether other numbers of slices can go on from it."""
+        """Save the state; return whether other numbers of shards can go on from it."""
         began = self._clock()
         arrays = self._ledger_reader.snapshot()
         self.diverged = not all_finite(arrays["weights"])

@@ -211,7 +211,7 @@ class Session:
 
     @property
     def rests(self) -> bool:
-        """True while nothing more is to be handed out, for a snapshot of all slices at the same steps."""
+        """True while nothing more is to be handed out, for a snapshot of all shards at the same steps."""
         return self._saver.rests
 
     def keep_up(self, phase: str) -> None:
@@ -277,7 +277,7 @@ class Session:
                 pushed_bytes=pushes * part.push_bytes,
                 pulled_bytes=pushes * part.pull_bytes,
             )  # fmt: skip
-            for index, (part, pushes) in enumerate(zip(self.store.slices, self._pushes, strict=True))
+            for index, (part, pushes) in enumerate(zip(self.store.shards, self._pushes, strict=True))
         ]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
@@ -294,7 +294,7 @@ class Session:
 
     @property
     def _pushes(self) -> list[int]:
-        """The pushes that each slice has got, and so about the pulls from it."""
+        """The pushes that each shard has got, and so about the pulls from it."""
         pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
         return [int(count) for count in self.progress.counts[:, pushed].sum(axis=1)]
 

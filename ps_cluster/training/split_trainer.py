@@ -4,7 +4,7 @@ The chief holds the graph of a step, whose operations are on all workers. Each w
 with version and ledger, and updates them where they are. Between workers go activations and their gradients:
 
     chief     step id ──► worker 0: batch, forward ──activations──► worker 1: forward, loss
-    worker 1  gradient of its part ──► its own slice;  gradient of the activations ──► worker 0, which does the same
+    worker 1  gradient of its part ──► its own shard;  gradient of the activations ──► worker 0, which does the same
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SplitDispatch:
         """Read which process holds each shard."""
         self._store = store
         self._step = step
-        self._holders = [part.device for part in store.slices]
+        self._holders = [part.device for part in store.shards]
         self._identities = [_identity(device) for device in self._holders]
         self._log = step.log
         scalars = [tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)]
@@ -130,7 +130,7 @@ class SplitDispatch:
 
     def _one(self, step_id: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         asked, pulled = [], []
-        for holder, identity, part in zip(self._holders, self._identities, self._store.slices, strict=True):
+        for holder, identity, part in zip(self._holders, self._identities, self._store.shards, strict=True):
             with tf.device(holder):
                 asked.append(now_after(step_id))
                 message = part.pull(tf.constant(identity.worker, tf.int64), [asked[-1]], step_id)
@@ -138,7 +138,7 @@ class SplitDispatch:
         weights, statistics, versions = zip(*pulled)
         results = self._step.by_parts(step_id, weights, statistics)
         pushed = []
-        for number, (part, result) in enumerate(zip(self._store.slices, results, strict=True)):
+        for number, (part, result) in enumerate(zip(self._store.shards, results, strict=True)):
             with tf.device(self._holders[number]):
                 computed = now_after(result.gradient)
                 row = worker_row(

@@ -1,9 +1,9 @@
 """The work of a run: dispatches of steps, which the chief hands out, and their graph, which runs in a worker's process.
 
     chief     dispatches ──step ids──►  any free worker, which runs `steps_graph` and for each step id:
-    worker    pull ──►       all slices       weights, statistics, versions; once a dispatch
+    worker    pull ──►       all shards       weights, statistics, versions; once a dispatch
               compute        the batch of the step id, forward, backward (training/step.py), with the times for its row
-              exchange ──►   all slices       push gradient, statistics, row; pull for the next step id of the dispatch
+              exchange ──►   all shards       push gradient, statistics, row; pull for the next step id of the dispatch
 
 (Workers that wait are in modes/waiting.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
 imports this module, to check modes: nothing here imports TensorFlow before a graph is built.
@@ -94,7 +94,7 @@ class TimedComputation:
     ) -> tuple[StepResult, tf.Tensor, Settle]:
         """Return the result, its row, float64 [len(WORKER_COLUMNS)], and what settles the worker's state after the push.
 
-        The times given are copied into the row. A replay is not computed: its result is 0, and every slice will refuse it.
+        The times given are copied into the row. A replay is not computed: its result is 0, and every shard will refuse it.
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
@@ -118,7 +118,7 @@ class TimedComputation:
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
-            first = self._store.slices[0]
+            first = self._store.shards[0]
             goes_on = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
             limits = PeriodLimits(pulled.batches, goes_on)
             return vars(self._compute(step_id, pulled.weights, pulled.statistics, limits))
@@ -141,7 +141,7 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
         return None
     # Written after each push: where they are seldom.
     files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
-    lengths = [part.length for part in store.slices]
+    lengths = [part.length for part in store.shards]
     name = f"{store.session}/left-out"
     return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
 
@@ -150,9 +150,9 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
+      repeats: ask with each pull whether all shards have the step, and do not compute it again then. Only dispatches that
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
-        some per cent. (A step that some slices lack is pushed to all of them all the same.)
+        some per cent. (A step that some shards lack is pushed to all of them all the same.)
     """
     computation = TimedComputation(compute, config, store)
 
@@ -160,7 +160,7 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
         # A step that is dropped is the next one again: an answer follows the last step too, and says of no step whether
-        # the slices have it.
+        # the shards have it.
         following = tf.concat([step_ids[1:], step_ids[-1:] if store.drops else [NO_STEP]], 0)
         asks = repeats and not store.drops
 

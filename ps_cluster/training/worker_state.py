@@ -1,9 +1,9 @@
 """Keep a worker's own state from one push to the next.
 
 With local steps that is its optimizer's state; where pushes are compressed, what they left out. A push may be refused (the
-slice has its step already) or dropped (it came too late). So the state changes only after the outcome is known:
+shard has its step already) or dropped (it came too late). So the state changes only after the outcome is known:
 
-    compute ──► push ──► outcome of each slice ──► settle: applied? keep the new state, and write it : keep the old one
+    compute ──► push ──► outcome of each shard ──► settle: applied? keep the new state, and write it : keep the old one
 
 worker's process   variables "SESSION/NAME/…" of one leader; made when first used, freed by the next leader
 its workspace      two files of a state, written after every other push; read by a worker that is started again, and for
@@ -34,7 +34,7 @@ class KeepsState(ABC):
 
     @abstractmethod
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the state that the computation of `step` (int64 []) has left if a slice applied its push.
+        """Keep the state that the computation of `step` (int64 []) has left if a shard applied its push.
 
         Else put the state before it back. Returns a tensor to depend on. `outcomes`: as for `Settle`.
         """
@@ -250,7 +250,7 @@ class SentVector(NamedTuple):
     Attributes:
       vector: float32 [n].
       remainders: float32 [2], the norms of what earlier pushes had left out, and of what this one leaves out.
-      settle: keeps the remainder of each slice that has applied the push.
+      settle: keeps the remainder of each shard that has applied the push.
     """
 
     vector: tf.Tensor
@@ -262,8 +262,8 @@ class ErrorFeedback:
     """Adds to a push what the pushes of this worker before have left out (Seide et al. 2014; Karimireddy et al. 2019,
     arXiv:1901.09847, algorithm 2).
 
-    What a push leaves out is kept for each slice that applied it. For a slice that did not, the sum that waits for the next
-    push stays as it was. So the gradients that a slice took in are what it applied plus what is left out.
+    What a push leaves out is kept for each shard that applied it. For a shard that did not, the sum that waits for the next
+    push stays as it was. So the gradients that a shard took in are what it applied plus what is left out.
 
     A worker that dies between a push and the write of its file brings along once more what this push has sent.
     """
@@ -281,7 +281,7 @@ class ErrorFeedback:
 
         Args:
           rounded: (vector float32 [n], seed int32 [2]) → what is sent of it.
-          lengths: of the part of each slice that the pushes go to; n together.
+          lengths: of the part of each shard that the pushes go to; n together.
           files: of a state.
           name: of a state.
         """

@@ -125,7 +125,7 @@ def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_s
 
 
 @pytest.mark.cluster
-def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_slice_and_is_resumed_when_its_file_is_named(
+def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_shard_and_is_resumed_when_its_file_is_named(
     tmp_path,
 ):
     toy, run_dir = tmp_path / "mine.py", tmp_path / "run"

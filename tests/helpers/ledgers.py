@@ -36,7 +36,7 @@ def random_rows(count: int, seed: int = 0) -> np.ndarray:
 
 
 def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
-    """Write a journal with exactly `rows` to `path`; return it as the history of a slice."""
+    """Write a journal with exactly `rows` to `path`; return it as the history of a shard."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     journal = Journal(path)
@@ -47,7 +47,7 @@ def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
 
 
 def state(step: int, arrays: Mapping[str, np.ndarray], meta: CheckpointMeta) -> Checkpoint:
-    """Return a state that says where the rows are that its slices have accepted: in journals of leader 0."""
+    """Return a state that says where the rows are that its shards have accepted: in journals of leader 0."""
     accepted = arrays["counts"][:, COUNTS.index("accepted")].tolist() if "counts" in arrays else [0]
     own = LeaderStretch(step=step, rows=accepted, checksums=[0] * len(accepted))
     return Checkpoint(step, arrays, meta.model_copy(update={"leaders": [own]}))

@@ -16,7 +16,7 @@ NO_EXAMPLES = (np.int64(0), np.int64(0))  # number and checksum of the examples 
 
 
 def make_store(
-    slices=1,
+    shards=1,
     *,
     steps=400,
     statistics=3,
@@ -33,13 +33,13 @@ def make_store(
     settings = {f"optimizer.{key}": value for key, value in ({"weight_decay": 0.0} | optimizer).items()}
     config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
-        ["/device:CPU:0"] * slices,
+        ["/device:CPU:0"] * shards,
         InitialState(
             np.linspace(-1, 1, length, dtype=np.float32),
             np.ones(length, np.float32) if factors is None else np.asarray(factors, np.float32),
             np.zeros(statistics, np.float32),
             np.full(statistics, keep, np.float32),
-        ).split(slices),
+        ).split(shards),
         config=config,
         total_steps=config.total_steps(50_000),
         kind=kind,
@@ -72,14 +72,14 @@ def eagerly():
 def state_of(store):
     """Return the arrays of a checkpoint."""
     with eagerly():
-        arrays, _ = store.snapshot([0] * len(store.slices), closed=0)
+        arrays, _ = store.snapshot([0] * len(store.shards), closed=0)
     return arrays
 
 
 def ledger_of(store):
-    """Return the rows of each slice in the order of their steps, and its counters, by name."""
+    """Return the rows of each shard in the order of their steps, and its counters, by name."""
     with eagerly():
-        ledgers = store.read_ledgers([0] * len(store.slices))
+        ledgers = store.read_ledgers([0] * len(store.shards))
     counts = [dict(zip(COUNTS, own.tolist(), strict=True)) for own in ledgers.counts]
     return [np.sort(rows, order="step") for rows in ledgers.rows], counts
 

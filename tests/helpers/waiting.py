@@ -32,7 +32,7 @@ def identity(number):
 
 def admit(store, worker, left=2):
     """Wait until the worker may begin a step. `left`: how many steps of its dispatch have not ended."""
-    store.slices[0].admit(identity(worker), identity(left))
+    store.shards[0].admit(identity(worker), identity(left))
 
 
 def bounded_step(store, seconds):
@@ -40,7 +40,7 @@ def bounded_step(store, seconds):
 
     Every step is the first of a dispatch that has another one.
     """
-    first = store.slices[0]
+    first = store.shards[0]
 
     @tf.function(autograph=False)
     def run(step, info, wait):

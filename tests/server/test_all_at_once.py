@@ -1,4 +1,4 @@
-"""What goes to several slices goes to all of them at once: here each waits until another one is reached too."""
+"""What goes to several shards goes to all of them at once: here each waits until another one is reached too."""
 
 import threading
 
@@ -16,7 +16,7 @@ def met(*inputs):
     return tf.numpy_function(lambda *_: BOTH.wait(10), inputs, tf.int64)
 
 
-class MeetingSlice(ParameterShard):
+class MeetingShard(ParameterShard):
     def values_for(self, worker):
         with tf.control_dependencies([met()]):
             return super().values_for(worker)
@@ -36,7 +36,7 @@ class MeetingSlice(ParameterShard):
 
 @pytest.fixture(scope="module")
 def store():
-    return make_store(2, kind=MeetingSlice)
+    return make_store(2, kind=MeetingShard)
 
 
 def push_a_step(store):
@@ -66,5 +66,5 @@ def exchange_a_step(store):
     ],
     ids=["pull and push", "exchange", "tick", "look", "snapshot"],
 )
-def test_all_slices_are_reached_at_once(store, reach):
+def test_all_shards_are_reached_at_once(store, reach):
     reach(store)

@@ -19,14 +19,14 @@ START, RATE = np.linspace(-1, 1, LENGTH), 0.5
 GRADIENTS = np.random.default_rng(2).normal(size=[12, LENGTH])
 
 
-def store_of(method, slices=1, **settings):
+def store_of(method, shards=1, **settings):
     values = {"staleness.method": method} | {f"staleness.{name}": value for name, value in settings.items()}
-    return make_store(slices, values=values, rule="sgd")
+    return make_store(shards, values=values, rule="sgd")
 
 
 def pushed(store, *turns):
     """Push the gradient of each (step, version pulled); return the outcomes."""
-    versions = len(store.slices)
+    versions = len(store.shards)
     return [
         int(
             tf.reduce_max(
@@ -47,9 +47,9 @@ def weights_after(*gradients):
     return pytest.approx(START - RATE * np.sum(gradients, axis=0), abs=1e-5)
 
 
-@pytest.mark.parametrize("slices", [1, 3])
-def test_a_gradient_of_too_many_versions_ago_is_dropped_and_may_come_again(slices):
-    store = store_of("drop", slices, max_delay=2)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_gradient_of_too_many_versions_ago_is_dropped_and_may_come_again(shards):
+    store = store_of("drop", shards, max_delay=2)
     outcomes = pushed(store, (0, 0), (1, 0), (2, 0), (3, 2), (2, 3), (2, 3), (4, 0))
     assert outcomes == [APPLIED, APPLIED, DROPPED, APPLIED, APPLIED, REFUSED, DROPPED]
     assert state_of(store)["weights"] == weights_after(*GRADIENTS[[0, 1, 2, 3]])
@@ -75,9 +75,9 @@ def test_the_usual_staleness_is_that_of_workers_that_train_or_are_emulated(value
     assert outcomes == [APPLIED] * kept + [DROPPED] * (12 - kept)
 
 
-@pytest.mark.parametrize("slices", [1, 3])
-def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_it_missed(slices):
-    store = store_of("gather", slices, gather=3)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_it_missed(shards):
+    store = store_of("gather", shards, gather=3)
     assert pushed(store, (0, 0), (1, 0)) == [APPLIED] * 2
     assert state_of(store)["weights"] == weights_after(0 * GRADIENTS[0]), "two of three are there"
     pushed(store, (2, 1))
@@ -88,12 +88,12 @@ def test_k_gradients_change_the_weights_together_each_for_less_the_more_changes_
     second = (GRADIENTS[3] + GRADIENTS[4] / np.sqrt(2) + GRADIENTS[5]) / 3
     assert state_of(store)["weights"] == weights_after(first, second)
     pushed(store, (6, 0))  # it missed two changes
-    other = store_of("gather", slices, gather=3)
+    other = store_of("gather", shards, gather=3)
     other.restore(state_of(store))
     pushed(other, (7, 6), (8, 6))
     third = (GRADIENTS[6] / np.sqrt(3) + GRADIENTS[7] + GRADIENTS[8]) / 3
     assert state_of(other)["weights"] == weights_after(first, second, third), "what was gathered is in checkpoints"
-    assert [numbers["version"] for numbers in ledger_of(other)[1]] == [9] * slices
+    assert [numbers["version"] for numbers in ledger_of(other)[1]] == [9] * shards
 
 
 def test_only_gradients_of_the_newest_weights_are_gathered():
@@ -105,10 +105,10 @@ def test_only_gradients_of_the_newest_weights_are_gathered():
     assert state_of(store)["weights"] == weights_after(*means)
 
 
-@pytest.mark.parametrize("slices", [1, 3])
-def test_with_ordered_momentum_a_gradient_has_the_place_of_its_pull(slices):
+@pytest.mark.parametrize("shards", [1, 3])
+def test_with_ordered_momentum_a_gradient_has_the_place_of_its_pull(shards):
     """Worker 2 is slow: the gradient that it pulled first comes in bucket 2. By hand, with three workers and beta 0.5."""
-    store = store_of("ordered_momentum", slices, momentum=0.5)
+    store = store_of("ordered_momentum", shards, momentum=0.5)
     g = GRADIENTS
     pushed(store, (0, 0), (1, 0))
     assert state_of(store)["weights"] == weights_after(1.5 * g[0], 1.5 * g[1]), "with version 1 bucket 1 begins"
@@ -166,9 +166,9 @@ def pulled_and_pushed(store, *events):
     return np.array(seen)
 
 
-@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
-def test_a_worker_gets_the_weights_that_are_expected_when_its_gradient_arrives(rule, slices):
+def test_a_worker_gets_the_weights_that_are_expected_when_its_gradient_arrives(rule, shards):
     events = [
         "<0",
         "<1",
@@ -211,11 +211,11 @@ def test_a_worker_gets_the_weights_that_are_expected_when_its_gradient_arrives(r
         step = weights - before
     momentum = {} if rule == "sgd" else {"optimizer.momentum": 0.9}
     values = {"staleness.method": "predict"} | momentum
-    store = make_store(slices, values=values, rule=rule, weight_decay=0.1)
+    store = make_store(shards, values=values, rule=rule, weight_decay=0.1)
     seen = pulled_and_pushed(store, *events)
     assert seen == pytest.approx(np.array(expected), rel=1e-4, abs=1e-6)
     assert np.abs(seen[-1] - state_of(store)["weights"]).max() > 1e-3, "it is not the newest"
-    other = make_store(slices, values=values, rule=rule, weight_decay=0.1)
+    other = make_store(shards, values=values, rule=rule, weight_decay=0.1)
     other.restore(state_of(store))
     assert pull(other, 1).weights.numpy() == pytest.approx(weights, rel=1e-4), "how late it will be is learned anew"
 

@@ -44,24 +44,24 @@ def exchanged(store):
         moved = gradient_of(tf.reshape(pulled.weights, [-1, 7])[0], step)
         fresh = tf.ones_like(pulled.statistics)
         messages = store.exchange(identity(step), pulled.versions, moved, fresh, row(), identity(following))
-    assert store.outcomes(messages).numpy().tolist() == [APPLIED] * len(store.slices)
+    assert store.outcomes(messages).numpy().tolist() == [APPLIED] * len(store.shards)
     *vectors, numbers = tf.nest.flatten(messages[0])
     assert {vector.shape[0] for vector in vectors} == {0} and numbers.shape[0] == 3, "nothing follows"
     return seen
 
 
 @pytest.mark.parametrize(
-    ("slices", "kind", "wire", "values"),
+    ("shards", "kind", "wire", "values"),
     [
         (1, ParameterShard, "float32", {}),
         (1, ParameterShard, "bfloat16", {"mode.simulate_workers": 6}),
         pytest.param(2, ParameterShard, "bfloat16", {"staleness.method": "dc_adaptive"}, marks=pytest.mark.slow),
         (1, ElasticShard, "bfloat16", {"mode.name": "elastic", "optimizer.rule": "sgd"}),
     ],
-    ids=["one slice", "emulated workers", "two slices with a method that remembers pulls", "elastic"],
+    ids=["one shard", "emulated workers", "two shards with a method that remembers pulls", "elastic"],
 )
-def test_exchanges_pull_and_leave_the_same_bits_as_pulls_and_pushes(slices, kind, wire, values):
-    stores = [make_store(slices, wire=wire, kind=kind, values=values) for _ in range(2)]
+def test_exchanges_pull_and_leave_the_same_bits_as_pulls_and_pushes(shards, kind, wire, values):
+    stores = [make_store(shards, wire=wire, kind=kind, values=values) for _ in range(2)]
     for apart, together in zip(pushed_and_pulled(stores[0]), exchanged(stores[1]), strict=True):
         for field in ("weights", "statistics", "versions", "is_replay"):
             assert vars(together)[field].numpy().tobytes() == vars(apart)[field].numpy().tobytes(), field
@@ -117,8 +117,8 @@ def test_the_answer_to_a_replay_is_not_applied_and_says_what_the_ledger_has():
     assert [counts["refused"] for counts in ledger_of(store)[1]] == [2, 2]
 
 
-@pytest.mark.parametrize("slices", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each_step(slices, tmp_path, monkeypatch):
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each_step(shards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
     config = build_config(overrides={"cluster.wire": "float32", "training.steps": 400})
@@ -129,7 +129,7 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
 
     states = []
     for dispatches in ([[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4], [5]]):
-        store = make_store(slices)
+        store = make_store(shards)
         run = steps_graph(store, compute, config)
         for step_ids in dispatches:
             assert run(tf.constant(step_ids, tf.int64), tf.constant(0.0, tf.float64)) == len(step_ids)

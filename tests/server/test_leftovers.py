@@ -29,9 +29,9 @@ def dispatch_of(session, **values):
     config = build_config(overrides={"training.steps": 40, "cluster.wire": "float32", **values})
     vector, nothing = np.ones(6, np.float32), np.zeros(0, np.float32)
     start = InitialState(vector, vector, nothing, nothing, session=session)
-    slices = config.cluster.parameter_servers
+    shards = config.cluster.parameter_servers
     store = ParameterStore(
-        [DEVICE] * slices, start.split(slices), config=config, total_steps=40,
+        [DEVICE] * shards, start.split(shards), config=config, total_steps=40,
         kind=config.mode_kind.shard,
     )  # fmt: skip
     compute = config.mode_kind.worker_step(plain_step, config, start, nothing)
@@ -66,7 +66,7 @@ def test_every_resource_of_a_dispatch_has_the_leaders_session_in_its_name(values
     function, store = dispatch_of(session, **values)
     graph = function.get_concrete_function()
     assert unnamed(graph, session) == set()
-    assert shared_names(graph), "at least the lock of a slice has a name"
+    assert shared_names(graph), "at least the lock of a shard has a name"
     assert session.startswith("term-000003-") and store.session == session
 
 

@@ -61,9 +61,9 @@ def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule):
     assert run_quadratic(store, 50, TARGET) == pytest.approx(reference(rule, 50), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize(("rule", "slices"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1)])
-def test_decoupled_decay_and_factors_equal_numpy(rule, slices):
-    store = make_store(slices, rule=rule, momentum=0.9, weight_decay=0.2, factors=FACTORS)
+@pytest.mark.parametrize(("rule", "shards"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1)])
+def test_decoupled_decay_and_factors_equal_numpy(rule, shards):
+    store = make_store(shards, rule=rule, momentum=0.9, weight_decay=0.2, factors=FACTORS)
     expected = reference(rule, 50, decay=0.2, factors=FACTORS)
     weights = run_quadratic(store, 50, TARGET)
     assert weights == pytest.approx(expected, rel=1e-6, abs=1e-6)
@@ -84,10 +84,10 @@ def test_a_step_pushed_twice_is_applied_once_and_the_replay_counted():
 
 
 @eagerly()
-def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
+def test_a_step_that_only_one_shard_has_is_applied_on_the_other_alone():
     store = make_store(2)
     pulled = pull(store)
-    one = store.slices[0]
+    one = store.shards[0]
     one.push(tf.constant(0, tf.int64), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())
     assert quadratic_step(store, TARGET)(tf.constant(0, tf.int64), row()).numpy().tolist() == [REFUSED, APPLIED]
     rows, counts = ledger_of(store)
@@ -97,15 +97,15 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "slices"),
+    ("mode", "kind", "shards"),
     [("async", ParameterShard, 2), pytest.param("bounded", BoundedShard, 1, marks=pytest.mark.slow)],
 )
-def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_lacks_is(
-    mode, kind, slices, tmp_path, monkeypatch
+def test_a_step_that_all_shards_have_is_not_computed_again_and_one_that_a_shard_lacks_is(
+    mode, kind, shards, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
-    store, computed = make_store(slices, kind=kind, values={"mode.name": mode}), tf.Variable(tf.zeros([4], tf.int32))
+    store, computed = make_store(shards, kind=kind, values={"mode.name": mode}), tf.Variable(tf.zeros([4], tf.int32))
 
     def compute(step, weights, statistics, limits):
         with tf.control_dependencies([computed.scatter_nd_add([[step]], [1])]):
@@ -113,8 +113,8 @@ def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_
 
     config = build_config(overrides={"mode.name": mode, "cluster.wire": "float32"})
     run = config.mode_kind.dispatch(store, compute, config, repeats=True)
-    pulled, one = pull(store), store.slices[0]
-    if slices > 1:  # a worker died between its pushes of step 0
+    pulled, one = pull(store), store.shards[0]
+    if shards > 1:  # a worker died between its pushes of step 0
         one.push(identity(0), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())
     run(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
     weights = state_of(store)["weights"]
@@ -122,8 +122,8 @@ def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_
     run(tf.constant([1, 3], tf.int64), tf.constant(0.0, tf.float64))
     assert computed.numpy().tolist() == [1, 1, 1, 1]
     rows, counts = ledger_of(store)
-    assert [own["step"].tolist() for own in rows] == [[0, 1, 2, 3]] * slices
-    assert [own["refused"] for own in counts] == [4 if slices > 1 else 3, 3][:slices], "replays are counted"
+    assert [own["step"].tolist() for own in rows] == [[0, 1, 2, 3]] * shards
+    assert [own["refused"] for own in counts] == [4 if shards > 1 else 3, 3][:shards], "replays are counted"
     assert not np.array_equal(state_of(store)["weights"], weights)
 
 
@@ -201,7 +201,7 @@ def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
 
 def test_a_digest_tells_weights_from_others_and_from_the_same_in_another_order():
     store = make_store()
-    (part,) = store.slices
+    (part,) = store.shards
     state, _ = part.snapshot(0, closed=0)
 
     def digest(weights):
@@ -225,7 +225,7 @@ def test_bfloat16_on_the_wire_keeps_the_stored_weights_in_float32():
     assert weights == pytest.approx(np.linspace(-1, 1, LENGTH) - 0.1 * gradient, abs=1e-6)
 
 
-KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers of slices, slow weights
+KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers of shards, slow weights
     {"rule": "adam", "values": {"staleness.method": "gap_aware", "lookahead.every_updates": 2}},
     {"rule": "sgd", "values": {"mode.name": "elastic"}},
 ]
@@ -233,7 +233,7 @@ KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers o
 
 @pytest.mark.parametrize("settings", KEPT, ids=str)
 @eagerly()
-def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(settings):
+def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(settings):
     mode = MODES[settings["values"].get("mode.name", "async")]
     make = partial(make_store, kind=mode.shard, **settings)
     store = make(2)
@@ -242,9 +242,9 @@ def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(sett
         statistics = tf.ones_like(pulled.statistics)
         store.push(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, row(worker=step % 2))
     begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
-    for slices in (1, 3, 2):
+    for shards in (1, 3, 2):
         assert is_consistent_cut(found.arrays)
-        store, found = make(slices), resliced(found, slices)
+        store, found = make(shards), resliced(found, shards)
         store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
         found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})
     assert found.arrays.keys() == begun.arrays.keys()

@@ -1,4 +1,4 @@
-"""The learning rate while more workers take part than training was begun with, in the slice and in the proof."""
+"""The learning rate while more workers take part than training was begun with, in the shard and in the proof."""
 
 import numpy as np
 import pytest
@@ -80,9 +80,9 @@ def test_the_proof_computes_the_same_factors_from_the_rows_by_another_way():
 
 
 @eagerly()
-@pytest.mark.parametrize("slices", [1, 2])
-def test_an_update_takes_the_rate_of_its_row_times_the_factor_of_its_row(slices):
-    store, workers = make_store(slices, rule="sgd", values=OF_FIVE), [0, 1, 2, 3, 4, 0, 1]
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_update_takes_the_rate_of_its_row_times_the_factor_of_its_row(shards):
+    store, workers = make_store(shards, rule="sgd", values=OF_FIVE), [0, 1, 2, 3, 4, 0, 1]
     weights = push(store, workers)
     factors = expected_factors(workers)
     steps = -np.diff(weights, axis=0, prepend=[np.linspace(-1, 1, LENGTH)])

@@ -40,7 +40,7 @@ def own_of(method):
 
 
 class Server:
-    """One slice with a real update rule, put together as the parameter store does."""
+    """One shard with a real update rule, put together as the parameter store does."""
 
     def __init__(self, name, rule="sgd", decay=DECAY):
         config = build_config(
@@ -319,7 +319,7 @@ def test_a_restored_method_goes_on_and_corrects_again_after_the_next_pull(name):
 
 
 @pytest.mark.parametrize("name", METHODS.names)
-def test_only_vectors_of_the_slices_length_and_single_numbers_are_in_the_checkpoint(name):
+def test_only_vectors_of_the_shards_length_and_single_numbers_are_in_the_checkpoint(name):
     method = Server(name).method
     shapes = ([LENGTH], [WORKERS, LENGTH], [])
     assert all(slot.shape in shapes and slot.dtype == tf.float32 for slot in method.slots.values())
@@ -396,7 +396,7 @@ def test_the_corrected_momentum_and_that_of_asynchrony_lead_to_the_one_asked_for
 
 
 @pytest.mark.parametrize("name", ["inverse", "gap_aware", "dc_adaptive"])
-def test_a_slice_does_with_a_method_what_numpy_does(name):
+def test_a_shard_does_with_a_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "staleness.method": name}
     settings |= own_of(name)
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
@@ -434,7 +434,7 @@ def test_momentum_is_corrected_for_the_workers_that_staleness_comes_from(method,
     assert METHODS[method].optimizer(config) == expected
 
 
-def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
+def test_a_shard_takes_the_momentum_of_asynchrony_off_the_optimizers():
     weights = {}
     for method, momentum in (("momentum", 0.9), ("none", corrected_momentum(0.9, 3))):
         settings = {"optimizer.rule": "momentum", "optimizer.momentum": momentum, "optimizer.weight_decay": 0.0}

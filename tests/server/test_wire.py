@@ -74,7 +74,7 @@ def test_top_k_sends_the_values_that_are_farthest_from_0():
 
 
 def applied(feedback):
-    """Return a function of a step and its gradient: what is pushed, which a single slice applies."""
+    """Return a function of a step and its gradient: what is pushed, which a single shard applies."""
 
     @tf.function(autograph=False)
     def push(step, gradient):
@@ -123,10 +123,10 @@ def test_with_files_what_was_left_out_survives_the_process(has_files, tmp_path, 
 
 
 @pytest.mark.parametrize("wire", ["int8", "top_k"])
-@pytest.mark.parametrize("slices", [1, 3])
-def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, slices):
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, shards):
     values = {"cluster.top_k_share": 0.3} if wire == "top_k" else {}
-    store = make_store(slices, wire=wire, rule="sgd", values=values)
+    store = make_store(shards, wire=wire, rule="sgd", values=values)
     gradient = tf.constant(RANDOM.normal(size=LENGTH), tf.float32)
     pulled, before = pull(store), state_of(store)["weights"]
     assert pulled.weights.dtype == tf.bfloat16
@@ -138,9 +138,9 @@ def test_a_store_applies_what_was_sent_and_pulls_are_in_bfloat16(wire, slices):
 
 def test_a_message_is_as_small_as_promised():
     long = make_store(wire="int8", rule="sgd", length=100_000), make_store(wire="float32", rule="sgd", length=100_000)
-    small, large = (store.slices[0].push_bytes for store in long)
+    small, large = (store.shards[0].push_bytes for store in long)
     assert large > 400_000 and small < 0.26 * large
-    assert long[0].slices[0].pull_bytes == pytest.approx(200_000, rel=0.01)
+    assert long[0].shards[0].pull_bytes == pytest.approx(200_000, rel=0.01)
 
 
 SGD = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0, "cluster.workers": 1, "training.steps": 400}
@@ -156,11 +156,11 @@ TOO_STALE = {"staleness.method": "drop", "staleness.max_delay": 1}
 class Lost:
     """Pushes of a worker that are not applied, since another worker's come first, with gradients of 0.
 
-    `before`: (slice, step) of those that come before all. `meanwhile`: (step, version) of those that come while the worker
+    `before`: (shard, step) of those that come before all. `meanwhile`: (step, version) of those that come while the worker
     computes its step 2 for the first time.
     """
 
-    slices: int = 1
+    shards: int = 1
     kind: type[ParameterShard] = ParameterShard
     wire: str = "top_k"
     values: dict[str, Any] = field(default_factory=dict)
@@ -169,8 +169,8 @@ class Lost:
 
 
 LOST = {
-    "all servers have the step": Lost(slices=2, before=[(0, 3), (1, 3)]),
-    "one of two servers has the step": Lost(slices=2, wire="int8", before=[(0, 3), (0, 5), (1, 6)]),
+    "all servers have the step": Lost(shards=2, before=[(0, 3), (1, 3)]),
+    "one of two servers has the step": Lost(shards=2, wire="int8", before=[(0, 3), (0, 5), (1, 6)]),
     "too stale": Lost(values=TOO_STALE, meanwhile=[(100, 2), (101, 3)]),
     "bounded": Lost(kind=BoundedShard, values={"mode.name": "bounded", "cluster.workers": 2}, before=[(0, 3)]),
     "late for a round": Lost(kind=RoundShard, values=BACKUP, meanwhile=[(5, 2)]),
@@ -182,8 +182,8 @@ GRADIENTS = np.random.default_rng(5).integers(-127, 127, [2 * STEPS, LENGTH]).as
 
 
 def arrive(store, part, step, version=0):
-    """Let a push of worker 1 arrive at one slice."""
-    own = store.slices[part]
+    """Let a push of worker 1 arrive at one shard."""
+    own = store.shards[part]
     arguments = tf.zeros([own.length]), tf.zeros([own.statistics_length]), row(1.0, worker=1)
     return own.push(identity(step), identity(version), *arguments)
 
@@ -193,7 +193,7 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)
     values = SGD | {"cluster.wire": lost.wire, "cluster.top_k_share": 0.3} | lost.values
-    store = make_store(lost.slices, kind=lost.kind, values=values, rule="sgd", statistics=0)
+    store = make_store(lost.shards, kind=lost.kind, values=values, rule="sgd", statistics=0)
     config, pending = build_config(overrides=values), list(lost.meanwhile)
     for part, step in lost.before:
         arrive(store, part, step)
@@ -216,15 +216,15 @@ def test_the_gradients_that_count_are_what_was_applied_and_what_is_left_out(lost
     run(tf.constant(STEPS if mode.averages else steps, tf.int64), tf.constant(0.0, tf.float64))
     rows, counts = ledger_of(store)
     assert all(own["refused"] + own["dropped"] for own in counts) and not pending, "something was lost"
-    ends = np.cumsum([part.length for part in store.slices])
+    ends = np.cumsum([part.length for part in store.shards])
     applied = np.split(before - state_of(store)["weights"], ends[:-1])
-    for index, (own, part) in enumerate(zip(rows, store.slices)):
+    for index, (own, part) in enumerate(zip(rows, store.shards)):
         counted = own["step"][own["worker"] == 0].astype(int)
         assert 0 < len(counted) <= STEPS
         gradients = GRADIENTS[counted]
         if (
             mode.promise.takes_local_steps
-        ):  # a slice's exchange brings the steps since the one before: slice 1 has it in the middle of a period
+        ):  # a shard's exchange brings the steps since the one before: shard 1 has it in the middle of a period
             first = 2 * counted - index
             gradients = GRADIENTS[first + 1] + np.where(first[:, None] >= 0, GRADIENTS[first], 0)
         wanted = np.split(gradients.sum(axis=0), ends[:-1])[index]

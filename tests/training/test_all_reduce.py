@@ -31,7 +31,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
         tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, build_config(overrides=values)
     )
     stop, digest = run(tf.constant(2), tf.constant(0.0, tf.float64)).numpy()
-    assert stop == 0.0 and digest == store.slices[0].digest()
+    assert stop == 0.0 and digest == store.shards[0].digest()
     np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
 
 
@@ -49,7 +49,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
     config = build_config(overrides=values | {"cluster.wire": "float32"})
     run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, config)
     stop, *digests = run(tf.constant(1), tf.constant(1.0, tf.float64)).numpy().tolist()
-    assert stop == 1.0 and digests == [store.slices[0].digest(), 0.0], "each worker's in its own place"
+    assert stop == 1.0 and digests == [store.shards[0].digest(), 0.0], "each worker's in its own place"
     losses = store.read_ledgers([0]).rows[0]["loss"]
     assert np.isnan(losses[0]) and losses[1:].tolist() == [0.0], "the other one would add its own to this"
 

@@ -21,25 +21,25 @@ def test_a_set_of_steps_tells_each_repetition_and_holds_each_step_once(looks):
 
 
 @st.composite
-def slices_of_a_run(draw):
-    """(steps, for each of 2 to 4 slices its rows of each look): all steps on every slice, each in an order of its own."""
+def shards_of_a_run(draw):
+    """(steps, for each of 2 to 4 shards its rows of each look): all steps on every shard, each in an order of its own."""
     steps, looks = draw(st.integers(1, 20)), draw(st.integers(1, 6))
-    slices = []
+    shards = []
     for number in range(draw(st.integers(2, 4))):
         order = draw(st.permutations(range(steps)))
-        if number == 0:  # one slice may have rows twice
+        if number == 0:  # one shard may have rows twice
             order = order + draw(st.lists(st.integers(0, steps - 1), max_size=5))
         ends = sorted(draw(st.lists(st.integers(0, len(order)), min_size=looks - 1, max_size=looks - 1)))
-        slices.append([order[begin:end] for begin, end in zip([0, *ends], [*ends, len(order)])])
-    return steps, slices
+        shards.append([order[begin:end] for begin, end in zip([0, *ends], [*ends, len(order)])])
+    return steps, shards
 
 
-@given(slices_of_a_run())
-def test_a_step_is_applied_once_when_all_slices_have_it(run):
-    steps, slices = run
-    joiner, applied = ShardJoiner(len(slices)), []
-    arrived = [set() for _ in slices]
-    for look in zip(*slices):
+@given(shards_of_a_run())
+def test_a_step_is_applied_once_when_all_shards_have_it(run):
+    steps, shards = run
+    joiner, applied = ShardJoiner(len(shards)), []
+    arrived = [set() for _ in shards]
+    for look in zip(*shards):
         applied += joiner.add([rows_of(own, applied_time=1.0) for own in look])["step"].astype(int).tolist()
         for seen, own in zip(arrived, look):
             seen |= set(own)

@@ -25,7 +25,7 @@ CONFIG = build_config(
         "cluster.wire": "float32",
     }
 )
-STORE = SimpleNamespace(slices=[None], tick=lambda seconds, **_: None)
+STORE = SimpleNamespace(shards=[None], tick=lambda seconds, **_: None)
 
 
 class Brisk(RunProgress):

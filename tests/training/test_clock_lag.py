@@ -44,7 +44,7 @@ def asks(store, worker, left=2):
 
 def waits(store, thread):
     """Whether the only one who asks is not admitted; it has tried since the last change."""
-    wait_until(lambda: not thread.is_alive() or store.slices[0].changed.waiting.numpy())
+    wait_until(lambda: not thread.is_alive() or store.shards[0].changed.waiting.numpy())
     return thread.is_alive()
 
 
@@ -82,7 +82,7 @@ def test_workers_that_ask_for_the_last_steps_do_not_both_wait_for_one_that_will_
     take(store, 0, step=0)
     take(store, 1, step=1)
     last = [asks(store, 0, left=1), asks(store, 1, left=1)]
-    wait_until(lambda: store.slices[0].changed.waiting.numpy() == 2)
+    wait_until(lambda: store.shards[0].changed.waiting.numpy() == 2)
     tick(store, last_step=3)
     wait_until(lambda: not any(thread.is_alive() for thread in last))
 

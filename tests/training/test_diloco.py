@@ -218,10 +218,10 @@ GRADIENTS = np.random.default_rng(0).normal(size=[7, LENGTH])
 
 
 @pytest.mark.parametrize(("every", "spread"), [(1, 0.0), (3, 0.0), (3, 0.2), (3, 1 / 3)])
-@pytest.mark.parametrize("slices", [1, 2])
-def test_the_outer_step_is_that_of_algorithm_3_of_the_paper(every, spread, slices):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_outer_step_is_that_of_algorithm_3_of_the_paper(every, spread, shards):
     values = {"mode.name": "diloco", "mode.momentum_every": every, "mode.momentum_spread": spread}
-    seen = pushed(make_store(slices, kind=DilocoShard, values=values, rule="sgd"), GRADIENTS)
+    seen = pushed(make_store(shards, kind=DilocoShard, values=values, rule="sgd"), GRADIENTS)
     weights, momentum, gathered = START.copy(), np.zeros(LENGTH), np.zeros(LENGTH)
     for number, gradient in enumerate(GRADIENTS):
         gathered += gradient
@@ -432,13 +432,13 @@ def test_settings_that_do_not_fit_are_refused():
 
 
 class PlainFragments:
-    """A worker and its server in numpy: plain SGD, and outer steps of rate 0.7 without momentum, slice by slice."""
+    """A worker and its server in numpy: plain SGD, and outer steps of rate 0.7 without momentum, shard by shard."""
 
-    def __init__(self, slices, steps):
+    def __init__(self, shards, steps):
         self.server = START.copy()
         self.own, self.pulled = START.copy(), START.copy()
-        self._places = np.array_split(np.arange(LENGTH), slices)[::-1]
-        self._ends = [steps * (place + 1) // slices for place in range(slices)]
+        self._places = np.array_split(np.arange(LENGTH), shards)[::-1]
+        self._ends = [steps * (place + 1) // shards for place in range(shards)]
         self._steps = steps
 
     def period(self, number):
@@ -477,17 +477,17 @@ def test_a_period_that_comes_too_late_anyway_is_stopped_between_its_local_steps(
     assert rows["step"].tolist() == [0, 1] and (counts["version"], counts["dropped"]) == (2, 1)
 
 
-@pytest.mark.parametrize("slices", [2, 3])
-def test_with_fragments_each_slice_is_exchanged_after_other_local_steps(slices, tmp_path):
-    fragments = {"mode.fragments": True, "cluster.parameter_servers": slices, "cluster.workers": 1}
+@pytest.mark.parametrize("shards", [2, 3])
+def test_with_fragments_each_shard_is_exchanged_after_other_local_steps(shards, tmp_path):
+    fragments = {"mode.fragments": True, "cluster.parameter_servers": shards, "cluster.workers": 1}
     outer = {"mode.outer_momentum": 0.0, "optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
     config = config_of(**fragments, **outer)
     (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
     values = {"mode.name": "diloco", "mode.local_steps": PERIOD, "mode.outer_momentum": 0.0, **fragments}
-    store = make_store(slices, kind=DilocoShard, values=values, rule="sgd", statistics=0)
+    store = make_store(shards, kind=DilocoShard, values=values, rule="sgd", statistics=0)
     run = fragments_graph(store, LocalTraining(quadratic, config, beginning(ONES), NOTHING), config)
-    plain = PlainFragments(slices, PERIOD)
-    for steps in ([0, 1], [2], [3, 4, 5]):  # what a worker has of a slice outlives a dispatch
+    plain = PlainFragments(shards, PERIOD)
+    for steps in ([0, 1], [2], [3, 4, 5]):  # what a worker has of a shard outlives a dispatch
         run(tf.constant(steps, tf.int64), tf.constant(0.0, tf.float64))
         for number in steps:
             plain.period(number)
@@ -506,6 +506,6 @@ def test_with_fragments_each_slice_is_exchanged_after_other_local_steps(slices, 
         ({"cluster.parameter_servers": 2, "mode.dynamic_steps": True}, "no mode.dynamic_steps"),
     ],
 )
-def test_fragments_need_slices_and_fixed_steps(values, says):
+def test_fragments_need_shards_and_fixed_steps(values, says):
     with pytest.raises(UserError, match=f"mode.fragments: got true: .*{says}"):
         config_of(**{"mode.fragments": True, **values})

@@ -94,7 +94,7 @@ def test_the_moving_rate_is_beta_over_the_number_of_workers(workers, rate):
     assert moving_rate(CONFIG.with_values({"cluster.workers": workers})) == pytest.approx(rate)
 
 
-def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
+def test_a_restored_store_has_every_workers_weights_again_on_two_shards():
     made = [make_store(2, kind=ElasticShard, values={"mode.name": "elastic"}, rule="sgd") for _ in range(2)]
     for step in range(2):
         pulled = pull(made[0], 1)

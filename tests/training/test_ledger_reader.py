@@ -14,7 +14,7 @@ from tests.helpers.ledgers import rows_of
 
 
 class FakeStore:
-    """Two slices; `accept` writes a row on each."""
+    """Two shards; `accept` writes a row on each."""
 
     def __init__(self):
         self.rows = [NO_ROWS, NO_ROWS]
@@ -67,7 +67,7 @@ def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):
     assert arrays["counts"][:, COUNTS.index("accepted")].tolist() == [3, 3] and arrays["waiting"].shape[0] == 0
 
 
-def test_a_snapshot_holds_the_rows_that_some_slice_still_lacks():
+def test_a_snapshot_holds_the_rows_that_some_shard_still_lacks():
     books, store, progress, _ = make([FakeJournal(), FakeJournal()])
     store.accept(0)
     store.rows[1] = np.concatenate([store.rows[1], rows_of([5])])

@@ -83,10 +83,10 @@ def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_
         ({"mode.simulate_workers": 8}, 8 - 3 + 1),
     ],
 )
-def test_the_vectors_that_a_slice_keeps_for_each_worker_are_counted(values, vectors):
+def test_the_vectors_that_a_shard_keeps_for_each_worker_are_counted(values, vectors):
     values = values | {"cluster.workers": 3}
     some = config(**values)
-    (part,) = make_store(values=values, kind=some.mode_kind.shard).slices
+    (part,) = make_store(values=values, kind=some.mode_kind.shard).shards
     rings = part._history._rings[:1] if part._history._length > 1 else []
     own = [*vars(part).values(), *vars(part._method).values(), *part.slots.values(), *rings]
     tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}
@@ -104,7 +104,7 @@ def test_what_is_kept_for_each_worker_has_to_be_sent_too(monkeypatch):
         memory.check_memory(adaptive, network(), SPEC, FreeMemory(GB))
 
 
-def test_a_slice_that_is_too_large_for_one_message_asks_for_more_parameter_servers(monkeypatch):
+def test_a_shard_that_is_too_large_for_one_message_asks_for_more_parameter_servers(monkeypatch):
     monkeypatch.setattr(memory, "MOST_SENT_BYTES", 1000)
     with pytest.raises(UserError, match="cluster.parameter_servers: got 1: .* 1,003 weights.* take at least 5"):
         memory.check_memory(config(), network(), SPEC, FreeMemory(GB))

@@ -1,4 +1,4 @@
-"""The proof holds for what the slices of each mode really write, and fails for every change of it."""
+"""The proof holds for what the shards of each mode really write, and fails for every change of it."""
 
 import copy
 import json
@@ -32,18 +32,18 @@ KINDS = [("async", 1), ("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic",
 class Trained:
     """The journals and counts of a training of two workers whose steps take turns, all pulled before one is pushed."""
 
-    def __init__(self, mode, slices):
+    def __init__(self, mode, shards):
         values = {
             "mode.name": mode, "cluster.workers": WORKERS, "model.name": "tutorial_cnn", "training.steps": UPDATES,
             "optimizer.rule": "sgd", "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
-        } | ({"cluster.parameter_servers": slices} if mode != "sync" else {})  # fmt: skip
+        } | ({"cluster.parameter_servers": shards} if mode != "sync" else {})  # fmt: skip
         self.config = build_config(overrides=values)
         self.total = self.config.total_steps(50_000)
         self.rates = expected_rates(self.config, self.total)
         self.batches = RecomputedBatches(self.config, 50_000)
-        store = make_store(slices, kind=self.config.mode_kind.shard, values=values, steps=UPDATES)
+        store = make_store(shards, kind=self.config.mode_kind.shard, values=values, steps=UPDATES)
         self._write_sync(store) if mode == "sync" else self._push(store, mode)
-        ledgers = store.read_ledgers([0] * slices)
+        ledgers = store.read_ledgers([0] * shards)
         self.rows, self.counts = [rows.copy() for rows in ledgers.rows], ledgers.counts
         self.scheduled = StepSet(UPDATES)
 
@@ -68,7 +68,7 @@ class Trained:
                 store.push(identity(step), had.versions, weights, had.statistics, self._row(step, worker))
 
     def _write_sync(self, store):
-        (replica,) = store.slices
+        (replica,) = store.shards
         for update in range(UPDATES):
             version = replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3]))
             own = [float(version), 0.0, 1.0, 1.0, 2.0]
@@ -123,10 +123,10 @@ def trained(once):
     return once.copy
 
 
-def test_what_the_slices_write_is_proved(trained, tmp_path):
+def test_what_the_shards_write_is_proved(trained, tmp_path):
     proof = trained.proof(tmp_path)
     assert proof["holds"], proof["problems"]
-    assert [slice["rows"] for slice in proof["slices"]] == [trained.total] * len(trained.rows)
+    assert [shard["rows"] for shard in proof["slices"]] == [trained.total] * len(trained.rows)
 
 
 MUTANTS = {
@@ -187,7 +187,7 @@ def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
 def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_now(tmp_path):
     run = Trained("async", 1)
     run.rows[0]["learning_rate"][:3] = 0.7
-    journals = [write_journal(tmp_path / "slice", run.rows[0])]
+    journals = [write_journal(tmp_path / "shard", run.rows[0])]
     for holds_from, holds in ((3, True), (2, False)):
         expected = ExpectedRows(rates=run.rates, holds_from=[holds_from])
         proof = audit(journals, run.counts, RoundShape(1, 1, 1), run.scheduled, UPDATES, expected)
@@ -202,9 +202,9 @@ def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_othe
     one_unit = 0.1 * 2.0**-25  # of the last place of a cosine close to -1, halved as the schedule halves it
     for wrong, names in ((one_unit, []), (2e-5 * 0.1, ["learning_rate"])):
         rows["learning_rate"] = rates(steps) + wrong
-        audit_of_slice = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(rates=rates, highest_rate=0.1))
-        audit_of_slice.read(rows)
-        assert list(audit_of_slice.wrong_values) == names
+        audit_of_shard = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(rates=rates, highest_rate=0.1))
+        audit_of_shard.read(rows)
+        assert list(audit_of_shard.wrong_values) == names
 
 
 def test_a_replica_with_other_weights_is_named():
@@ -246,7 +246,7 @@ class Replicas:
             drain.set()  # its leader ends after one dispatch: two updates
 
         def run_updates(count, stop):
-            (replica,) = store.slices
+            (replica,) = store.shards
             for _ in range(int(count)):
                 version = int(replica.apply_gradient(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3])))
                 row = {
@@ -322,7 +322,7 @@ def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wron
 
 @eagerly()
 def test_the_digest_of_weights_tells_another_value_and_another_order():
-    (part,) = make_store().slices
+    (part,) = make_store().shards
     weights = part.weights.numpy()
     digests = {float(part.digest())}
     for change in (weights[::-1], np.nextafter(weights, np.float32(2)), -weights * 2):

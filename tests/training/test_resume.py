@@ -24,7 +24,7 @@ WORK = {"data.dataset": "synthetic", "model.precision": "float32", "training.ste
 
 
 def arrays_of(*accepted, columns=len(COLUMNS)):
-    """Those of a checkpoint that tell what kind of ledger it is of; so many gradients `accepted` by each slice."""
+    """Those of a checkpoint that tell what kind of ledger it is of; so many gradients `accepted` by each shard."""
     counts = np.zeros([len(accepted), len(COUNTS)], np.int64)
     counts[:, COUNTS.index("accepted")] = accepted
     return {
@@ -35,7 +35,7 @@ def arrays_of(*accepted, columns=len(COLUMNS)):
 
 
 def meta_of(config, begun):
-    """`begun` updates were handed out, of which those are applied that every slice of `arrays_of(5, 6)` has."""
+    """`begun` updates were handed out, of which those are applied that every shard of `arrays_of(5, 6)` has."""
     steps = StepsState(below=5 * config.steps_per_update, count=5)
     tally = TallyState(staleness={"0": 5})
     progress = ProgressState(scheduled=StepsState(below=begun, count=begun), applied=steps, tally=tally, mixed=0)
@@ -155,7 +155,7 @@ def test_a_ledger_with_less_room_than_there_is_between_open_steps_is_refused(res
         assert resumed(arrays=arrays).step == 5
 
 
-def test_another_number_of_parameter_servers_goes_on_from_the_newest_state_that_all_slices_share(tmp_path):
+def test_another_number_of_parameter_servers_goes_on_from_the_newest_state_that_all_shards_share(tmp_path):
     run_dir, said = RunDir.create(tmp_path / "run"), []
     before, config = build_config(None, WORK), build_config(None, WORK | {"cluster.parameter_servers": 3})
     for step, arrays in ((4, arrays_of(5, 5)), (5, arrays_of(5, 6))):
@@ -212,7 +212,7 @@ def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
 
 @pytest.fixture
 def found(tmp_path):
-    """A checkpoint for which the slices had accepted 5 and 6 gradients, and its run directory, whose journals hold more."""
+    """A checkpoint for which the shards had accepted 5 and 6 gradients, and its run directory, whose journals hold more."""
     run_dir = RunDir.create(tmp_path / "run")
     for index in range(2):
         write_journal(run_dir.journal(index, 0), random_rows(8))
@@ -220,9 +220,9 @@ def found(tmp_path):
 
 
 def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):
-    check_journals(*found, slices=2)
+    check_journals(*found, shards=2)
     write_journal(found[1].journal(1, 0), random_rows(6))
-    check_journals(*found, slices=2)
+    check_journals(*found, shards=2)
 
 
 def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
@@ -231,16 +231,16 @@ def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
     path.write_bytes(path.read_bytes()[:-1])
     for rows in (5, 0):
         with pytest.raises(UserError, match=f"'{path}' holds {rows} rows, but 6 were written: put it back"):
-            check_journals(*found, slices=2)
+            check_journals(*found, shards=2)
         path.unlink(missing_ok=True)
 
 
-def test_fewer_slices_need_only_their_own_journals(found):
+def test_fewer_shards_need_only_their_own_journals(found):
     found[1].journal(1, 0).unlink()
-    check_journals(*found, slices=1)
+    check_journals(*found, shards=1)
 
 
-def test_a_state_that_names_other_rows_than_its_slices_have_accepted_does_not_add_up(resumed):
+def test_a_state_that_names_other_rows_than_its_shards_have_accepted_does_not_add_up(resumed):
     arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
     sound = state(5, arrays, meta)
     other = sound.meta.leaders[0].model_copy(update={"rows": [5, 5]})

@@ -20,7 +20,7 @@ START = np.linspace(-1, 1, LENGTH)
 
 def round_step(store, end):
     """Takes part in one round with the gradient (worker + 1) w; returns the outcome and the version pulled."""
-    (first,) = store.slices
+    (first,) = store.shards
 
     @tf.function(autograph=False)
     def run(info, wait):
@@ -63,12 +63,12 @@ def test_a_round_is_one_update_with_the_mean_of_all_gradients():
 
 @pytest.mark.slow
 def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
-    class SlowSlice(RoundShard):
+    class SlowShard(RoundShard):
         def apply_gradient(self, *args):
             with tf.control_dependencies([sleep(tf.constant(0.05, tf.float64))]):
                 return super().apply_gradient(*args)
 
-    store = make_store(kind=SlowSlice, values={"mode.name": "sync-ps"}, steps=4, rule="sgd")
+    store = make_store(kind=SlowShard, values={"mode.name": "sync-ps"}, steps=4, rule="sgd")
     run_workers(round_step(store, 4))
     [rows], _ = ledger_of(store)
     seconds = rows["applied_time"] - rows["entered_time"]

@@ -59,13 +59,13 @@ def applied(*updates, **columns):
 
 
 def counts_of(*accepted, **counts):
-    """Those of slices that have accepted so many gradients; `counts`: what else is not 0 on any slice."""
+    """Those of shards that have accepted so many gradients; `counts`: what else is not 0 on any shard."""
     known = [{"version": own, "accepted": own} | counts for own in accepted]
     return np.array([[own.get(name, 0) for name in COUNTS] for own in known], np.int64).reshape(-1, len(COUNTS))
 
 
 def look(progress, *new, **counts):
-    """Takes in a look that found the rows `new` of each slice."""
+    """Takes in a look that found the rows `new` of each shard."""
     accepted = [position + len(rows) for position, rows in zip(progress.positions, new)]
     progress.update(progress.unsettled(Ledgers(list(new), counts_of(*accepted, **counts))))
 
@@ -73,7 +73,7 @@ def look(progress, *new, **counts):
 NONE = applied()
 
 
-def test_an_update_counts_when_its_last_slice_is_applied_and_is_as_stale_as_its_stalest():
+def test_an_update_counts_when_its_last_shard_is_applied_and_is_as_stale_as_its_stalest():
     progress = make_progress(steps=2, ps=2)
     progress.scheduled(np.array([0, 1]))
     look(progress, applied((0, 1, 0, 0, 7, 5.0), (1, 2, 1, 1, 8, 6.0)), applied((0, 1, 3, 0, 7, 9.0)))
@@ -306,7 +306,7 @@ def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
     assert progress.result().workers == [WorkerRow(index=0, pid=7, updates=5, examples=50)]
 
 
-def test_a_step_that_one_slice_had_at_a_checkpoint_counts_when_the_other_one_has_it():
+def test_a_step_that_one_shard_had_at_a_checkpoint_counts_when_the_other_one_has_it():
     before = make_progress(steps=2, ps=2)
     before.scheduled(np.arange(2))
     look(before, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 4, 0, 7, 2.0)), applied((0, 1, 0, 0, 7, 1.0)))

@@ -24,13 +24,13 @@ class Training:
 
     takes_files = True
 
-    def __init__(self, folder, workers=3, slices=2, steps=400, rule="sgd", length=LENGTH, **values):
-        values |= {"cluster.workers": workers, "cluster.parameter_servers": slices}
+    def __init__(self, folder, workers=3, shards=2, steps=400, rule="sgd", length=LENGTH, **values):
+        values |= {"cluster.workers": workers, "cluster.parameter_servers": shards}
         self.config = build_config(
             overrides={"training.steps": steps, "model.name": "tutorial_cnn", "cluster.wire": "float32"} | values
         )
         self.run_dir = RunDir.create(folder / "run")
-        self.store = make_store(slices, values=values, steps=steps, rule=rule, length=length)
+        self.store = make_store(shards, values=values, steps=steps, rule=rule, length=length)
         self.progress = RunProgress(self.config, 50_000)
         self.sampler = UpdateSampler(self.config, self.run_dir, self.store, self.progress, term=1)
         self._reader = LedgerReader(self.store, self.progress, [], on_rows=self.sampler.look)
@@ -91,7 +91,7 @@ def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
 @eagerly()
 def test_a_step_that_is_handed_out_again_is_not_taken_for_another_step_of_its_first_worker(tmp_path):
     """Worker 1 pulled step 0 and never pushed it; worker 0 did it, and worker 1 goes on with other steps."""
-    training = Training(tmp_path, workers=2, slices=1)
+    training = Training(tmp_path, workers=2, shards=1)
     training.pull(0, worker=1)
     training.pull(0, worker=0)
     training.push(0)
@@ -109,7 +109,7 @@ def test_a_step_that_is_handed_out_again_is_not_taken_for_another_step_of_its_fi
 
 @eagerly()
 def test_an_update_that_can_not_be_computed_again_is_reported_and_ends_nothing(tmp_path):
-    training = Training(tmp_path, workers=1, slices=1)
+    training = Training(tmp_path, workers=1, shards=1)
     training.takes_files = False
     training.run(range(2))
 
@@ -123,7 +123,7 @@ def test_an_update_that_can_not_be_computed_again_is_reported_and_ends_nothing(t
 
 @eagerly()
 def test_a_sample_of_before_a_resume_with_other_settings_is_not_compared(tmp_path):
-    training = Training(tmp_path, workers=1, slices=1)
+    training = Training(tmp_path, workers=1, shards=1)
     training.takes_files = False
     training.run(range(2))
     other = training.config.with_values({"optimizer.learning_rate": 0.7})
@@ -133,7 +133,7 @@ def test_a_sample_of_before_a_resume_with_other_settings_is_not_compared(tmp_pat
 
 @eagerly()
 def test_weights_that_a_method_predicts_are_those_of_its_equation_but_for_their_rounding(tmp_path):
-    training = Training(tmp_path, slices=1, rule="adam", length=5000, **{"staleness.method": "predict"})
+    training = Training(tmp_path, shards=1, rule="adam", length=5000, **{"staleness.method": "predict"})
     for first in range(0, 30, 3):  # all workers pull before one pushes
         for worker in range(3):
             training.pull(first + worker, worker)
@@ -150,7 +150,7 @@ def test_weights_that_a_method_predicts_are_those_of_its_equation_but_for_their_
 
 @eagerly()
 def test_where_nothing_takes_the_samples_away_no_more_are_made_than_the_disk_shall_hold(tmp_path):
-    training = Training(tmp_path, workers=20, slices=1)
+    training = Training(tmp_path, workers=20, shards=1)
     training.takes_files = False
     training.run(range(200))
     assert len(waiting_samples(training.run_dir.samples)) == MOST_WAITING
@@ -167,7 +167,7 @@ def test_where_it_takes_long_to_compute_updates_again_there_is_one_of_each_worke
 @eagerly()
 def test_a_step_whose_weights_were_given_to_another_worker_too_is_not_taken_for_a_sample(tmp_path):
     """A worker died after its pull: the step was handed out again, and the first one pushes after all."""
-    training = Training(tmp_path, workers=1, slices=1)
+    training = Training(tmp_path, workers=1, shards=1)
     training.pull(0, worker=0)
     first = training._worker_of[0]
     training.pull(0, worker=1)

@@ -23,7 +23,7 @@ from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KE
 
 
 class FakeBooks:
-    """A version more with each snapshot; the second of two slices is one ahead."""
+    """A version more with each snapshot; the second of two shards is one ahead."""
 
     def __init__(self, clock):
         self.clock, self.version, self.takes, self.refuse = clock, 0, 0.0, False
@@ -328,7 +328,7 @@ def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, befor
 
 
 class BooksOfTwo(FakeBooks):
-    """Two slices, with the same steps where `even`."""
+    """Two shards, with the same steps where `even`."""
 
     even = False
 
@@ -393,7 +393,7 @@ def test_an_uneven_snapshot_of_the_same_lowest_version_does_not_replace_the_even
     saving(2)
     newest, books.even = books.version, False
     for _ in range(3):
-        books.version = newest - 1  # a step is long: one slice has it, and the other lacks it
+        books.version = newest - 1  # a step is long: one shard has it, and the other lacks it
         saving(2)
     assert checkpoints.steps(saving.run_dir.snapshots)[-1] == newest == newest_even(saving.run_dir.snapshots)
 
@@ -456,7 +456,7 @@ def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monk
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_a_last_checkpoint_that_no_other_number_of_slices_can_go_on_from_leaves_the_snapshots(saving_of_two, even):
+def test_a_last_checkpoint_that_no_other_number_of_shards_can_go_on_from_leaves_the_snapshots(saving_of_two, even):
     saving_of_two.books.even = True
     saving_of_two(3)
     saving_of_two.books.even = even

@@ -23,26 +23,26 @@ class Arrival(NamedTuple):
     """A gradient that arrives."""
 
     worker: tf.Tensor  # int64 [], who pushes it
-    pulled: tf.Tensor  # int64 [], the slice's version that it was computed from
-    now: tf.Tensor  # int64 [], the slice's version now: the gradients that were accepted so far
+    pulled: tf.Tensor  # int64 [], the shard's version that it was computed from
+    now: tf.Tensor  # int64 [], the shard's version now: the gradients that were accepted so far
 
     @property
     def staleness(self) -> tf.Tensor:
-        """The gradients that this slice accepted between the pull and now, int64 [], 0 or more."""
+        """The gradients that this shard accepted between the pull and now, int64 [], 0 or more."""
         return self.now - self.pulled
 
 
 class Correction:
-    """Corrects nothing; the base class of the corrections. Create it on the slice's device.
+    """Corrects nothing; the base class of the corrections. Create it on the shard's device.
 
-    Call all methods in the slice's critical section. The section's result must depend on the operations that `on_pull`
+    Call all methods in the shard's critical section. The section's result must depend on the operations that `on_pull`
     and `after_update` return.
 
     Attributes:
       capabilities: of this correction. `accepts` is asked only where it `drops`.
       gathers: with every so many accepted gradients the weights change, by their mean.
       needs_step: whether `after_update` has something to do.
-      slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
+      slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
       of_version: variables [n] that belong to a version as the weights do; `given` gets those of the version that is pulled.
       backups: the weights of the workers' last pulls, name → [workers, n]; they are not in checkpoints.
       pull_state: what `given` depends on beside the weights, name → [n], or [workers] for a number of each worker.

@@ -20,7 +20,7 @@ class MakeVariable(Protocol):
 
 
 def on_this_device(name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> tf.Variable:
-    """Make a variable on the current device, which is a slice's."""
+    """Make a variable on the current device, which is a shard's."""
     return tf.Variable(value, trainable=False)
 
 
@@ -48,7 +48,7 @@ def make_rule(
 
 
 class UpdateRule(ABC):
-    """One slice's optimizer: its slots, and the operations that apply a gradient. Create it on the slice's device.
+    """One shard's optimizer: its slots, and the operations that apply a gradient. Create it on the shard's device.
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
     factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): biases
@@ -99,7 +99,7 @@ class UpdateRule(ABC):
         Args:
           gradient: float32 [n].
           learning_rate: float32 [].
-          updates_before: int64 [], how many were applied to this slice before (adam's bias correction).
+          updates_before: int64 [], how many were applied to this shard before (adam's bias correction).
           share: float32 [] or [n], from 0 to 1; None is 1.
         """
         done: list[tf.Operation] = []

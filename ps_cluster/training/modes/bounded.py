@@ -211,7 +211,7 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
     The worker pulls and computes again a step whose push was dropped.
     """
     computation = TimedComputation(compute, config, store)
-    (shard,) = store.slices
+    (shard,) = store.shards
     assert isinstance(shard, BoundedShard)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])

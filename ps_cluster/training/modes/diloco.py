@@ -43,7 +43,7 @@ class DilocoSettings(OuterSettings):
     )
     fragments: bool = Field(
         default=False,
-        description="Exchange the slice of each parameter server after other local steps, so that no moment carries all.",
+        description="Exchange the shard of each parameter server after other local steps, so that no moment carries all.",
     )
     momentum_every: int | None = Field(
         default=None,

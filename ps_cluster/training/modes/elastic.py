@@ -58,7 +58,7 @@ def moving_rate(config: RunConfig) -> float:
 
 
 class ElasticShard(ParameterShard):
-    """A slice of the centre (the weights that are scored) and of two vectors for every worker.
+    """A shard of the centre (the weights that are scored) and of two vectors for every worker.
 
     They are the worker's weights x_i and its x, the x_i before its last exchange. A pull returns both, float32 [2, n].
     A push brings the distance that the worker's steps have moved x_i.

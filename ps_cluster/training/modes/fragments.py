@@ -20,18 +20,18 @@ _APART = 1_000_003  # between the seeds of two shards
 
 
 class FragmentedWorker:
-    """What a worker's process keeps of each slice between its exchanges, in a graph: weights, statistics and version pulled.
+    """What a worker's process keeps of each shard between its exchanges, in a graph: weights, statistics and version pulled.
 
-    Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap: with S slices and H local
-    steps, slice S - 1 is exchanged after H / S steps of each period, slice S - 2 after 2 H / S, and slice 0 after all. The
-    worker goes on from its own weights of the other slices, so between two exchanges of a slice there are H steps.
+    Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap: with S shards and H local
+    steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all. The
+    worker goes on from its own weights of the other shards, so between two exchanges of a shard there are H steps.
     """
 
     def __init__(self, store: ParameterStore, training: LocalTraining):
-        lengths, counts = zip(*[(part.length, part.statistics_length) for part in store.slices])
-        self._slices, self._training = store.slices, training
+        lengths, counts = zip(*[(part.length, part.statistics_length) for part in store.shards])
+        self._shards, self._training = store.shards, training
         self._ends, self._statistics_ends = np.cumsum(lengths), np.cumsum(counts)
-        self.own = LocalOptimizer(training, int(self._ends[-1]), self._slices[0].wire)
+        self.own = LocalOptimizer(training, int(self._ends[-1]), self._shards[0].wire)
 
         self._feedback = [
             ErrorFeedback(
@@ -41,7 +41,7 @@ class FragmentedWorker:
                 residual_files(index),
                 name=f"{store.session}/left-out-{index}",
             )
-            for index, part in enumerate(self._slices)
+            for index, part in enumerate(self._shards)
             if part.codec.loses
         ]
 
@@ -54,7 +54,7 @@ class FragmentedWorker:
         self._versions = variable("versions", [len(lengths)], tf.int64)
 
     def begin(self, store: ParameterStore, worker: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Pull all slices where this process has none yet. Returns a tensor to depend on."""
+        """Pull all shards where this process has none yet. Returns a tensor to depend on."""
 
         def pull() -> tf.Tensor:
             pulled = store.pull(worker)
@@ -76,11 +76,11 @@ class FragmentedWorker:
             return ended._replace(state=tf.identity(ended.state))
 
     def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Push how far slice `index` came since its last exchange, and go on from the answer.
+        """Push how far shard `index` came since its last exchange, and go on from the answer.
 
         Returns a tensor as above, and the outcome of the push, int64 [].
         """
-        part = self._slices[index]
+        part = self._shards[index]
         of, of_statistics = (
             slice(int(ends[index]) - length, int(ends[index]))
             for ends, length in ((self._ends, part.length), (self._statistics_ends, part.statistics_length))
@@ -107,9 +107,9 @@ class FragmentedWorker:
 
 def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> Dispatch:
     """Return the graph of a dispatch that exchanges the shards one by one. See `steps_graph`."""
-    slices, steps = len(store.slices), config.batches_per_step
+    shards, steps = len(store.shards), config.batches_per_step
     stragglers = parse_stragglers(config.cluster.straggler)
-    slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=slices)
+    slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=shards)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
@@ -119,8 +119,8 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
             step = step_ids[position]
             asked = began = now_after(before)
             progress, outcomes = Progress.begin(before, tf.zeros([0])), []
-            for place, index in enumerate(reversed(range(slices))):
-                first, end = (steps * k // slices for k in (place, place + 1))
+            for place, index in enumerate(reversed(range(shards))):
+                first, end = (steps * k // shards for k in (place, place + 1))
                 progress = worker.take(step, first, end, progress)
                 computed = now_after(progress.state)
                 waited = slow_down.wait(identity.worker, step, computed - began)

@@ -142,7 +142,7 @@ class LocalOptimizer:
         return take_local_steps(first, end, progress, training.keep, take, goes_on)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the optimizer's state after a period if a slice applied its push: see `KeepsState`."""
+        """Keep the optimizer's state after a period if a shard applied its push: see `KeepsState`."""
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 

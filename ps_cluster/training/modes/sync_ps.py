@@ -149,7 +149,7 @@ class Rounds(StepSource):
 def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> Dispatch:
     """Return the graph of a dispatch that takes part in every round below a version, int64 []."""
     computation = TimedComputation(compute, config, store)
-    (shard,) = store.slices
+    (shard,) = store.shards
     assert isinstance(shard, RoundShard)
 
     def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:

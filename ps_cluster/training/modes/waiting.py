@@ -23,7 +23,7 @@ from ps_cluster.server.shard import ParameterShard
 
 
 class WaitingShard(ParameterShard):
-    """A slice where workers wait until another worker, or the passing of time, has changed something."""
+    """A shard where workers wait until another worker, or the passing of time, has changed something."""
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)

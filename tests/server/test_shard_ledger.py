@@ -1,4 +1,4 @@
-"""The window that a parameter server holds of its slice's ledger."""
+"""The window that a parameter server holds of its shard's ledger."""
 
 import numpy as np
 import pytest
