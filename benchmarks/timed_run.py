@@ -22,9 +22,9 @@ import numpy as np
 from ps_cluster.config import load_config
 from ps_cluster.errors import RunFailed
 from ps_cluster.report.progress import PlainView
-from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.tables import read_csv
 from ps_cluster.tools.bench.arms import Measured
 from ps_cluster.tools.bench.cluster_arm import run_cluster
 

@@ -27,9 +27,9 @@ from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.runs.journal import LeaderStretch
-from ps_cluster.runs.ledger import COUNTS, StepsState
 from ps_cluster.runs.result_rows import Ending
 from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
+from ps_cluster.runs.step_set import StepsState
 from ps_cluster.runs.times import TrainingTimes
 
 ENDED = "ended.json"
@@ -423,53 +423,3 @@ def ended(directory: Path) -> EndedMark | None:
 def clear_ended(directory: Path) -> None:
     """Remove the mark, because training continues. Call it before an evaluator follows the directory again."""
     remove(directory / ENDED)
-
-
-# Cut a checkpoint for another number of parameter servers.
-#
-# Each slice accepts the steps in its own order. So a checkpoint can be cut for another number of slices only if all slices
-# have accepted the same steps; such a state is called even. The last checkpoint of a completed run is even, and so is one
-# that is written while no step is under way. The journals stay as they are: `journal.history_of` finds the rows of a slice.
-
-Arrays = Mapping[str, np.ndarray]
-
-LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs beside its parameters
-_ALIKE = [COUNTS.index(name) for name in ("version", "accepted")]
-
-
-def is_consistent_cut(arrays: Arrays) -> bool:
-    """Return whether all slices of a checkpoint have taken in the same steps."""
-    if not arrays.keys() >= LEDGER:
-        return False
-    alike = (arrays["counts"][:, _ALIKE], arrays[ACCEPTED_STEPS])
-    return not len(arrays["waiting"]) and all(bool((rows == rows[:1]).all()) for rows in alike)
-
-
-def newest_even(directory: Path) -> int | None:
-    """Return the step of the newest even checkpoint in a directory, None without one. Errors as `load_to_go_on`."""
-
-    def check(checkpoint: Checkpoint) -> None:
-        if not is_consistent_cut(checkpoint.arrays):
-            raise CheckpointError("it is not even")
-
-    checkpoint = load_to_go_on([directory], lambda line: None, check)
-    return checkpoint.step if checkpoint else None
-
-
-def resliced(checkpoint: Checkpoint, slices: int) -> Checkpoint:
-    """Return an even checkpoint, cut for this number of slices."""
-    before = len(checkpoint.arrays["counts"])
-    if slices == before:
-        return checkpoint
-    arrays = {name: _resliced(name, array, slices) for name, array in checkpoint.arrays.items()}
-    return Checkpoint(checkpoint.step, arrays, checkpoint.meta)
-
-
-def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
-    if name == "counts":  # refused and dropped pushes differ; what is told is the largest
-        return np.repeat(array.max(axis=0, keepdims=True), slices, axis=0)
-    if name in BY_SLICE or name.startswith(
-        ONE_A_SLICE
-    ):  # those of a slice whose rows it continues: `journal.history_of`
-        return array[[index if index < len(array) else 0 for index in range(slices)]]
-    return array

@@ -15,7 +15,7 @@ from ps_cluster.config.schema import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs import checkpoints, journal, ledger
+from ps_cluster.runs import checkpoints, journal, step_set
 from ps_cluster.runs.checkpoints import (
     ACCEPTED_STEPS,
     LEDGER,
@@ -23,11 +23,12 @@ from ps_cluster.runs.checkpoints import (
     CheckpointError,
     ProgressState,
     StatesUnreadable,
-    is_consistent_cut,
 )
 from ps_cluster.runs.journal import JournalDamaged
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, MOST_OPEN, check_values, rows_of
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, rows_of
+from ps_cluster.runs.reslicing import is_consistent_cut
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.step_set import MOST_OPEN
 from ps_cluster.training.agreement import facts_of_data, text_of
 
 
@@ -118,7 +119,7 @@ def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressSt
 def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
     """Return how many updates were begun. Raises UserError where the checkpoint's numbers contradict each other."""
     counts = found.arrays["counts"]
-    scheduled, applied = ledger.from_state(progress.scheduled), progress.applied
+    scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
     waiting, leaders = found.arrays["waiting"], found.meta.leaders
     # Where shards are cut anew, all of them have the same rows.

@@ -16,9 +16,9 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.values import finite
 from ps_cluster.process_variables import LIFE
-from ps_cluster.runs import ledger
+from ps_cluster.runs import step_set
 from ps_cluster.runs.checkpoints import ProgressState, TallyState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, StepSet, rows_of
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, ShardJoiner, rows_of
 from ps_cluster.runs.result_rows import (
     STALENESS_BOUNDS,
     Gradients,
@@ -29,6 +29,7 @@ from ps_cluster.runs.result_rows import (
     Updates,
     WorkerRow,
 )
+from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training.dispatch_tracker import OpenDispatches
@@ -84,7 +85,7 @@ class RunProgress:
         """Go on from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
-        scheduled, self._applied_steps = ledger.from_state(state.scheduled), ledger.from_state(state.applied)
+        scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = AppliedTotals(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
@@ -99,10 +100,10 @@ class RunProgress:
     def state(self) -> ProgressState:
         """The progress as it goes into a checkpoint's meta."""
         with self._handing_out:
-            scheduled = ledger.to_state(self.scheduled_updates)
+            scheduled = step_set.to_state(self.scheduled_updates)
         return ProgressState(
             scheduled=scheduled,
-            applied=ledger.to_state(self._applied_steps),
+            applied=step_set.to_state(self._applied_steps),
             tally=self._tally.state,
             mixed=self._joiner.mixed,
         )

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from ps_cluster.runs.checkpoints import newest_even
+from ps_cluster.runs.reslicing import newest_even
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (

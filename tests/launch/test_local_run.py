@@ -28,8 +28,9 @@ from ps_cluster.launch.topology import from_tf_config
 from ps_cluster.report.progress import make_lines
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, StepsState
+from ps_cluster.runs.ledger import COLUMNS, COUNTS
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.step_set import StepsState
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.resuming import newest_checkpoint

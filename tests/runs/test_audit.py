@@ -5,8 +5,9 @@ import pytest
 
 from ps_cluster.runs import journal
 from ps_cluster.runs.journal import RECORD
-from ps_cluster.runs.ledger import COUNTS, StepSet
+from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.proof import MOST_PROBLEMS, ExpectedRows, FactorsOfRates, RoundShape, audit
+from ps_cluster.runs.step_set import StepSet
 from tests.helpers.ledgers import rows_of, write_journal
 
 ONE, UPDATES = RoundShape(1, 1, 1), 6

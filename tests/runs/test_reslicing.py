@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from ps_cluster.runs import journal
-from ps_cluster.runs.checkpoints import Checkpoint, is_consistent_cut, resliced
+from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.reslicing import is_consistent_cut, resliced
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs.ledger import MOST_OPEN, StepSet
+from ps_cluster.runs.step_set import MOST_OPEN, StepSet
 
 
 def steps(*ids):

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.runs.checkpoints import Checkpoint, is_consistent_cut, resliced
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.reslicing import is_consistent_cut, resliced
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
 from ps_cluster.training.modes.bounded import BoundedShard

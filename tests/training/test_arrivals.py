@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_cluster.runs.ledger import ShardJoiner, StepSet
+from ps_cluster.runs.ledger import ShardJoiner
+from ps_cluster.runs.step_set import StepSet
 from tests.helpers.ledgers import rows_of
 
 ARRIVALS = st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12)  # in each look, these steps

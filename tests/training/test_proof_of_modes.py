@@ -12,9 +12,10 @@ from ps_cluster.config import build_config
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.errors import UserError
 from ps_cluster.runs.leaders import LeaderStart
-from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, ShardAudit, audit
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.step_set import StepSet
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
 from ps_cluster.training.job import TrainingJob

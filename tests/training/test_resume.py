@@ -10,8 +10,9 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyState
-from ps_cluster.runs.ledger import COLUMNS, COUNTS, MOST_OPEN, StepsState
+from ps_cluster.runs.ledger import COLUMNS, COUNTS
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.step_set import MOST_OPEN, StepsState
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.resuming import check_journals, check_network, newest_checkpoint

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.runs.proof import RoundShape, audit
+from ps_cluster.runs.step_set import StepSet
 from ps_cluster.server.shard import APPLIED, DROPPED
 from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.slow_down import sleep

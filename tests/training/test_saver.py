@@ -11,11 +11,12 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.checkpoints import newest_even
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
-from ps_cluster.runs.ledger import COUNTS, StepSet
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.reslicing import newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock, TrainingTimes
 from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.runs.ledger import StepSet
+from ps_cluster.runs.step_set import StepSet
 from ps_cluster.training.step_source import AsynchronousSteps, Dispatches
 
 WINDOW = 2**16
