@@ -15,7 +15,7 @@ from ps_cluster.runs.rows import Index, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
 ANSWER_WITHIN_S = 60.0
-_LOOK_EVERY_S = 0.1
+_ANSWER_POLL_S = 0.1
 _MOST_BYTES = 10_000
 
 
@@ -100,7 +100,7 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
             raise UserError(
                 f"run directory '{run_dir.root}': no `run` works there: a run that has ended has no workers"
             )
-        sleep(_LOOK_EVERY_S)
+        sleep(_ANSWER_POLL_S)
     raise UserError(f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s (log: {run_dir.launcher_log})")
 
 

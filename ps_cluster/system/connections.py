@@ -17,7 +17,7 @@ from typing import Any
 
 from ps_cluster.system.addresses import host_and_port
 
-LOOK_EVERY_S = 2.0
+_NEW_CONNECTIONS_POLL_S = 2.0
 _PROBES = 3
 
 
@@ -51,7 +51,7 @@ def _end(address: tuple[Any, ...]) -> tuple[str, int]:
 def _watch(after_s: float) -> None:
     while True:
         _for_each_connection(lambda connection: _limit(connection, after_s))
-        threading.Event().wait(LOOK_EVERY_S)
+        threading.Event().wait(_NEW_CONNECTIONS_POLL_S)
 
 
 def _for_each_connection(act: Callable[[socket.socket], None]) -> None:

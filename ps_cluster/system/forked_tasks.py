@@ -23,7 +23,7 @@ from ps_cluster.system.last_words import last_words
 
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
 ANSWERS_WITHIN_S = 10.0  # a fork takes milliseconds
-LOOK_EVERY_S = 0.5
+_CHANNEL_POLL_S = 0.5
 KILLED_WITHIN_S = 5.0
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
@@ -148,7 +148,7 @@ class ForkServer:
         self.close()
         channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = channel
-        channel.settimeout(LOOK_EVERY_S)
+        channel.settimeout(_CHANNEL_POLL_S)
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         with theirs, open_append(self._log) as log:
             self._log_start = log.tell()

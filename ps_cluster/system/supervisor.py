@@ -23,7 +23,7 @@ from ps_cluster.system.forked_tasks import ForkedProcess
 from ps_cluster.system.last_words import last_words
 
 KILL_TIMEOUT_S = 5.0
-_LOOK_EVERY_S = 0.05
+_GROUP_POLL_S = 0.05
 
 Popen = subprocess.Popen[bytes] | ForkedProcess
 
@@ -185,7 +185,7 @@ class Supervisor:
             for process in left:
                 self.signal(process.task, number)
             while left and self._clock() < until:
-                self._sleep(_LOOK_EVERY_S)
+                self._sleep(_GROUP_POLL_S)
                 left = [process for process in left if self._is_there(process)]
         return left
 

@@ -28,7 +28,7 @@ ARGV = (sys.executable, "-m", "ps_cluster.system.tensorboard_server")
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
 GRACE_S = 3.0
-_LOOK_EVERY_S = 0.25
+_ANSWER_POLL_S = 0.25
 
 Notify = Callable[[str], None]
 
@@ -106,7 +106,7 @@ class TensorBoardServer:
     def _tell(self, process: subprocess.Popen[bytes], port: int) -> None:
         """Tell the link once TensorBoard answers, or that it does not."""
         deadline = time.monotonic() + self._patience_s
-        while not self._over.wait(_LOOK_EVERY_S):
+        while not self._over.wait(_ANSWER_POLL_S):
             if process.poll() is not None:
                 self._notify(f"TensorBoard ended with exit code {process.returncode}; the run goes on: {self._log}")
                 return
@@ -119,7 +119,7 @@ class TensorBoardServer:
 
 
 def _answers(port: int) -> bool:
-    connection = HTTPConnection(HOST, port, timeout=_LOOK_EVERY_S)
+    connection = HTTPConnection(HOST, port, timeout=_ANSWER_POLL_S)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status == 200
