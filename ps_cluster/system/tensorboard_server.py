@@ -20,6 +20,7 @@ from threading import Event, Thread
 
 import portpicker
 
+from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append
 from ps_cluster.system import environment
 from ps_cluster.system.lifetime import die_with_launcher
@@ -30,16 +31,14 @@ PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
 GRACE_S = 3.0
 _ANSWER_POLL_S = 0.25
 
-Notify = Callable[[str], None]
-
 
 def beside(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
-    """Return a context in which TensorBoard runs, if it is wanted."""
+    """Return a context in which TensorBoard runs if it is wanted."""
     return TensorBoardServer(logdir, log, notify) if wanted else nullcontext()
 
 
 class TensorBoardServer:
-    """TensorBoard within a `with` block. If it does not come up, one notice says so, and all else goes on."""
+    """TensorBoard within a `with` block. If it does not start, one notice says so, and the run continues."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class TensorBoardServer:
         patience_s: float = PATIENCE_S,
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ):
-        """Keep what it needs.
+        """Create a server that starts with the block.
 
         Args:
           logdir: the folder to show; it need not exist yet.
@@ -104,7 +103,7 @@ class TensorBoardServer:
             )
 
     def _tell(self, process: subprocess.Popen[bytes], port: int) -> None:
-        """Tell the link once TensorBoard answers, or that it does not."""
+        """Report the link once TensorBoard answers, or that it does not."""
         deadline = time.monotonic() + self._patience_s
         while not self._over.wait(_ANSWER_POLL_S):
             if process.poll() is not None:
@@ -130,7 +129,7 @@ def _answers(port: int) -> bool:
 
 
 def main() -> None:
-    """Be TensorBoard. It has no need of TensorFlow, whose import would take memory and time from the training."""
+    """Run TensorBoard without TensorFlow, whose import would take memory and time from the training."""
     die_with_launcher()
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # an import of it fails
     from tensorboard.main import run_main
