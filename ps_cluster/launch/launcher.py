@@ -44,7 +44,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scale_requests import ScaleDesk
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.forked_tasks import ForkServer, StopHeard, fork_server
+from ps_cluster.system.forked_tasks import ForkServer, StopHeard
 from ps_cluster.system.limits import allowance, room
 from ps_cluster.system.private_network import RunNetwork, network_for
 from ps_cluster.system.run_processes import life_of
@@ -153,7 +153,7 @@ def _fork_server_for(
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
     env = environment.for_child(os.environ, os.getpid())
-    with fork_server(task_server.ARGV, network.popen, run_dir.root, log, env, clock, stops) as server:
+    with ForkServer(task_server.ARGV, network.popen, run_dir.root, log, env, clock, stops) as server:
         yield server
 
 

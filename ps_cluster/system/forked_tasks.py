@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -51,7 +50,8 @@ class StopHeard(Exception):
 class ForkServer:
     """Starts the fork server with the first task, and again when it has ended or does not answer.
 
-    Its method `popen` stands in for `subprocess.Popen`, for commands `python -m MODULE …`.
+    Its method `popen` stands in for `subprocess.Popen`, for commands `python -m MODULE …`. Inside its `with` block this
+    process adopts orphaned descendants, so the tasks are its children.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class ForkServer:
         log: Path,
         env: Mapping[str, str],
         clock: Callable[[], float],
-        stops: Callable[[], bool],
-        answers_within_s: float,
+        stops: Callable[[], bool] = lambda: False,
+        answers_within_s: float = ANSWERS_WITHIN_S,
     ):
         """Create a handle; nothing is started yet.
 
@@ -86,7 +86,18 @@ class ForkServer:
         self._forks: set[int] = set()  # the pids that the server has answered in time
         self._log_start = 0  # bytes in the log before this server
         self._server: subprocess.Popen[bytes] | None = None
+        self._adopted_before = ctypes.c_int()  # whether this process adopted orphans before the block
         self._channel: socket.socket | None = None
+
+    def __enter__(self) -> ForkServer:
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(self._adopted_before))
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, self._adopted_before.value)
 
     @property
     def pid(self) -> int | None:
@@ -191,29 +202,3 @@ class ForkServer:
         """Return the children of this process in the server's process group whose pids the server has not answered in time."""
         children = [child.pid for child in psutil.Process().children()]
         return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]
-
-
-@contextmanager
-def fork_server(
-    argv: Sequence[str],
-    popen: Callable[..., subprocess.Popen[bytes]],
-    run_root: Path,
-    log: Path,
-    env: Mapping[str, str],
-    clock: Callable[[], float],
-    stops: Callable[[], bool] = lambda: False,
-    answers_within_s: float = ANSWERS_WITHIN_S,
-) -> Iterator[ForkServer]:
-    """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children.
-
-    The arguments are those of `ForkServer`.
-    """
-    prctl = ctypes.CDLL(None).prctl
-    before = ctypes.c_int()
-    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        with contextlib.closing(ForkServer(argv, popen, run_root, log, env, clock, stops, answers_within_s)) as server:
-            yield server
-    finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, before.value)

@@ -17,7 +17,7 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.launch import task_server
 from ps_cluster.system import environment
 from ps_cluster.system.fork_server import ASK
-from ps_cluster.system.forked_tasks import fork_server
+from ps_cluster.system.forked_tasks import ForkServer
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
@@ -35,7 +35,7 @@ def made(root, *how, **timeouts):
 
     env = environment.for_child(os.environ, os.getpid())
     argv = (sys.executable, "-m", "tests.helpers.stopping_fork_server")
-    with fork_server(argv, popen, root, root / "server.log", env, AwakeClock(), **timeouts) as made:
+    with ForkServer(argv, popen, root, root / "server.log", env, AwakeClock(), **timeouts) as made:
         yield made
     processes.assert_none_left(root, within_s=0)
 
@@ -146,7 +146,7 @@ def test_this_process_adopts_orphans_no_longer_than_the_fork_server_is_there(tmp
     before = adopts()
     ctypes.CDLL(None).prctl(36, 0)
     try:
-        with pytest.raises(KeyboardInterrupt), fork_server((), None, tmp_path, tmp_path, {}, None):
+        with pytest.raises(KeyboardInterrupt), ForkServer((), None, tmp_path, tmp_path, {}, None):
             assert adopts() == 1
             raise KeyboardInterrupt
         assert adopts() == 0
@@ -171,7 +171,7 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
         raise OSError("no process left")
 
     with (
-        fork_server(task_server.ARGV, refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
+        ForkServer(task_server.ARGV, refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match="no process left"),
     ):
@@ -181,7 +181,7 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
 def test_a_server_that_does_not_come_up_is_an_error_with_its_reason_and_its_log(tmp_path):
     argv = (sys.executable, "-c", "raise SystemExit('no TensorFlow here')")
     with (
-        fork_server(argv, subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
+        ForkServer(argv, subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match=r"does not answer: no TensorFlow here \(log: .*server\.log"),
     ):
@@ -209,7 +209,7 @@ class SlowServer:
 def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path):
     """As after a suspend: the wait took longer than it may, and no time has passed for either side."""
     with (
-        fork_server((), SlowServer, tmp_path, tmp_path / "server.log", {}, lambda: 0.0, answers_within_s=0.5) as server,
+        ForkServer((), SlowServer, tmp_path, tmp_path / "server.log", {}, lambda: 0.0, answers_within_s=0.5) as server,
         (tmp_path / "log").open("wb") as log,
     ):
         pids = [server.popen(ARGV, env={}, cwd=tmp_path, stdout=log).pid for _ in range(2)]
