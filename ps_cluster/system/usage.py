@@ -11,6 +11,7 @@ import psutil
 
 from ps_cluster.config.tasks import TRAINING_TYPES, Task
 from ps_cluster.files.json_files import Json
+from ps_cluster.runs.result_rows import ProcessUsage
 
 # The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run.
 MEMORY_EVERY_S = 5.0
@@ -46,7 +47,7 @@ class Usage:
         self._clock = clock
         self._read_cpu = read_cpu
         self._read_pss = read_pss
-        self._processes: dict[int, Json] = {}  # pid → its entry in summary.json
+        self._processes: dict[int, ProcessUsage] = {}
         self._peak_sum: int | None = None
         self._next_memory_s = 0.0
 
@@ -57,10 +58,9 @@ class Usage:
           processes: pid → task. A pid means the same process in all calls.
         """
         for pid, task in processes.items():
-            own = {"type": task.type, "index": task.index, "pid": pid, "cpu_seconds": None, "peak_pss_bytes": None}
-            row = self._processes.setdefault(pid, own)
-            if (seconds := self._read_cpu(pid)) is not None:
-                row["cpu_seconds"] = seconds
+            row = self._processes.get(pid) or ProcessUsage(type=task.type, index=task.index, pid=pid)
+            seconds = self._read_cpu(pid)
+            self._processes[pid] = row if seconds is None else row.model_copy(update={"cpu_seconds": seconds})
         if processes and self._clock() >= self._next_memory_s:
             self._next_memory_s = self._clock() + MEMORY_EVERY_S
             self._look_at_memory(processes)
@@ -69,7 +69,7 @@ class Usage:
         sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}
         for pid, size in sizes.items():
             row = self._processes[pid]
-            row["peak_pss_bytes"] = max(size, row["peak_pss_bytes"] or 0)
+            self._processes[pid] = row.model_copy(update={"peak_pss_bytes": max(size, row.peak_pss_bytes or 0)})
         if sizes:
             self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
 
@@ -80,8 +80,11 @@ class Usage:
         the processes. `peak_memory_bytes` is the highest sum over all processes at one time.
         """
         rows = list(self._processes.values())
-        training = [row["cpu_seconds"] or 0.0 for row in rows if row["type"] in TRAINING_TYPES]
-        return {"cpu_seconds": sum(training), "peak_memory_bytes": self._peak_sum, "processes": rows}
+        return {
+            "cpu_seconds": sum(row.cpu_seconds or 0.0 for row in rows if row.type in TRAINING_TYPES),
+            "peak_memory_bytes": self._peak_sum,
+            "processes": [row.model_dump() for row in rows],
+        }
 
 
 _M_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 1 << 20
