@@ -10,8 +10,7 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.process_variables import LIFE
-from ps_cluster.runs import checkpoints, reslicing
-from ps_cluster.runs import proof as tables
+from ps_cluster.runs import checkpoints, reslicing, tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
