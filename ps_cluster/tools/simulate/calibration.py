@@ -11,7 +11,7 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
-from ps_cluster.runs import proof
+from ps_cluster.runs import tables
 from ps_cluster.runs.phases import phase_times
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -72,7 +72,7 @@ def read_run(root: Path) -> FinishedRun:
     """Return the run in `root`. Raises UserError if no training has ended there, or its files lack what is needed."""
     run_dir = RunDir.open(root)
     try:
-        rows, summary = proof.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
+        rows, summary = tables.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
     for name in ("processes", "parameter_servers"):
