@@ -1,5 +1,7 @@
 """The arms that train or compute without a cluster."""
 
+import contextlib
+
 import numpy as np
 import psutil
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 from ps_cluster.tools.bench import arms, keras_arms, limit, running
 from ps_cluster.training.building import make_network
 from ps_cluster.training.step import TrainStep
+from tests.helpers.processes import wait_until
 
 
 def test_one_process_trains_by_the_loss_of_the_objective(regression_case, monkeypatch):
@@ -33,9 +36,13 @@ def test_the_limit_needs_all_of_every_gradient(regression_case, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_limit_is_computed_by_processes_that_end_with_it(regression_case):
-    before = {process.pid for process in psutil.process_iter()}
+def test_the_limit_is_computed_by_processes_that_end_with_it(regression_case, monkeypatch, tmp_path):
+    monkeypatch.setenv("OF_THIS_TEST", str(tmp_path))  # which all processes inherit that the arm starts
     case, regression = regression_case
     assert running.rate_of(arms.LIMIT, case, regression) > 0
-    commands = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"]) if one.pid not in before]
-    assert not [words for words in commands if "multiprocessing" in " ".join(words)]
+
+    def is_of_this_test(process):
+        with contextlib.suppress(psutil.Error):
+            return process.environ().get("OF_THIS_TEST") == str(tmp_path)
+
+    wait_until(lambda: not any(map(is_of_this_test, psutil.process_iter())), within_s=5)
