@@ -273,14 +273,14 @@ class LocalCluster:
         config.yaml, and they are numbered anew: what a ps holds comes from the snapshot.
         """
         if task.type == PS:
-            self._config = self._config.with_values({"cluster.parameter_servers": self.slices - 1})
+            self._config = self._config.with_values({"cluster.parameter_servers": self.shards - 1})
             write_whole(self._run_dir.config, self._config.to_yaml())
         else:
             self.scale(stop=[task], grace_s=0)
 
     @property
-    def slices(self) -> int:
-        """The number of slices that training goes on with after the next restart."""
+    def shards(self) -> int:
+        """The number of shards that training goes on with after the next restart."""
         return self._config.shards
 
     def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
@@ -589,7 +589,7 @@ class EventLoop:
         self._read_rows()  # the last ones of the old leader
         problem, snapshot = "", False
         try:
-            snapshot = newest_for(self._cluster.slices, self._run_dir, self._notice) is not None
+            snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None
             if not snapshot and checkpoints.newest_first(self._run_dir.states):
                 problem = f"training can't go on from any state in '{self._run_dir.root}', and nothing is begun anew over them"
         except RunFailed as error:

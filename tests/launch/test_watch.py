@@ -104,7 +104,7 @@ class Machine:
         self.stopped.discard(task)
         self.pids[task] = next(self._numbers)
 
-    slices = 1
+    shards = 1
 
     def give_up(self, worker):
         self.scale(stop=(worker,), grace_s=0)
