@@ -1,9 +1,11 @@
 import fcntl
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -28,46 +30,51 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # In the background of a shell the same is true of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+OF_WHOLE_FILE = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
 
-# Files whose tests take long: processes are started, or networks trained. `make test-quick` leaves them out. In other files
-# a test that takes more than about a second of a processor is marked `slow` itself.
-SLOW = {
-    ".": "bombs package parsers planted_modules private_names quiet_import untrusted_files",
-    "api": "networks_sent",
-    "tools/compare": "comparison_report regression_report",
-    "data": "synthetic",
-    "tools/deploy": "slurm_script workload_kinds",
-    "doors": "installed_package one_file",
-    "evaluation": "evaluator export predict scorer",
-    "files": "json_files",
-    "launch": "launcher network_check task watch",
-    "models": "against_keras fused_layers networks own_network_page",
-    "report": "results terminal",
-    "tools/sweep": "joining",
-    "system": "firewall fork_server isolation isolation_refused",
-    "tools/bench": "one_process running",
-    "tools/chaos": "hosts",
-    "tools/simulate": "training",
-    "training": "bounded clock_lag elastic proof_of_modes staged_step statistics waiting wide_step",
-}
-SLOW_FILES = {
-    Path(__file__).parent / folder / f"test_{name}.py" for folder, names in SLOW.items() for name in names.split()
-}
+
+@cache
+def is_slow(path: Path) -> bool:
+    """Return whether a whole file of tests is marked as slow, without importing it."""
+    return OF_WHOLE_FILE.search(path.read_text()) is not None
 
 
 def pytest_ignore_collect(collection_path, config):
-    # To import them takes every one of pytest's processes 4 s.
-    return True if "not slow" in config.option.markexpr and collection_path in SLOW_FILES else None
+    # Each of pytest's processes would take 4 s to import these files.
+    if "not slow" in config.option.markexpr and collection_path.suffix == ".py" and is_slow(collection_path):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items):
-    assert all(path.is_file() for path in SLOW_FILES), "SLOW names a file that is gone"
     real = {item.path for item in items if item.get_closest_marker("cluster")}
-    for item in items:
-        if item.path in SLOW_FILES:
-            item.add_marker("slow")
     # Files are handed out in this order. The long ones come first: at the end one of them would leave a core idle.
-    items.sort(key=lambda item: (item.path not in real, item.path not in SLOW_FILES))
+    items.sort(key=lambda item: (item.path not in real, not is_slow(item.path)))
+
+
+# Parts of the reasons for which a test may be skipped: what a machine, or its user, does not have. With `--known-skips` any
+# other skip fails the run, so that no test stays away unnoticed.
+KNOWN_SKIPS = (
+    "real CIFAR-10", "root", "administrator", "allow", "apt-get install", "no PyTorch here", "test-extras", "the extra",
+    "the library is installed", "could not import 'tf2onnx'", "pandas is an extra", "MNIST is one file", "C compiler", "mount",
+    "quota", "only one user", "whole history", "network", "namespace", "firewall", "nft", "WireGuard",
+)  # fmt: skip
+
+
+def pytest_addoption(parser):
+    parser.addoption("--known-skips", action="store_true", help="Fail where a test is skipped for another reason.")
+
+
+def pytest_sessionfinish(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not session.config.getoption("--known-skips"):
+        return
+    reasons = {report.nodeid: str(report.longrepr) for report in reporter.stats.get("skipped", ())}
+    unknown = {name: why for name, why in reasons.items() if not any(known in why for known in KNOWN_SKIPS)}
+    for name, why in unknown.items():
+        reporter.write_line(f"skipped for a reason that tests/conftest.py does not know: {name}: {why}")
+    if unknown and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session", autouse=True)

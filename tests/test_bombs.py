@@ -14,6 +14,8 @@ from ps_cluster.files.yaml_files import MOST_BYTES
 from tests.helpers.bad_input import MOST_MEMORY, PROJECT, Row, assert_one_line, assert_told, make_folder
 from tests.helpers.own_data import save_hugging_face
 
+pytestmark = pytest.mark.slow
+
 
 def laughs(reference: str) -> str:
     """Ten thousand million values out of ten lines. `reference`: how a line refers to the one before it."""

@@ -19,6 +19,8 @@ from ps_cluster.installation import program, to_install
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import FEW_EXAMPLES, small
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[1]
 # Commands and files that a checkout alone has.
 OF_A_CHECKOUT = r"python -m benchmarks|benchmarks/\S+\.txt|\bmake (install|clean|run|test|lint|lock)\b"

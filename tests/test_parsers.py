@@ -14,6 +14,8 @@ from ps_cluster.files.values import Malformed, decimal, whole
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = st.text("0123456789+-._eEnaif \uff11", max_size=12) | st.text(max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)

@@ -13,6 +13,8 @@ from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.system import environment, tensorboard_server
 from tests.helpers.planted import plant, run_of
 
+pytestmark = pytest.mark.slow
+
 CHILDREN = {
     "a task": TASK_ARGV,
     "the fork server": task_server.ARGV,

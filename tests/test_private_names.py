@@ -15,6 +15,8 @@ import tensorflow as tf
 
 import ps_cluster
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(ps_cluster.__file__).parent
 MODULES = {
     "cluster_coordinator": "tensorflow.python.distribute.coordinator.cluster_coordinator",

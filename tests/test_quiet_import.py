@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[1]
 # Stands in for TensorFlow, whose import takes seconds: lines of a library go to descriptor 2 without asking Python.
 IMPORTS = """

@@ -12,6 +12,8 @@ import pytest
 
 from ps_cluster.runs import checkpoints
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[1]
 # What would run code from a file, or let an archive write where it likes.
 UNSAFE = re.compile(

@@ -12,6 +12,8 @@ from ps_cluster.api.sent import write_network
 from ps_cluster.config import user_code
 from ps_cluster.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 # What a cell of a notebook, or a script that is read from standard input, defines: no file has it.
 SCRIPT = """

@@ -4,6 +4,8 @@ import pytest
 from ps_cluster.data.sets import synthetic
 from tests.helpers.data import arrays_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def generated():

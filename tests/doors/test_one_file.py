@@ -14,6 +14,8 @@ import pytest
 
 from ps_cluster.config import build_config, user_code
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 TOYS = {
     "ps_cluster/data/sets/toy.py": "toy_images.py",

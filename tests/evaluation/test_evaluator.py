@@ -40,6 +40,8 @@ from tests.helpers.data import pack_images
 from tests.helpers.saved_models import modules_in
 from tests.helpers.users import SOMEBODY
 
+pytestmark = pytest.mark.slow
+
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
 PROJECT = Path(__file__).parents[2]
 BEST_FILES = ["best.json", "checkpoint.safetensors", "model.keras"]

@@ -25,6 +25,8 @@ from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 FORMATS = "keras,h5,savedmodel,tflite"
 PAGE = (PROJECT / "docs" / "tools.md").read_text()
 OWN = """

@@ -24,6 +24,8 @@ from ps_cluster.files.values import Malformed
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
 
+pytestmark = pytest.mark.slow
+
 HEIGHT, WIDTH, _ = SHAPE
 
 

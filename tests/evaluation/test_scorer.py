@@ -14,6 +14,8 @@ from ps_cluster.evaluation import scorer as scoring
 from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer, arrays_to_keep
 from ps_cluster.runs.checkpoints import Checkpoint
 
+pytestmark = pytest.mark.slow
+
 NETWORK = """
 import keras
 

@@ -13,6 +13,8 @@ from ps_cluster.files.json_files import MOST_BYTES, MOST_PARTS, parse_json, read
 from ps_cluster.files.values import Malformed
 from tests.helpers.bad_input import MOST_CPU_S, MOST_MEMORY, PROJECT, peak_of
 
+pytestmark = pytest.mark.slow
+
 
 class Score(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")

@@ -35,6 +35,8 @@ from ps_cluster.system.run_processes import life_of
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 LIMITS = LauncherLimits(
     look_every_s=0.02,

@@ -16,6 +16,8 @@ from ps_cluster.launch import local_run, network_check
 from ps_cluster.launch.network_check import NetworkFacts, check_network, with_rule_of_compile
 from tests.helpers.data import contents_of, random_images
 
+pytestmark = pytest.mark.slow
+
 BODY = """
 import keras
 

@@ -24,6 +24,8 @@ from ps_cluster.system.lifetime import die_with_parent
 from tests.helpers import processes
 from tests.helpers.data import pack_images
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 
 # A body in place of training or serving, inside the real frame of a task.

@@ -26,6 +26,8 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.stop_signals import StopRequests
 from ps_cluster.system.supervisor import TaskExit
 
+pytestmark = pytest.mark.slow
+
 CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 
 

@@ -9,6 +9,8 @@ from ps_cluster.models.compiled_optimizer import optimizer_settings
 from ps_cluster.models.user_networks import check_network, unused_parts
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, spec_of, stack
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-5
 IN_BFLOAT16 = 0.005  # a graph rounds once where Keras, step by step, rounds after each operation
 

@@ -18,6 +18,8 @@ from ps_cluster.models.fused_layers import (
     with_fused_layers,
 )
 
+pytestmark = pytest.mark.slow
+
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
 

@@ -14,6 +14,8 @@ from ps_cluster.models.flat import FlatLayout, FlatNetwork, assign, flatten, sta
 from ps_cluster.models.networks import ImageNetwork
 from tests.helpers.saved_models import modules_in
 
+pytestmark = pytest.mark.slow
+
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
 FOR_IMAGES = [name for name in NETWORKS.names if name != "byte_lm"]  # that one: test_byte_lm.py

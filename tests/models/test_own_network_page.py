@@ -22,6 +22,8 @@ from ps_cluster.models.saved import load_saved
 from ps_cluster.models.user_networks import check_network, unused_parts
 from tests.helpers.one_worker import Alone
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
 SPEC = ExampleSpec({"image": Field("uint8", (8, 8, 1))}, Field("uint8", ()), classes=("a", "b", "c"))

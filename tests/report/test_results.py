@@ -27,6 +27,8 @@ from tests.helpers.fake_runs import Fake, write_run
 from tests.helpers.html_pages import loaded_by
 from tests.helpers.rows import progress_row
 
+pytestmark = pytest.mark.slow
+
 # Example 2 is a dog taken for a cat with 0.9, example 3 a dog without a prediction; no example is a bird.
 TARGET, PREDICTED = [0, 0, 1, 1, 1], [0, 1, 0, -1, 1]
 CONFIDENCE, OF_TARGET = [0.8, 0.6, 0.9, 0.0, 0.7], [0.8, 0.4, 0.05, 0.0, 0.7]

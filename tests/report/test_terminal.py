@@ -17,6 +17,8 @@ from rich.text import Text
 from ps_cluster.report.progress import PlainView
 from ps_cluster.report.terminal import Output, SafeConsole, print_error, print_line
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 
 

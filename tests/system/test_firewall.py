@@ -17,6 +17,8 @@ from tests.helpers.on_hosts import can_reach, skip_without_hosts
 from tests.helpers.processes import wait_until
 from tests.helpers.real_cluster import PROJECT
 
+pytestmark = pytest.mark.slow
+
 CAP_NET_ADMIN, NOBODY = 12, 65534
 ONLY_ONE_USER = 3  # an exit code
 PORT = 2222

@@ -20,6 +20,8 @@ from ps_cluster.system.fork_server import ASK
 from ps_cluster.system.forked_tasks import ForkServer
 from tests.helpers import processes
 
+pytestmark = pytest.mark.slow
+
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
 
 

@@ -21,6 +21,8 @@ from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless
 from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
 from tests.helpers.real_cluster import small, unhurried, wait_for_training
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 
 

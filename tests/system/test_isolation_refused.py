@@ -17,6 +17,8 @@ from tests.helpers import listening_cluster
 from tests.helpers.data import LETTERS, pack_images, random_images
 from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allowed
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
 RUNNING = {"sweep": "ps_cluster.tools.sweep.sweep_run", "ensemble": "ps_cluster.tools.sweep.ensemble_run"}

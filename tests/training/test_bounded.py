@@ -8,6 +8,8 @@ from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers
 
+pytestmark = pytest.mark.slow
+
 START = np.linspace(-1, 1, LENGTH)
 
 

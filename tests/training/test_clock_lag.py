@@ -2,12 +2,16 @@
 
 import threading
 
+import pytest
+
 from ps_cluster.server.shard import NO_END, REFUSED
 from ps_cluster.training.modes.bounded import LEASE_S, BoundedShard
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers
+
+pytestmark = pytest.mark.slow
 
 
 def store_with(lag, steps=30, workers=3):

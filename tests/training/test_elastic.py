@@ -10,6 +10,8 @@ from ps_cluster.training.modes.elastic import ElasticShard, LocalSteps, moving_r
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of
 
+pytestmark = pytest.mark.slow
+
 WORKERS, PERIOD, RATE, DECAY = 3, 4, 0.1, 0.5
 FACTORS = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
 NOTHING = np.zeros(0, np.float32)

@@ -26,6 +26,8 @@ from tests.helpers.left_by_runs import pack_small_images
 from tests.helpers.stores import eagerly, make_store, pull, row
 from tests.helpers.waiting import admit, identity
 
+pytestmark = pytest.mark.slow
+
 WORKERS, UPDATES = 2, 6
 KINDS = [("async", 1), ("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic", 1), ("elastic", 2), ("sync", 1)]
 

@@ -15,6 +15,8 @@ from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 from tests.helpers.stores import eagerly
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-6
 
 

@@ -15,6 +15,8 @@ from ps_cluster.training.modes.sync_ps import RoundShard
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, NO_EXAMPLES, make_store, pull, row, state_of
 
+pytestmark = pytest.mark.slow
+
 CHANNELS = 3
 ROUNDING = 1e-4
 MOMENTA = (0.9, 0.5, 0.99)

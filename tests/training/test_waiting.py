@@ -3,11 +3,14 @@
 import threading
 from contextlib import contextmanager
 
+import pytest
 import tensorflow as tf
 
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.training.modes.waiting import GraphCondition
 from tests.helpers.processes import wait_until
+
+pytestmark = pytest.mark.slow
 
 WAIT = -1
 

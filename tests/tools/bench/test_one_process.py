@@ -12,6 +12,8 @@ from ps_cluster.training.building import make_network
 from ps_cluster.training.step import TrainStep
 from tests.helpers.processes import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def test_one_process_trains_by_the_loss_of_the_objective(regression_case, monkeypatch):
     case, regression = regression_case

@@ -16,6 +16,8 @@ from ps_cluster.tools.bench.arms import BenchArm, Measured
 from tests.helpers.data import only_named
 from tests.helpers.processes import assert_none_left, wait_until
 
+pytestmark = pytest.mark.slow
+
 PRINTS = "print('first'); print('{\"examples_per_second\": %s}')"
 
 

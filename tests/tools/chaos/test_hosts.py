@@ -15,6 +15,8 @@ from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless
 from tests.helpers.on_hosts import ask, can_reach, echo, heard, python, reason_against, skip_without_hosts
 from tests.helpers.processes import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pair():

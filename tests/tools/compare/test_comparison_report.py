@@ -32,6 +32,8 @@ from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.html_pages import loaded_by
 
+pytestmark = pytest.mark.slow
+
 GENERATED = "Generated images: no number here says anything about real data."
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
 

@@ -20,6 +20,8 @@ from ps_cluster.tools.compare.tables import tables
 from tests.helpers.data import only_named
 from tests.helpers.fake_runs import Fake, write_run
 
+pytestmark = pytest.mark.slow
+
 TOYS = Path(__file__).parents[2] / "doors"
 OWN = {
     "data.dataset": f"{TOYS}/toy_data.py:load",

@@ -15,6 +15,8 @@ from tests.helpers.manifests import SETTINGS, SIZE, cluster_of
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.slurm_stand_in import SlurmStandIn
 
+pytestmark = pytest.mark.slow
+
 NODES = ["10.0.0.1", "10.0.0.2"]
 # Ends with the next code of its plan, at once; at "stay" it stays until SIGTERM, and then ends with the code after that.
 TASK = """#!/bin/bash

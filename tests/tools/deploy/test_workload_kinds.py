@@ -12,6 +12,8 @@ from ps_cluster.tools.deploy.roles import Role, roles_of
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
 from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod
 
+pytestmark = pytest.mark.slow
+
 OF_KUBERNETES = ("ConfigMap", "NetworkPolicy", "Service")
 HOSTS = {  # of worker 1, as each operator names it
     "jobset": "mine-worker-1-0.mine",

@@ -7,6 +7,8 @@ from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.tools.simulate import training
 from ps_cluster.tools.simulate.prediction import predict, simulate
 
+pytestmark = pytest.mark.slow
+
 EVERYTHING = {
     "steps_per_dispatch": 4, "pull_fixed_seconds": 0.01, "pull_seconds_per_parameter": 1e-5, "push_fixed_seconds": 0.02,
     "apply_seconds_per_parameter": 2e-5, "pull_delay_seconds": 0.03, "push_delay_seconds": 0.04,

@@ -17,6 +17,8 @@ from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
 from ps_cluster.tools.sweep.joining import joined, save_joined, score
 from tests.helpers.data import pack_images, random_images
 
+pytestmark = pytest.mark.slow
+
 
 def member_of(dataset, seed, precision="float32", name="tutorial_cnn"):
     """A network with random weights, as it is saved after its training."""
