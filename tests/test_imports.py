@@ -78,7 +78,7 @@ def test_the_arms_of_pytorch_import_no_more_than_their_environment_has():
     there = {"torch"}
     while wanted:
         one = wanted.pop()
-        if canonicalize_name(one.name) in there or one.marker and not one.marker.evaluate({"extra": ""}):
+        if canonicalize_name(one.name) in there or (one.marker and not one.marker.evaluate({"extra": ""})):
             continue
         there.add(canonicalize_name(one.name))
         wanted += map(Requirement, metadata.requires(one.name) or ())

@@ -49,7 +49,7 @@ class HelpByGroups(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (OWN, *OF_SETTINGS, OUTPUT)}
         for one in options:
             if record := one.get_help_record(ctx):
-                usual = not has_own and getattr(one, "usual", False) or not has_settings
+                usual = (not has_own and getattr(one, "usual", False)) or not has_settings
                 groups[OWN if usual else getattr(one, "group", OUTPUT)].append(record)
         for name, records in groups.items():
             if records:

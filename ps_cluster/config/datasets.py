@@ -556,7 +556,7 @@ class _DataSets(Registry[DataSet]):
         return named_by_user(name, folder)
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or isinstance(name, str) and parse(name) is not None
+        return super().__contains__(name) or (isinstance(name, str) and parse(name) is not None)
 
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, and a path to your own data"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -385,7 +386,7 @@ class Regression(Objective):
         mean, std = (float(known[0]) if known else 0.0 for known in (spec.target.mean, spec.target.std))
         edges = mean + std * np.arange(-1.5, 2, 0.5)
         texts = [f"{edge:.3g}" for edge in edges]
-        middle = (f"{low} to {high}" for low, high in zip(texts, texts[1:]))
+        middle = (f"{low} to {high}" for low, high in itertools.pairwise(texts))
         which = np.searchsorted(edges, first, side="right")
         for index, name in enumerate((f"below {texts[0]}", *middle, f"{texts[-1]} and above")):
             yield name, np.flatnonzero(which == index)

@@ -51,7 +51,7 @@ INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # Linux has no longer names; 
 
 
 def _known(value: object) -> object:
-    if value in WORDS or isinstance(value, str) and re.fullmatch(INTERFACE, value):
+    if value in WORDS or (isinstance(value, str) and re.fullmatch(INTERFACE, value)):
         return value
     nearest = did_you_mean(value, WORDS) if isinstance(value, str) else ""
     words = ", ".join(map(repr, WORDS))

@@ -125,7 +125,7 @@ def _check_not_numbers(
     if not others or numbers < _NUMBERS_FOR_EACH_TEXT * len(others):
         return
     are_marks = all(text.strip().lower() in _MISSING_MARKS for text in others)
-    if are_marks or len(others) == 1 and numbers > rows / 2:
+    if are_marks or (len(others) == 1 and numbers > rows / 2):
         advice = ADVICE_FOR_TARGET if name == settings.target else ADVICE_FOR_INPUT
         raise Malformed(wrong_value_message(name, "holds numbers", others[0], table.place(name, others[0]), advice))
 

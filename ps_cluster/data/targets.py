@@ -63,7 +63,7 @@ def _without_unit_axis(targets: np.ndarray) -> np.ndarray:
 
 
 def _guess_objective(train: np.ndarray) -> str:
-    if train.ndim == 1 and (train.dtype.kind != "f" or is_binary(train)) or _is_one_hot(train):
+    if (train.ndim == 1 and (train.dtype.kind != "f" or is_binary(train))) or _is_one_hot(train):
         return "classification"
     if train.ndim == 2 and train.dtype.kind in "iubf" and np.isin(train, (0, 1)).all():
         return "multi-label"

@@ -296,7 +296,7 @@ class Recomputation:
     def _after_lookahead(self, made: Slots, slots: Slots, version: int) -> Slots:
         """Return what lookahead (Zhang et al. 2019, arXiv:1907.08610) leaves of weights after the update to `version`."""
         settings, total = self._config.lookahead, self._config.total_updates(self._dataset.train_examples)
-        if "slow" not in slots or "weights" not in made or version % settings.every_updates and version != total:
+        if "slow" not in slots or "weights" not in made or (version % settings.every_updates and version != total):
             return made
         if version % settings.every_updates:  # the training ends with the slow weights
             return {**made, "weights": slots["slow"]}

@@ -66,7 +66,7 @@ def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
         return []
     found = [row for line in chosen if (row := parser.row(line)) is not None]
     last = last_row(path, model)
-    return found if last is None or found and found[-1] == last else [*found, last]
+    return found if last is None or (found and found[-1] == last) else [*found, last]
 
 
 class RowTail(Generic[Model]):

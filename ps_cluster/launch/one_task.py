@@ -291,7 +291,7 @@ def _goes_on(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
             f"--resume: got 'always', but run directory '{run_dir.root}' holds no checkpoint to resume from: "
             "leave --resume out to begin there"
         )
-    return resume == ALWAYS or held and resume == AUTO
+    return resume == ALWAYS or (held and resume == AUTO)
 
 
 def _write_cluster(run_dir: RunDir, topology: ClusterTopology, trains: str, pids: Mapping[int, int]) -> None:
@@ -613,7 +613,7 @@ class TaskSupervisor:
     def _say(self, line: Line, about: object, *, once: bool = False) -> None:
         """Say a line. `about`: what it is about; equal things are said again only after 10 s, or never (`once`)."""
         now_s = self._clock()
-        if about != self._said_of or now_s >= self._say_again_s and not once:
+        if about != self._said_of or (now_s >= self._say_again_s and not once):
             self._said_of, self._say_again_s = about, now_s + SAY_EVERY_S
             self._view.notice(line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 from collections.abc import Iterator, Sequence
@@ -247,7 +248,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[dict[str, Any]]]) -> Iterator[tupl
     """Yield (x1, y1, x2, y2) from each sender to each receiver; between tasks of one type to the next one."""
     senders, receivers = boxes.get(flow.sender, []), boxes.get(flow.receiver, [])
     if flow.sender == flow.receiver:
-        for one, other in zip(senders, senders[1:]):
+        for one, other in itertools.pairwise(senders):
             yield one["x"] + _WIDTH, one["y"] + _HEIGHT / 2, other["x"], other["y"] + _HEIGHT / 2
         return
     for sender, receiver in ((sender, receiver) for sender in senders for receiver in receivers):

@@ -536,7 +536,7 @@ class Decisions:
 
     def stops_at_once(self, requests: int) -> bool:
         """Return whether so many more requests to stop end the run without a drain."""
-        return requests > 1 or requests == 1 and (self._stop_requested or not self._trained)
+        return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
 
     def stop_requested(self, exit_code: int, now_s: float) -> Actions:
         """The user asks to stop: Ctrl-C, SIGTERM or SIGHUP. `exit_code`: of a program that this signal ends at once."""

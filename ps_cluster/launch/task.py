@@ -106,7 +106,7 @@ def _serve_until_told(folder: Path) -> None:
     while newest is None or newest.ended is None:
         time.sleep(LOOK_EVERY_S)
         message = read_leader_message(folder)
-        if message is None or newest is not None and message.term < newest.term:
+        if message is None or (newest is not None and message.term < newest.term):
             continue
         if message.refused is not None:
             raise UserError(f"the leader does not take this task: {message.refused}")

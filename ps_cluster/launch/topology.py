@@ -37,7 +37,7 @@ Notify = Callable[[str], None]
 
 def _is_address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
-    if not match or int(match[2]) > LAST_PORT or match[1] and not _is_ipv6(match[1]):
+    if not match or int(match[2]) > LAST_PORT or (match[1] and not _is_ipv6(match[1])):
         raise ValueError(f"is not host:port, with a port in 1 to {LAST_PORT}")
     return text
 

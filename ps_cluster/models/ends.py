@@ -90,7 +90,7 @@ class NetworkEnd:
             return "regularisers are added to the loss"
         for tensor in self._graph.tensors:
             found = reach_of(tensor, self._graph.trainable)
-            if not (found.any_scale and (not losses or found.any_place and found.unscaled)):
+            if not (found.any_scale and (not losses or (found.any_place and found.unscaled))):
                 activation = activation_name(tensor)
                 return f"it ends in {activation}" if activation else "its end is not known to be linear"
         return ""

@@ -139,7 +139,7 @@ class StagedNetwork:
 
             def compute(vector: tf.Tensor, *arrived: tf.Tensor) -> Forward:
                 given = {"activations": arrived[0]} if arrived else inputs
-                passed = stage.forward(vector, own, given, random_state)
+                passed = stage.forward(vector, own, given, random_state)  # noqa: B023 (it is called in this turn)
                 return passed._replace(fresh=tf.stop_gradient(passed.fresh))  # else zeros would go back through it
 
             crossing = [passes[-1].outputs] if passes else []  # a single tensor, as nothing is cut elsewhere

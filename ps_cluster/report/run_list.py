@@ -131,7 +131,7 @@ def print_runs(runs: list[ListedRun], console: Console) -> None:
     """Print a row for each run."""
     now = time.time()
     unit = "images" if all(run.unit == "images" for run in runs) else "examples"
-    names = dict.fromkeys(("mode", "data", "network"), {**FOLD, "ratio": 1})
+    names = {name: {**FOLD, "ratio": 1} for name in ("mode", "data", "network")}
     last = {"test": RIGHT, f"{unit}/s": RIGHT}
     table = plain_table(run={**FOLD, "ratio": 2}, state=LEFT, age=RIGHT, **names, **last)
     for run in runs:

@@ -224,8 +224,9 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
     checksum = 0
     for piece in history:
         if piece.rows:
-            for rows, checksum in _read_piece(piece, checksum, chunk_rows):
+            for rows, checksum_so_far in _read_piece(piece, checksum, chunk_rows):
                 yield rows
+                checksum = checksum_so_far
         if checksum != piece.checksum:
             raise JournalDamaged(f"'{piece.path}' is of another history: the checksum behind row {piece.rows} is wrong")
 

@@ -334,7 +334,7 @@ def audit(
 
 
 def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leaves: bool) -> Iterator[str]:
-    if scheduled.count < applied or scheduled.count > applied and not leaves:
+    if scheduled.count < applied or (scheduled.count > applied and not leaves):
         yield f"{scheduled.count} updates were handed out, {applied} were applied"
     if total is not None and scheduled.count != total:
         yield (

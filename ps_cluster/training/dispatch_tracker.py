@@ -33,7 +33,8 @@ class OpenDispatches:
         """Add `steps` (int64 [k]) as one dispatch."""
         dispatch = _Dispatch(set(steps.tolist()))
         self._open[dispatch] = None
-        self._of_step |= dict.fromkeys(dispatch.steps, [dispatch])
+        dispatches = [dispatch]  # one list for all steps of the dispatch
+        self._of_step |= dict.fromkeys(dispatch.steps, dispatches)
 
     def take(self, rows: np.ndarray) -> None:
         """Remove the steps of `rows`, which were applied: a structured array [k] of ROW."""

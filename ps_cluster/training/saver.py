@@ -147,7 +147,7 @@ class Saver:
         if at_rest:
             self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
         longest_s = max(LONGEST_REST_S, self._progress.longest_update_seconds)
-        if self.rests and (at_rest or not moves and self._rested_s >= longest_s):
+        if self.rests and (at_rest or (not moves and self._rested_s >= longest_s)):
             self._end_rest()  # the disk refuses, or a step takes too long: go on, and try again later
 
     def _end_rest(self) -> None:

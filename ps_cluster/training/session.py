@@ -103,7 +103,7 @@ class SessionStart:
 
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
-        stands = self.resumed and self.resumed.meta.times or TrainingTimes()
+        stands = (self.resumed and self.resumed.meta.times) or TrainingTimes()
         last = last_row(self.run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
@@ -275,7 +275,7 @@ class Session:
                 parameters=part.length,
                 pushed_bytes=pushes * part.push_bytes,
                 pulled_bytes=pushes * part.pull_bytes,
-            )  # fmt: skip
+            )
             for index, (part, pushes) in enumerate(zip(self.store.shards, self._pushes, strict=True))
         ]
         try:

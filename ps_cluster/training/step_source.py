@@ -73,7 +73,8 @@ class StepSource(ABC):
         """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
 
     def repeat(self, steps: np.ndarray) -> None:
-        """Give steps (int64 [k]) of a dispatch without news to another worker too; nothing where that is no use."""
+        """Give steps (int64 [k]) of a dispatch without news to another worker too. By default this does nothing."""
+        return None
 
     @property
     def two_dispatches_each(self) -> float:

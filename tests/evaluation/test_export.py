@@ -172,7 +172,7 @@ def test_a_folder_of_another_user_is_not_written_to(run_dir, common):  # noqa: F
 
 
 @pytest.mark.parametrize(
-    "added, code, says", [("0.01", 1, "differs by 0.01"), ("float('nan')", 1, "differs by nan"), ("1e-6", 0, "")]
+    ("added", "code", "says"), [("0.01", 1, "differs by 0.01"), ("float('nan')", 1, "differs by nan"), ("1e-6", 0, "")]
 )
 def test_a_file_that_differs_by_more_than_is_allowed_is_not_written(run_dir, tmp_path, added, code, says):
     (tmp_path / "my.py").write_text(OWN.format(added=added))
@@ -182,7 +182,7 @@ def test_a_file_that_differs_by_more_than_is_allowed_is_not_written(run_dir, tmp
 
 
 @pytest.mark.parametrize(
-    "name, code, says",
+    ("name", "code", "says"),
     [
         ("Missing", 2, ["not_there_at_all", "-m pip install not_there_at_all"]),
         ("Broken", 1, ["my.py:Broken: the model can't be written (KeyError", "leave it out of --to"]),

@@ -154,7 +154,7 @@ def test_a_table_is_encoded_as_that_of_the_training(table_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, says", [("city\nRome\n", "no column 'size'"), ("city,size\nRome,big\n", "can't be read")]
+    ("text", "says"), [("city\nRome\n", "no column 'size'"), ("city,size\nRome,big\n", "can't be read")]
 )
 def test_a_table_that_does_not_fit_is_refused_by_its_name(table_run, tmp_path, text, says):
     (tmp_path / "new.csv").write_text(text)

@@ -102,7 +102,7 @@ DEATHS = {
     ),
     "the next restarts of a worker wait longer": Story(
         [BEGINS, (9, died("worker-0")), (10, died("worker-0")), (10.4,), (10.5,), (11, died("worker-0")), (11.9,), (12,)],
-        AGAIN + ["again in 0.5 s", AGAIN[1], "again in 1 s", AGAIN[1]],
+        [*AGAIN, "again in 0.5 s", AGAIN[1], "again in 1 s", AGAIN[1]],
     ),
     "a worker that lived long enough is started again at once": Story(
         [BEGINS, (9, died("worker-0")), (29.1, died("worker-0"))], AGAIN * 2

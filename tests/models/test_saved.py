@@ -43,7 +43,7 @@ def sequential(activation=None):
 
 
 @pytest.mark.parametrize(
-    "objective, made, expected",
+    ("objective", "made", "expected"),
     [
         ("classification", sequential, keras.ops.softmax),
         ("classification", Subclassed, keras.ops.softmax),

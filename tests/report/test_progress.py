@@ -337,7 +337,7 @@ def test_total_is_that_of_the_configuration_until_a_row_tells_it():
     assert run.total == round(50_000 / (3 * 128))
 
 
-@pytest.mark.parametrize("seconds, text", [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])
 def test_durations_are_written_as_on_a_clock(seconds, text):
     assert clock(seconds) == text
 
@@ -395,7 +395,7 @@ def terminal():
     os.close(terminal._reader)
 
 
-@pytest.mark.parametrize("term, kind", [("xterm-256color", LiveView), ("dumb", PlainView)])
+@pytest.mark.parametrize(("term", "kind"), [("xterm-256color", LiveView), ("dumb", PlainView)])
 def test_only_a_terminal_that_can_gets_the_live_view(terminal, monkeypatch, term, kind):
     monkeypatch.setenv("TERM", term)
     assert isinstance(make_view(terminal.stream), kind)

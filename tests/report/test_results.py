@@ -1,6 +1,7 @@
 """Results of predictions that were made by hand: classes, labels, numbers; and the page of a run."""
 
 import html
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -129,7 +130,7 @@ def test_errors_of_numbers_are_those_computed_by_hand():
     assert row.root_mean_square == pytest.approx((5 / 3) ** 0.5)
     assert row.explained == pytest.approx(1 - (5 / 3) / (2 / 3))
     assert found.without_prediction == 1
-    assert [(one.example, one.predicted, one.truth, one.measure) for one in found.mistakes()][0] == (2, "1", "3", "2")
+    assert next((one.example, one.predicted, one.truth, one.measure) for one in found.mistakes()) == (2, "1", "3", "2")
 
 
 def test_of_many_numbers_those_are_shown_of_which_least_is_explained():
@@ -201,7 +202,7 @@ def test_numbers_at_the_ticks_do_not_run_into_each_other(last):
     canvas.draw()
     labels = [label for label in plot.figure.axes[0].get_xticklabels() if label.get_text()]
     places = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
-    assert len(places) > 2 and all(end + 4 < begin for (_, end), (begin, _) in zip(places, places[1:]))
+    assert len(places) > 2 and all(end + 4 < begin for (_, end), (begin, _) in itertools.pairwise(places))
     assert len({label.get_text() for label in labels}) == len(labels)
 
 
@@ -209,7 +210,7 @@ def test_a_network_without_a_mistake_has_a_page(of_images, unrendered):
     said = load_predictions(of_images.predictions)
     right = {"predicted": said.arrays["target"]}
     write_predictions(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
-    page, numbers, told = drawn(of_images)
+    _page, numbers, told = drawn(of_images)
     assert numbers["mistakes"] == [] and numbers["found"]["accuracy"] == 1.0 and told == []
 
 

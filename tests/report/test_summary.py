@@ -1,6 +1,7 @@
 """The summary is a pure function of the run directory, and the closing table tells it to a person."""
 
 import io
+import itertools
 import json
 import shlex
 import time
@@ -426,7 +427,7 @@ def test_closing_table_shows_the_evidence_of_several_processes(run_dir):
 
 def changed(*numbers):
     """Changes of the number of workers, one every 100 updates."""
-    pairs = enumerate(zip(numbers, numbers[1:]), start=1)
+    pairs = enumerate(itertools.pairwise(numbers), start=1)
     return [
         ScalingRow(applied=100 * place, train_seconds=5.0 * place, before=before, workers=after)
         for place, (before, after) in pairs
@@ -526,7 +527,7 @@ def test_closing_table_counts_the_settings_that_are_too_many(run_dir):
 
 
 @pytest.mark.parametrize(
-    "histogram, bars",
+    ("histogram", "bars"),
     [({}, ""), ({"0": 5}, "█"), ({"0": 1, "1": 70, "3": 35}, "▁█ ▅"), ({str(v): 1 for v in range(48)}, "█" * 24)],
 )
 def test_histogram_is_drawn_with_a_bar_for_each_value_and_never_too_wide(histogram, bars):

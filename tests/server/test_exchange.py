@@ -133,7 +133,7 @@ def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each
         run = steps_graph(store, compute, config)
         for step_ids in dispatches:
             assert run(tf.constant(step_ids, tf.int64), tf.constant(0.0, tf.float64)) == len(step_ids)
-        rows, counts = ledger_of(store)
+        rows, _counts = ledger_of(store)
         assert all(
             own["staleness"].tolist() == [0] * 6 and own["version"].tolist() == [1, 2, 3, 4, 5, 6] for own in rows
         )

@@ -24,7 +24,7 @@ def of(**settings):
 @pytest.mark.parametrize("shape", [(24, 8), (8, 24), (8, 8), (1, 5)])
 def test_singular_values_become_about_one_and_the_singular_vectors_stay(shape):
     matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    left, _values, right = np.linalg.svd(matrix, full_matrices=False)
     ours = left.T @ np.asarray(orthogonal(tf.constant(matrix))) @ right.T
     assert ours == pytest.approx(np.diag(np.diag(ours)), abs=1e-4)
     assert (np.diag(ours) > 0.65).all() and (np.diag(ours) < 1.25).all()

@@ -63,7 +63,7 @@ class Trained:
         for first in range(0, self.total, WORKERS):
             steps = [(worker, first + worker) for worker in range(WORKERS)]
             if mode == "bounded":
-                for worker, step in steps:
+                for worker, _ in steps:
                     admit(store, worker)
             pulled = [pull(store, worker) for worker, _ in steps]
             for (worker, step), had in zip(steps, pulled):
@@ -300,7 +300,7 @@ def test_a_replica_that_differed_is_told_by_every_leader_that_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "row, says",
+    ("row", "says"),
     [
         ({"learning_rate": 0.05}, "step 2 has learning_rate 0.05"),
         ({"examples": 7}, "step 2 has examples 7"),

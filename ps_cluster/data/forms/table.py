@@ -28,7 +28,7 @@ class TableForm(PathForm):
     Settings = TableSettings
 
     def recognises(self, path: Path) -> bool:
-        return super().recognises(path) or os.path.isdir(path) and bool(_table_files(path))
+        return super().recognises(path) or (os.path.isdir(path) and bool(_table_files(path)))
 
     def one_change(self, path: Path) -> str:
         if os.path.isfile(path):

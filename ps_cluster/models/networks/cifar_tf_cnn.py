@@ -33,8 +33,8 @@ class CifarTfCnn(ImageNetwork):
         activation = settings.activation
         layers = keras.layers
         return keras.Sequential(
-            pixels(examples.image(self.name))
-            + [
+            [
+                *pixels(examples.image(self.name)),
                 layers.Conv2D(64, 5, padding="same"),
                 layers.MaxPooling2D(3, 2, padding="same"),
                 layers.Activation(activation),
@@ -43,7 +43,7 @@ class CifarTfCnn(ImageNetwork):
                 layers.Activation(activation),
                 layers.Flatten(),
                 layers.Dense(512, activation=activation),
-            ]
-            + scores(examples.outputs),
+                *scores(examples.outputs),
+            ],
             name="cifar_tf_cnn",
         )

@@ -51,8 +51,8 @@ class TutorialCnn(ImageNetwork):
         activation = settings.activation
         layers = keras.layers
         return keras.Sequential(
-            pixels(examples.image(self.name))
-            + [
+            [
+                *pixels(examples.image(self.name)),
                 layers.Conv2D(32, 3),
                 layers.MaxPooling2D(),
                 layers.Activation(activation),
@@ -62,7 +62,7 @@ class TutorialCnn(ImageNetwork):
                 layers.Conv2D(64, 3, activation=activation),
                 layers.Flatten(),
                 layers.Dense(64, activation=activation),
-            ]
-            + scores(examples.outputs),
+                *scores(examples.outputs),
+            ],
             name="tutorial_cnn",
         )

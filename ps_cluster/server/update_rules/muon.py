@@ -90,7 +90,7 @@ class Muon(OptimizerRule):
 
     def check(self, config: RunConfig) -> None:
         mode = config.mode_kind
-        if mode.shares_steps or config.shards > 1 and not mode.promise.takes_local_steps:
+        if mode.shares_steps or (config.shards > 1 and not mode.promise.takes_local_steps):
             raise ValueError(
                 f"optimizer.rule: got 'muon', with weights in parts (mode {mode.name}, {config.shards} of them): it needs "
                 "whole matrices: take cluster.parameter_servers 1, and not mode layers or width"

@@ -83,7 +83,7 @@ def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Cal
     while True:
         per_second = rate(case.with_values({"training.steps": steps})) or 0.0
         steps_per_second = per_second / case.examples_per_step
-        if per_second and steps >= _LONG_ENOUGH_S * steps_per_second or steps == MOST_STEPS:
+        if (per_second and steps >= _LONG_ENOUGH_S * steps_per_second) or steps == MOST_STEPS:
             break
         steps = min(MOST_STEPS, _GROWTH * steps)
     steps = min(MOST_STEPS, max(FEWEST_STEPS, round(MEASUREMENT_S * steps_per_second)))

@@ -50,7 +50,7 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
             "--set",
             "evaluation.draw_results=false",
             *map(str, unhurried(workers=2)),
-        ),  # fmt: skip
+        ),
     )
     lines = []
     code = run_chaos(

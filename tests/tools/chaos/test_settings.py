@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -154,7 +154,7 @@ def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
     whole = [fault.whole_cluster for fault in first(40, seed, mode)]
-    assert all(one != next_one for one, next_one in zip(whole, whole[1:]))
+    assert all(one != next_one for one, next_one in pairwise(whole))
 
 
 class Picky(Signalled):

@@ -131,7 +131,7 @@ def test_a_trial_whose_score_at_a_rung_is_missing_is_not_judged_by_a_later_one(s
 
 
 def test_scores_that_come_after_a_trial_was_stopped_change_nothing(sweep):
-    code, book, fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=3)
+    code, book, _fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=3)
     assert code == 0 and states(book) == {0: "completed", 1: "pruned"} and book.ranked()[1].score == 0.05
 
 
