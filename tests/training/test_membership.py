@@ -228,7 +228,7 @@ def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time()
 from ps_cluster.quiet_import import import_tensorflow
 import_tensorflow()
 from tensorflow.python.eager import context
-from ps_cluster.training import membership as connecting
+from ps_cluster.training import connecting
 def connect(handle, keep_s, *rest):
     print(keep_s, flush=True)
     raise SystemExit
