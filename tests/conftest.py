@@ -40,7 +40,7 @@ SLOW = {
     "doors": "installed_package one_file",
     "evaluation": "evaluator export predict scorer",
     "files": "json_files",
-    "launch": "launcher network_check task watch",
+    "launch": "event_loop launcher network_check task",
     "models": "against_keras fused_layers networks own_network_page",
     "report": "results terminal",
     "tools/sweep": "joining",
