@@ -176,7 +176,7 @@ def _updates(updates: Updates) -> Text:
 def _proof(proof: Proof) -> Text | str:
     if not proof.holds:
         return Text(f"FAILS: {proof.problem}", "bold red")
-    rows = " + ".join(f"{part.rows:,}" for part in proof.slices)
+    rows = " + ".join(f"{part.rows:,}" for part in proof.shards)
     again = proof.recomputed
     count = f"{again.updates} of {again.of:,} updates were" if again.updates else "no update was"
     agree = " and agree" if again.updates else ""

@@ -37,8 +37,8 @@ READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
-BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
-ONE_A_SLICE = "each_"  # begins the names of slots with one number for each slice, float32 [ps], or a few, [ps, k]
+BY_SHARD = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each shard
+ONE_PER_SHARD = "each_"  # begins the names of slots with one number for each shard, float32 [ps], or a few, [ps, k]
 # Array → its dtype, and the numbers of axes it may have. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
@@ -332,7 +332,7 @@ def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in arrays:
         raise Malformed(f"it has no array '{name}'")
     array = arrays[name]
-    numbers = KNOWN_NUMBERS if name.startswith(ONE_A_SLICE) else None
+    numbers = KNOWN_NUMBERS if name.startswith(ONE_PER_SHARD) else None
     known = KNOWN_SLOT if name.startswith("slot_") else numbers or KNOWN.get(name)
     if known and (array.dtype != known[0] or array.ndim not in known[1]):
         raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")

@@ -1,4 +1,4 @@
-"""Keep a slice's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
+"""Keep a shard's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
 
 Each leader appends to its own file, which is never changed afterwards: the file of an earlier leader is neither cut nor
 copied. A checkpoint records for every leader how many rows of its file count (`LeaderStretch`).
@@ -71,7 +71,7 @@ class LeaderStretch(Row):
     problem: Text = ""
 
     @model_validator(mode="after")
-    def _is_of_some_slices(self) -> LeaderStretch:
+    def _is_of_some_shards(self) -> LeaderStretch:
         if not self.rows or len(self.rows) != len(self.checksums):
             raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
         return self
@@ -85,7 +85,7 @@ class Piece(NamedTuple):
     checksum: int
 
 
-History = Sequence[Piece]  # all rows of one slice, over all leaders
+History = Sequence[Piece]  # all rows of one shard, over all leaders
 
 
 class Journal:
@@ -179,7 +179,7 @@ class Journal:
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> LeaderStretch:
-    """Return the work of a leader up to a state of `step`. `pieces`: the rows of its journals, one for each slice."""
+    """Return the work of a leader up to a state of `step`. `pieces`: the rows of its journals, one for each shard."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
     return LeaderStretch(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
@@ -187,10 +187,10 @@ def stretch_of(
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
-    """Return where the rows of slice `index` are, from the first of `leaders` to the last.
+    """Return where the rows of shard `index` are, from the first of `leaders` to the last.
 
-    A leader with fewer slices continued from a state in which all slices had the same steps (runs/checkpoints.py). For a
-    slice that it did not have, the rows of slice 0 count.
+    A leader with fewer shards continued from a state in which all shards had the same steps (runs/checkpoints.py). For a
+    shard that it did not have, the rows of shard 0 count.
     """
     pieces = []
     for stretch in reversed(leaders):
@@ -216,7 +216,7 @@ def count_rows(path: Path) -> int:
 
 
 def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
-    """Yield the rows of a slice, up to `chunk_rows` at a time, as structured arrays of ROW.
+    """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of ROW.
 
     Raises:
       JournalDamaged: a row is missing, or has a wrong checksum or an impossible value. The chunks before it were yielded.

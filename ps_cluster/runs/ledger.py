@@ -1,8 +1,8 @@
-"""The columns of the ledger, and the joining of several slices' rows into one row per step. No TensorFlow.
+"""The columns of the ledger, and the joining of several shards' rows into one row per step. No TensorFlow.
 
 A row belongs to a step id. It is written when the step's gradient is accepted, in the same critical section. An
 accepted gradient is applied at once; only in rounds the update comes with the last gradient. Each parameter server
-keeps its own ledger, since each applies its own slice.
+keeps its own ledger, since each applies its own shard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
 NOBODY = 0.0  # the scheduled time where no chief hands out steps
 
 ROW = np.dtype([(name, np.float64) for name in COLUMNS])
-"""A row of a slice's ledger, and a line of metrics/updates.csv."""
+"""A row of a shard's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
 WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum"}
@@ -68,47 +68,47 @@ def rows_of(table: np.ndarray) -> np.ndarray:
 
 
 class ShardJoiner:
-    """Joins the rows of several slices. A step counts as applied once all slices have accepted it.
+    """Joins the rows of several shards. A step counts as applied once all shards have accepted it.
 
-    The joiner holds the rows of steps that some slices still lack, which are at most as many steps as are under way.
+    The joiner holds the rows of steps that some shards still lack, which are at most as many steps as are under way.
 
     Attributes:
       waiting: the rows held, a structured array [k] of ROW.
-      waiting_slices: int64 [k], the slice of each of these rows.
-      mixed: the number of steps that different processes pushed to different slices, because a worker died in between.
+      waiting_shards: int64 [k], the shard of each of these rows.
+      mixed: the number of steps that different processes pushed to different shards, because a worker died in between.
     """
 
-    def __init__(self, slices: int, *, shared: bool = False):
-        """Create a joiner. `shared`: each slice belongs to another process, and all of them take part in every step."""
-        self._slices = slices
+    def __init__(self, shards: int, *, shared: bool = False):
+        """Create a joiner. `shared`: each shard belongs to another process, and all of them take part in every step."""
+        self._shards = shards
         self._shared = shared
-        self.waiting, self.waiting_slices = NO_ROWS, np.zeros(0, np.int64)
+        self.waiting, self.waiting_shards = NO_ROWS, np.zeros(0, np.int64)
         self.mixed = 0
 
     def add(self, rows: list[np.ndarray]) -> np.ndarray:
-        """Return one row for each step that is now applied on every slice, in the order of their steps.
+        """Return one row for each step that is now applied on every shard, in the order of their steps.
 
-        A step's staleness is that of its stalest slice, and its rate factor the lowest of any slice. Its times on the
-        parameter server are those of the slice that applied it last. Its worker is the one that pushed to slice 0.
+        A step's staleness is that of its stalest shard, and its rate factor the lowest of any shard. Its times on the
+        parameter server are those of the shard that applied it last. Its worker is the one that pushed to shard 0.
 
         Args:
-          rows: the new rows of each slice, structured arrays of ROW.
+          rows: the new rows of each shard, structured arrays of ROW.
         """
-        if self._slices == 1:
+        if self._shards == 1:
             return rows[0][np.argsort(rows[0]["step"], kind="stable")]
         held = np.concatenate([self.waiting, *rows])
-        owners = np.concatenate([self.waiting_slices, np.repeat(np.arange(self._slices), [len(own) for own in rows])])
-        # A row that a slice has twice counts once here; the proof reports it.
-        # One number for step and slice: sorting pairs took half of a look with 16 slices.
-        _, order = np.unique(held["step"].astype(np.int64) * self._slices + owners, return_index=True)
+        owners = np.concatenate([self.waiting_shards, np.repeat(np.arange(self._shards), [len(own) for own in rows])])
+        # A row that a shard has twice counts once here; the proof reports it.
+        # One number for step and shard: sorting pairs took half of a look with 16 shards.
+        _, order = np.unique(held["step"].astype(np.int64) * self._shards + owners, return_index=True)
         held, owners = held[order], owners[order]
         _, which, counts = np.unique(held["step"], return_inverse=True, return_counts=True)
-        whole = counts[which] == self._slices
-        self.waiting, self.waiting_slices = held[~whole], owners[~whole]
-        return self._join(held[whole].reshape(-1, self._slices))
+        whole = counts[which] == self._shards
+        self.waiting, self.waiting_shards = held[~whole], owners[~whole]
+        return self._join(held[whole].reshape(-1, self._shards))
 
     def _join(self, rows: np.ndarray) -> np.ndarray:
-        """Return one row per step: structured array [steps] of ROW. `rows`: [steps, slices] of ROW."""
+        """Return one row per step: structured array [steps] of ROW. `rows`: [steps, shards] of ROW."""
         joined, last = rows[:, 0].copy(), rows["applied_time"].argmax(axis=1)
         joined["staleness"] = rows["staleness"].max(axis=1)
         joined["rate_factor"] = rows["rate_factor"].min(axis=1)

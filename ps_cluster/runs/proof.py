@@ -2,8 +2,8 @@
 
 No TensorFlow.
 
-Three numbers of a slice are counted in three places: its version, the gradients that it accepted, and the rows in its
-journal. The steps in the rows of every slice must be the steps that the chief handed out. The values in a row (learning
+Three numbers of a shard are counted in three places: its version, the gradients that it accepted, and the rows in its
+journal. The steps in the rows of every shard must be the steps that the chief handed out. The values in a row (learning
 rate, number of examples, checksum of their ids) are compared with those that follow from the step id and the settings.
 
 The counts do not show what an update computed. For that, a sample of the updates is computed again
@@ -64,7 +64,7 @@ class ExpectedRows:
       examples_in_all: about how many examples the rows have. Beyond `MOST_IDS` the ids of only every k-th row are
         computed again.
       highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
-      holds_from: the first row of each slice for which rates, bound and ids hold. Other settings made those before.
+      holds_from: the first row of each shard for which rates, bound and ids hold. Other settings made those before.
       examples_unit: a step has a multiple of it, the batch size where a step may have fewer batches; 0: all have `examples`.
       begun_with: while more workers than these take part the rate is lowered, see `FactorsOfRates`; None: by any factor.
     """
@@ -119,7 +119,7 @@ class FactorsOfRates:
 
 
 class ShardAudit:
-    """Reads the rows of one slice, in order, and counts violations.
+    """Reads the rows of one shard, in order, and counts violations.
 
     Attributes:
       rows: rows read so far.
@@ -159,7 +159,7 @@ class ShardAudit:
             self._steps.close_below(self._updates() * self._rounds.steps_per_update)
 
     def _updates(self, version: int = 0) -> int:
-        """Return how many updates the rows make. `version`: the slice's, which tells whether the newest may get more."""
+        """Return how many updates the rows make. `version`: the shard's, which tells whether the newest may get more."""
         of_newest = (self._run - 1) % self._rounds.most + 1
         is_over = of_newest == self._rounds.most or (
             version >= self._begun and of_newest >= self._rounds.gradients_per_update
@@ -229,7 +229,7 @@ class ShardAudit:
         """Check that each push takes along what the push before it of the same process had left out.
 
         The first push of a process may take along what an earlier one has left in a file, and a push that came between
-        the two may have been applied on some slices only.
+        the two may have been applied on some shards only.
         """
         expected = np.full(len(rows), np.nan)
         for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():
@@ -268,7 +268,7 @@ class ShardAudit:
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
         """Return the steps that have a row and are of no update in `scheduled`, int64 [k]; in rounds the first of each.
 
-        A slice without such a step, and with as many as were handed out, has the same steps.
+        A shard without such a step, and with as many as were handed out, has the same steps.
         """
         if self._rounds.steps_per_update > 1:  # the rows of version v are of round v - 1: `_check_rounds`
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
@@ -298,12 +298,12 @@ def audit(
     *,
     leaves: bool = False,
 ) -> Json:
-    """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
+    """Return the proof as {"holds": bool, "problems": [a line each], "shards": [dict each], "duplicated": gradients}.
 
-    A slice's dict has its counters, rows and distinct steps.
+    A shard's dict has its counters, rows and distinct steps.
 
     Args:
-      journals: where the rows of each slice are. counts: int64 [slices, len(COUNTS)], from the parameter servers.
+      journals: where the rows of each shard are. counts: int64 [shards, len(COUNTS)], from the parameter servers.
       scheduled: the updates that were handed out.
       total: the number of updates that the run should have; None if it was stopped early.
       expected: what the rows have to say of their steps.
@@ -311,25 +311,25 @@ def audit(
       leaves: whether updates that were handed out may be missing, because they are lost or left to the next leader.
     """
     problems: list[str] = []
-    slices, audits = [], []
+    shards, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        slice_audit, own = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        shard_audit, own = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
         try:
             for rows in journal.read(history):
-                slice_audit.read(rows)
+                shard_audit.read(rows)
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed, OSError) as error:
             problems.append(str(error))
-        problems += (f"slice {index}: {problem}" for problem in slice_audit.problems(own, scheduled))
-        slices.append({"index": index, "rows": slice_audit.rows, "steps": slice_audit.distinct, **own})
-        audits.append((slice_audit, own))
+        problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(own, scheduled))
+        shards.append({"index": index, "rows": shard_audit.rows, "steps": shard_audit.distinct, **own})
+        audits.append((shard_audit, own))
     problems += _schedule_problems(min(one.applied(own) for one, own in audits), scheduled, total, leaves)
     return {
         "holds": not problems,
         "problems": problems[:MOST_PROBLEMS],
-        "slices": slices,
-        "duplicated": max(slice_audit.excess(own) for slice_audit, own in audits),
+        "shards": shards,
+        "duplicated": max(shard_audit.excess(own) for shard_audit, own in audits),
     }
 
 

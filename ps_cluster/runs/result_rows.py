@@ -264,8 +264,8 @@ class StalenessRow(Row):
     histogram: Histogram = {}
 
 
-class SliceProof(Row):
-    """Counters of a slice (runs/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
+class ShardProof(Row):
+    """Counters of a shard (runs/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
 
     index: Index
     rows: Count
@@ -297,7 +297,7 @@ class Proof(Row):
 
     holds: bool
     problems: list[Text] = []
-    slices: list[SliceProof] = []
+    shards: list[ShardProof] = []
     recomputed: Recomputed = Recomputed()
 
     @property

@@ -26,7 +26,7 @@ OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Name the two files with what a worker's pushes left out. `part`: the slice if each slice gets its own pushes, else 0."""
+    """Name the two files with what a worker's pushes left out. `part`: the shard if each shard gets its own pushes, else 0."""
     return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
 
 
@@ -71,7 +71,7 @@ class RunDir:
     updates = _Place("metrics/updates.csv")  # The ledger: a row for each update applied (CSV).
     # The times at which each parameter server applied each update (CSV); absent without parameter servers.
     applies = _Place("metrics/applies.csv")
-    journals = _Place("metrics/journal")  # The folder of the slices' ledgers.
+    journals = _Place("metrics/journal")  # The folder of the shards' ledgers.
     # The device of each operation of a step (CSV); only of modes layers and width with `mode.log_placement`.
     placement = _Place("metrics/placement.csv")
     trace = _Place("metrics/trace.json")  # The timeline of all tasks, in Chrome's trace format.
@@ -213,8 +213,8 @@ class RunDir:
         return self.metrics / f"{task}.url"
 
     def journal(self, index: int, term: int) -> Path:
-        """Return the file of one slice's ledger while one leader led, appended to during training (runs/journal.py)."""
-        return self.journals / f"slice-{index}-term-{term:06d}.bin"
+        """Return the file of one shard's ledger while one leader led, appended to during training (runs/journal.py)."""
+        return self.journals / f"shard-{index}-term-{term:06d}.bin"
 
     @property
     def states(self) -> tuple[Path, Path]:

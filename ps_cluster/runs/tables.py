@@ -33,10 +33,10 @@ def write_updates(
     window: int,
     on_rows: OnRows = lambda rows: None,
 ) -> None:
-    """Write a line (fields of ROW) for each step that every slice has applied, in the order of steps.
+    """Write a line (fields of ROW) for each step that every shard has applied, in the order of steps.
 
     Args:
-      journals: where the rows of each slice are.
+      journals: where the rows of each shard are.
       window: the largest distance of steps under way at a time (`config.ledger_window`).
       on_rows: called from time to time with the number of rows read since the last call.
     Raises:
@@ -50,7 +50,7 @@ def write_updates(
 
 
 def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRows = lambda rows: None) -> None:
-    """Write a line (fields of APPLY_ROW) for each accepted step of each slice, in the order of acceptance.
+    """Write a line (fields of APPLY_ROW) for each accepted step of each shard, in the order of acceptance.
 
     Arguments and errors are those of `write_updates`.
     """

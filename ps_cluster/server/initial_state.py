@@ -53,6 +53,6 @@ class InitialState:
         Args:
           kind: as in server/leftovers.py.
         """
-        name = f"{self.session}/slice-{self.index}/{what}"
+        name = f"{self.session}/shard-{self.index}/{what}"
         note(kind, [name])
         return name

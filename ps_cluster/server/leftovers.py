@@ -4,7 +4,7 @@ Without a launcher (`task`), servers outlive their leaders, and a leader that is
 TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use the
 same one. So each such name begins with the leader's session, which holds its term:
 
-    term-000002-since-000001-5f0c…/slice-0/changed-0
+    term-000002-since-000001-5f0c…/shard-0/changed-0
 
 Variables that a leader makes eagerly have no name. They can't be shared, and TensorFlow frees them with the leader. A resource
 with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have made there, and

@@ -24,7 +24,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_PER_SHARD
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
@@ -394,11 +394,11 @@ class ParameterShard:
     @property
     def state(self) -> dict[str, tf.Variable]:
         slots = {
-            (f"slot_{name}" if variable.shape.rank else f"{ONE_A_SLICE}{name}"): variable
+            (f"slot_{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
             for name, variable in self.slots.items()
         }
         if self._lowered is not None:
-            slots |= {f"{ONE_A_SLICE}{name}": variable for name, variable in self._lowered.slots.items()}
+            slots |= {f"{ONE_PER_SHARD}{name}": variable for name, variable in self._lowered.slots.items()}
         return {"weights": self.weights, "statistics": self.statistics, **slots}
 
     def digest(self) -> tf.Tensor:
@@ -440,7 +440,7 @@ class ParameterShard:
         for name, variable in self.state.items():
             value = state[name]
             if (
-                name.startswith(ONE_A_SLICE) and variable.shape.rank
+                name.startswith(ONE_PER_SHARD) and variable.shape.rank
             ):  # of each worker, and their number may have changed
                 (own,) = variable.shape
                 value = np.concatenate([value[:own], np.full(max(0, own - len(value)), NEVER, np.float32)])

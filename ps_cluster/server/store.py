@@ -18,7 +18,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
-from ps_cluster.runs.checkpoints import BY_SLICE, ONE_A_SLICE
+from ps_cluster.runs.checkpoints import BY_SHARD, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.initial_state import InitialState
@@ -98,7 +98,7 @@ class ParameterStore:
         self._pulls = [apart(part.pull) for part in self.shards]
         self._pushes = [apart(part.push) for part in self.shards]
         self._exchanges = [apart(part.exchange) for part in self.shards]
-        self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
+        self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="shards")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
         self.places = None if positions is None else np.concatenate(positions)
@@ -308,7 +308,7 @@ def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
 
 
 def _is_by_shard(name: str) -> bool:
-    return name in BY_SLICE or name.startswith(ONE_A_SLICE)
+    return name in BY_SHARD or name.startswith(ONE_PER_SHARD)
 
 
 def _is_by_weight(name: str) -> bool:

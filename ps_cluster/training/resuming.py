@@ -25,7 +25,7 @@ from ps_cluster.runs.checkpoints import (
 )
 from ps_cluster.runs.journal import JournalDamaged
 from ps_cluster.runs.ledger import COLUMNS, COUNTS, check_values, rows_of
-from ps_cluster.runs.reslicing import LEDGER, is_consistent_cut
+from ps_cluster.runs.resharding import LEDGER, is_consistent_cut
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import MOST_OPEN
 from ps_cluster.training.agreement import facts_of_data, text_of

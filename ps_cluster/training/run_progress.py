@@ -93,7 +93,7 @@ class RunProgress:
         applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
         self.scheduled_updates = scheduled.both(applied)
         self._joiner.mixed = state.mixed
-        self._joiner.waiting_slices = arrays["waiting"][:, 0].astype(np.int64)
+        self._joiner.waiting_shards = arrays["waiting"][:, 0].astype(np.int64)
         self._joiner.waiting = rows_of(arrays["waiting"][:, 1:])
 
     @property
@@ -112,7 +112,7 @@ class RunProgress:
     def waiting(self) -> np.ndarray:
         """Rows of steps that some shards still lack: float64 [k, 1 + columns], the first column is the shard."""
         table = self._joiner.waiting.view(np.float64).reshape(-1, len(COLUMNS))
-        return np.concatenate([self._joiner.waiting_slices[:, None].astype(np.float64), table], axis=1)
+        return np.concatenate([self._joiner.waiting_shards[:, None].astype(np.float64), table], axis=1)
 
     @property
     def closed_steps(self) -> int:

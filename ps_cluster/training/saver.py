@@ -22,7 +22,7 @@ from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES, Notify
-from ps_cluster.runs.reslicing import is_consistent_cut, newest_even
+from ps_cluster.runs.resharding import is_consistent_cut, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say

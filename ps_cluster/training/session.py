@@ -10,7 +10,7 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import Malformed
 from ps_cluster.process_variables import LIFE
-from ps_cluster.runs import checkpoints, reslicing, tables
+from ps_cluster.runs import checkpoints, resharding, tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
@@ -95,7 +95,7 @@ class SessionStart:
             before, now = len(checkpoint.arrays["counts"]), self.config.shards
             if now != before:
                 say(f"parameter servers: {now} in place of {before}, from step {checkpoint.step:,} on")
-            checkpoint = reslicing.resliced(checkpoint, now)
+            checkpoint = resharding.resharded(checkpoint, now)
             assert checkpoint.meta.progress is not None, "it has been checked (training/agreement.py)"
             self.progress.resume(checkpoint.arrays, checkpoint.meta.progress)
         self.resumed = checkpoint

@@ -19,7 +19,7 @@ from tests.helpers.ledgers import csv_of
 
 STEPS, TOTAL = 60, 64
 STEP_NAME = f"checkpoints/step-{STEPS:09}-term-000001.safetensors"
-JOURNAL_NAME = "metrics/journal/slice-0-term-000001.bin"
+JOURNAL_NAME = "metrics/journal/shard-0-term-000001.bin"
 SETTINGS = {
     "data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": 1,
     "training.steps": TOTAL,

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from ps_cluster.runs.reslicing import newest_even
+from ps_cluster.runs.resharding import newest_even
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
@@ -48,10 +48,10 @@ def test_a_run_that_lost_a_ps_for_good_goes_on_drains_at_ctrl_c_and_is_resumed_w
     assert "training continues without ps-0" in output and "from the newest snapshot" in output
     stopped = summary_of(run_dir)
     assert_ledger_is_exact(stopped)
-    assert len(stopped["proof"]["slices"]) == 1
+    assert len(stopped["proof"]["shards"]) == 1
     assert [server["parameters"] is None for server in stopped["parameter_servers"]] == [False, True]
     steps = stopped["updates"]["applied"] + 20
     finish(start("run", "--resume", run_dir, "--ps", 3, "--steps", steps, "--code", mode))
     assert_none_left(run_dir)
     assert_ledger_is_exact(summary_of(run_dir), steps)
-    assert len(summary_of(run_dir)["proof"]["slices"]) == 3
+    assert len(summary_of(run_dir)["proof"]["shards"]) == 3

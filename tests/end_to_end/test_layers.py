@@ -36,7 +36,7 @@ def test_three_workers_with_a_part_each_come_to_the_weights_of_one_process(split
     losses = [[float(row["loss"]) for row in ledger_rows(run_dir)] for run_dir in (single, tmp_path / "run")]
     assert np.abs(np.subtract(*losses)).max() < 1e-5
 
-    assert summary["proof"]["holds"] and [part["rows"] for part in summary["proof"]["slices"]] == [10, 10, 10]
+    assert summary["proof"]["holds"] and [part["rows"] for part in summary["proof"]["shards"]] == [10, 10, 10]
     assert [worker["updates"] for worker in summary["workers"]] == [10, 10, 10]
     assert summary["worker_processes"] == 3 and summary["updates"]["mixed"] == summary["staleness"]["max"] == 0
     assert_computed_where_the_part_is(tmp_path / "run", name, first=int(split == "layers"))

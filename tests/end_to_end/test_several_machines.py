@@ -100,7 +100,7 @@ def test_a_training_outlives_a_worker_that_leaves_a_chief_that_is_frozen_and_a_s
     machines.move("chief")
     stood, new = len(rows(run_dir)), chief()
     trains_again(stood)
-    journal = run_dir / "metrics" / "journal" / "slice-0-term-000001.bin"
+    journal = run_dir / "metrics" / "journal" / "shard-0-term-000001.bin"
     content = journal.read_bytes()
     for pid in both:
         os.kill(pid, signal.SIGCONT)

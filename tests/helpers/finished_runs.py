@@ -39,5 +39,5 @@ def assert_ledger_is_exact(summary, total=None, gradients=1):
     assert (updates["scheduled"], updates["applied"]) == (total, total)
     assert (updates["duplicated"], updates["lost"]) == (0, 0)
     rows = total * gradients
-    assert summary["proof"]["holds"] and all(part["rows"] == rows for part in summary["proof"]["slices"])
+    assert summary["proof"]["holds"] and all(part["rows"] == rows for part in summary["proof"]["shards"])
     assert sum(worker["updates"] for worker in summary["workers"]) == rows

@@ -8,7 +8,8 @@ import yaml
 from ps_cluster.config import build_config
 from ps_cluster.launch.cluster_files import from_tf_config
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.deploy.kubernetes import KINDS, Deployment, roles_of
+from ps_cluster.tools.deploy.kubernetes import KINDS, Deployment
+from ps_cluster.tools.deploy.roles import roles_of
 
 SETTINGS = {"data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32"}
 SIZE = {"cluster.workers": 2, "cluster.parameter_servers": 2}

@@ -28,7 +28,7 @@ def completes(run, task):
 
 def completes_with_a_mistake(run, task):
     run.row("training", 3)
-    proof = {"holds": False, "problems": ["slice 0: 3 gradients accepted, 2 rows", "and another"], "slices": []}
+    proof = {"holds": False, "problems": ["shard 0: 3 gradients accepted, 2 rows", "and another"], "shards": []}
     run.end(completed=True, proof=proof)
 
 
@@ -202,7 +202,7 @@ class Run:
         }
         result |= {"updates": updates | {"replays_refused": 0, "mixed": 0}, "staleness": {}, "parameter_servers": []}
         result |= {"goodput": 1.0, "rolled_back_seconds": 0.0, "interrupted_seconds": 0.0}
-        result |= {"proof": proof or {"holds": True, "problems": [], "slices": []}}
+        result |= {"proof": proof or {"holds": True, "problems": [], "shards": []}}
         (self.root / "metrics/training.json").write_text(json.dumps(result))
         mark = self.root / "checkpoints/ended.json"
         mark.with_suffix(".tmp").write_text('{"last_step": 3, "outcome": "completed"}')

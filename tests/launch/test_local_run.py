@@ -354,7 +354,7 @@ def test_a_run_that_goes_on_must_fit_this_machine_like_a_new_one(tmp_path, monke
 def test_a_run_that_goes_on_asks_first_for_the_private_network_that_it_requires(tmp_path, monkeypatch):
     run_dir = RunDir.create(tmp_path / "run")
     run_dir.config.write_text(build_config(None, {"cluster.isolation": "require"}).to_yaml())
-    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: pytest.fail("it looked for the data"))
+    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: pytest.fail("it looked for the data"))
 
     def refuses(setting, root):
         assert (setting, root) == ("require", run_dir.root)
@@ -371,7 +371,7 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
     run_dir.checkpoints.mkdir(parents=True)
     run_dir.config.write_text(build_config(None, {"data.dataset": "auto"}).to_yaml())
     dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: config)
     monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
     monkeypatch.setattr(local_run, "check_journals", lambda *_: None)
@@ -396,7 +396,7 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, mon
     run_dir = RunDir.create(tmp_path / "run")
     run_dir.config.write_text(build_config(None, {"training.steps": 10}).to_yaml())
     dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: "goes on")
     monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
     monkeypatch.setattr(local_run, "check_journals", lambda *_: None)
@@ -444,7 +444,7 @@ def half_done(tmp_path, monkeypatch):
     )
     checkpoints.save(run_dir.checkpoints, state(6, arrays, meta), keep=1)
     dataset = only_named("synthetic", tmp_path, 1280, 10)
-    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(local_run.sources, "resolve_for_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 
     def call(*options):

@@ -44,7 +44,7 @@ RESULT = {
     "proof": {
         "holds": True,
         "problems": [],
-        "slices": [
+        "shards": [
             {
                 "index": 0, "rows": 391, "steps": 391,
                 "version": 391, "accepted": 391, "refused": 1, "dropped": 0,
@@ -240,11 +240,11 @@ def test_start_up_ends_with_the_first_update_since_the_command_began_and_counts_
 
 
 def test_a_proof_that_does_not_hold_fails_a_run_that_completed(run_dir):
-    proof = {"holds": False, "problems": ["slice 0: 391 gradients accepted, 390 rows", "and more"], "slices": []}
+    proof = {"holds": False, "problems": ["shard 0: 391 gradients accepted, 390 rows", "and more"], "shards": []}
     write_json(run_dir.training_result, RESULT | {"proof": proof})
     summary = write(run_dir, outcome="completed")
     assert summary["outcome"] == "failed" and summary["proof"] == proof | {"recomputed": NOTHING_RECOMPUTED}
-    assert "FAILS: slice 0: 391 gradients accepted, 390 rows" in closing_table(summary, run_dir)
+    assert "FAILS: shard 0: 391 gradients accepted, 390 rows" in closing_table(summary, run_dir)
 
 
 def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):

@@ -17,7 +17,7 @@ HANDED_OUT_5 = "6 updates were handed out, 5 were applied"
 
 
 class Run:
-    """The files and counts of a sound run of 6 updates on two slices, which a test breaks before it asks for the proof."""
+    """The files and counts of a sound run of 6 updates on two shards, which a test breaks before it asks for the proof."""
 
     def __init__(self, folder, rounds=ONE, rows=None):
         self.rounds, self.total = rounds, UPDATES
@@ -26,11 +26,11 @@ class Run:
         rows = rows_of([0, 2, 1, 3, 5, 4], version=np.arange(1, 7)) if rows is None else rows
         self.rows = [rows.copy(), rows.copy()]
         self.counts = [{"version": UPDATES, "accepted": len(rows), "refused": 4, "dropped": 0}] * 2
-        self._paths = [folder / f"slice-{index}.bin" for index in range(2)]
+        self._paths = [folder / f"shard-{index}.bin" for index in range(2)]
 
-    def change(self, *slices, steps=None, versions=None, **counts):
-        """Give slices other rows, other versions in their rows, or other counts."""
-        for index in slices:
+    def change(self, *shards, steps=None, versions=None, **counts):
+        """Give shards other rows, other versions in their rows, or other counts."""
+        for index in shards:
             if steps is not None:
                 self.rows[index] = rows_of(steps, version=np.arange(1, len(steps) + 1))
                 counts = {"accepted": len(steps)} | counts
@@ -64,7 +64,7 @@ def test_a_sound_run_holds_and_its_counts_and_progress_are_told(run):
     assert run.proof(on_rows=read.append) == {
         "holds": True,
         "problems": [],
-        "slices": [{"index": index, "rows": 6, "steps": 6, **run.counts[index]} for index in range(2)],
+        "shards": [{"index": index, "rows": 6, "steps": 6, **run.counts[index]} for index in range(2)],
         "duplicated": 0,
     }
     assert sum(read) == 2 * UPDATES
@@ -74,34 +74,34 @@ FIVE = [0, 2, 1, 5, 4]
 BROKEN = {
     "a row was written twice": (
         lambda run: run.change(1, steps=[0, 2, 1, 1, 3, 5, 4], version=7),
-        ["slice 1: 1 rows of steps that had a row already"], 1,
+        ["shard 1: 1 rows of steps that had a row already"], 1,
     ),
     "a version was skipped": (
-        lambda run: run.change(0, versions=[1, 2, 4, 5, 6, 7]), ["slice 0: row 2: version 4, where 3 belongs"], 0,
+        lambda run: run.change(0, versions=[1, 2, 4, 5, 6, 7]), ["shard 0: row 2: version 4, where 3 belongs"], 0,
     ),
     "two rows have one version": (
-        lambda run: run.change(1, versions=[1, 2, 3, 4, 4, 5]), ["slice 1: row 4: version 4, where 5 belongs"], None,
+        lambda run: run.change(1, versions=[1, 2, 3, 4, 4, 5]), ["shard 1: row 4: version 4, where 5 belongs"], None,
     ),
     "a gradient less was accepted": (
-        lambda run: run.change(0, accepted=5), ["slice 0: 5 gradients accepted, 6 rows"], 0,
+        lambda run: run.change(0, accepted=5), ["shard 0: 5 gradients accepted, 6 rows"], 0,
     ),
     "a gradient more was accepted": (
-        lambda run: run.change(0, accepted=7), ["slice 0: 7 gradients accepted, 6 rows"], 1,
+        lambda run: run.change(0, accepted=7), ["shard 0: 7 gradients accepted, 6 rows"], 1,
     ),
-    "a version has no row": (lambda run: run.change(0, version=7), ["slice 0: version 7, rows of 6 updates"], 1),
+    "a version has no row": (lambda run: run.change(0, version=7), ["shard 0: version 7, rows of 6 updates"], 1),
     "an update was never applied": (lambda run: run.change(0, 1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
-    "a single slice lacks an update": (lambda run: run.change(1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
-    "the first slice has a step that was never handed out": (
+    "a single shard lacks an update": (lambda run: run.change(1, steps=FIVE, version=5), [HANDED_OUT_5], 0),
+    "the first shard has a step that was never handed out": (
         lambda run: run.change(0, steps=[0, 2, 1, 3, 777, 4]),
-        ["slice 0: 1 rows of steps that were never handed out, the first is step 777"], 0,
+        ["shard 0: 1 rows of steps that were never handed out, the first is step 777"], 0,
     ),
-    "the second slice has such a step": (
+    "the second shard has such a step": (
         lambda run: run.change(1, steps=[0, 2, 1, 3, 777, 4]),
-        ["slice 1: 1 rows of steps that were never handed out, the first is step 777"], 0,
+        ["shard 1: 1 rows of steps that were never handed out, the first is step 777"], 0,
     ),
-    "a slice has two such steps": (
+    "a shard has two such steps": (
         lambda run: run.change(0, steps=[0, 2, 888, 3, 777, 4]),
-        ["slice 0: 2 rows of steps that were never handed out, the first is step 777"], 0,
+        ["shard 0: 2 rows of steps that were never handed out, the first is step 777"], 0,
     ),
 }  # fmt: skip
 
@@ -117,12 +117,12 @@ def test_what_is_wrong_with_a_run_is_told(run, broken):
 def test_a_damaged_row_is_named_and_what_lies_before_it_is_counted(run, tmp_path):
     proof = run.proof(damage=4)
     assert not proof["holds"] and proof["problems"] == [
-        f"row 4 of '{tmp_path / 'slice-1.bin'}' is damaged: its checksum is wrong",
-        "slice 1: 6 gradients accepted, 4 rows",
-        "slice 1: version 6, rows of 4 updates",
+        f"row 4 of '{tmp_path / 'shard-1.bin'}' is damaged: its checksum is wrong",
+        "shard 1: 6 gradients accepted, 4 rows",
+        "shard 1: version 6, rows of 4 updates",
         "6 updates were handed out, 4 were applied",
     ]
-    assert [own["rows"] for own in proof["slices"]] == [6, 4]
+    assert [own["rows"] for own in proof["shards"]] == [6, 4]
 
 
 def test_an_update_that_was_never_handed_out(run):
@@ -154,14 +154,14 @@ def test_a_run_that_was_stopped_before_its_first_update_holds(tmp_path):
 
 def test_a_journal_that_the_system_refuses_to_read_is_a_problem_and_no_error(run, monkeypatch):
     def refuse(history):
-        raise OSError(5, "Input/output error", "slice-0.bin")
+        raise OSError(5, "Input/output error", "shard-0.bin")
 
     monkeypatch.setattr("ps_cluster.runs.journal.read", refuse)
-    assert "Input/output error: 'slice-0.bin'" in run.proof()["problems"][0]
+    assert "Input/output error: 'shard-0.bin'" in run.proof()["problems"][0]
 
 
 def test_there_are_no_more_lines_than_anybody_reads(tmp_path):
-    journals = [write_journal(tmp_path / f"slice-{index}.bin", rows_of([0, 0, 0], version=7)) for index in range(4)]
+    journals = [write_journal(tmp_path / f"shard-{index}.bin", rows_of([0, 0, 0], version=7)) for index in range(4)]
     counts = np.array([[3, 2, 1, 0, 0]] * 4)
     assert len(audit(journals, counts, ONE, StepSet(9), 10)["problems"]) == MOST_PROBLEMS
 
@@ -178,11 +178,11 @@ OF_ROUNDS = (0, 2, 4, 3, 7, 8, 9, 11, 13, 12, 17, 16)
 def test_rounds_with_a_backup_worker_hold_without_the_steps_that_came_too_late(tmp_path):
     proof = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS)).proof()
     assert proof["holds"] and proof["duplicated"] == 0
-    assert [(own["rows"], own["steps"]) for own in proof["slices"]] == [(12, 12)] * 2
+    assert [(own["rows"], own["steps"]) for own in proof["shards"]] == [(12, 12)] * 2
 
 
 def on_both(problem):
-    return [f"slice {index}: {problem}" for index in range(2)]
+    return [f"shard {index}: {problem}" for index in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, mo
 
 def test_a_round_that_took_a_gradient_too_many(tmp_path):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS, 18)).change(0, versions=[1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
-    assert "slice 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
+    assert "shard 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
 
 
 def graced(counts, open_ones=0):
@@ -226,7 +226,7 @@ def test_a_gradient_of_an_open_round_is_no_duplicate_and_an_update_too_many_is_t
     run.total = None
     assert run.proof()["holds"] and run.proof()["duplicated"] == 0
     proof = run.change(0, version=UPDATES + 1).proof()
-    assert proof["problems"] == ["slice 0: version 7, rows of 6 updates"] and proof["duplicated"] == 2
+    assert proof["problems"] == ["shard 0: version 7, rows of 6 updates"] and proof["duplicated"] == 2
 
 
 @pytest.mark.parametrize("open_ones", [0, 1, 2])
@@ -250,7 +250,7 @@ def test_rounds_with_a_grace_period_hold_with_as_many_gradients_as_came(tmp_path
 )
 def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(tmp_path, versions, problem):
     run = Run(tmp_path, GRACE, graced(GRACED)).change(0, 1, versions=versions)
-    assert f"slice 0: {problem}" in run.proof()["problems"]
+    assert f"shard 0: {problem}" in run.proof()["problems"]
 
 
 def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory(run):
@@ -289,4 +289,4 @@ def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, beg
     if factor is not None:
         run.rows[1]["rate_factor"][row] = factor
     problems = run.proof(expected=ExpectedRows(begun_with=begun_with))["problems"]
-    assert any(f"slice 1: {told}" in problem for problem in problems)
+    assert any(f"shard 1: {told}" in problem for problem in problems)

@@ -1,4 +1,4 @@
-"""A slice's journal survives whatever may happen to a file: cut short, damaged, a disk that refuses."""
+"""A shard's journal survives whatever may happen to a file: cut short, damaged, a disk that refuses."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from tests.helpers.ledgers import random_rows, rows_of, write_journal
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "slice-0.bin"
+    return tmp_path / "shard-0.bin"
 
 
 def read(*history, **chunks):

@@ -82,7 +82,7 @@ def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_th
 
 
 class Leader:
-    """What a leader of one slice changes on the disk: one row in its journal and a state with each save."""
+    """What a leader of one shard changes on the disk: one row in its journal and a state with each save."""
 
     def __init__(self, run_dir):
         self.run_dir, self.term = run_dir, claim(run_dir).term

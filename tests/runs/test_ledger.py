@@ -1,4 +1,4 @@
-"""The rows of several slices, joined into one for each step."""
+"""The rows of several shards, joined into one for each step."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_a_table_of_numbers_is_read_as_rows():
     assert len(rows_of_table(table[:0])) == 0
 
 
-def test_an_update_is_applied_when_its_last_slice_is_and_as_stale_as_on_any_slice():
+def test_an_update_is_applied_when_its_last_shard_is_and_as_stale_as_on_any_shard():
     first, second = random_rows(3, seed=1), random_rows(3, seed=2)
     joined = ShardJoiner(2).add([first, second])
     assert joined["staleness"].tolist() == np.maximum(first["staleness"], second["staleness"]).tolist()
@@ -29,27 +29,27 @@ def test_an_update_is_applied_when_its_last_slice_is_and_as_stale_as_on_any_slic
         assert joined[name].tolist() == first[name].tolist()
 
 
-def test_a_step_waits_until_every_slice_has_it():
+def test_a_step_waits_until_every_shard_has_it():
     joiner = ShardJoiner(3)
     assert joiner.add([rows_of([0, 1]), rows_of([1]), NONE])["step"].tolist() == []
     assert joiner.add([NONE, NONE, rows_of([1, 0])])["step"].tolist() == [1]
-    assert joiner.waiting["step"].tolist() == [0, 0] and joiner.waiting_slices.tolist() == [0, 2]
+    assert joiner.waiting["step"].tolist() == [0, 0] and joiner.waiting_shards.tolist() == [0, 2]
     assert joiner.add([NONE, rows_of([0]), NONE])["step"].tolist() == [0]
-    assert len(joiner.waiting) == len(joiner.waiting_slices) == 0
+    assert len(joiner.waiting) == len(joiner.waiting_shards) == 0
 
 
-def test_slices_of_different_processes_mix_steps_unless_all_take_part_in_each():
+def test_shards_of_different_processes_mix_steps_unless_all_take_part_in_each():
     rows = [rows_of([0, 1], pid=7), rows_of([0, 1], pid=8)]
     mixing, shared = ShardJoiner(2), ShardJoiner(2, shared=True)
     assert mixing.add(rows)["step"].tolist() == shared.add(rows)["step"].tolist() == [0, 1]
     assert (mixing.mixed, shared.mixed) == (2, 0)
 
 
-@pytest.mark.parametrize("slices", [1, 2, 4])
-def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(slices):
-    random, rows = np.random.default_rng(slices), random_rows(300)
-    orders = [np.argsort(np.arange(300) + random.uniform(0, 40, 300)) for _ in range(slices)]
-    joiner, found = ShardJoiner(slices), []
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(shards):
+    random, rows = np.random.default_rng(shards), random_rows(300)
+    orders = [np.argsort(np.arange(300) + random.uniform(0, 40, 300)) for _ in range(shards)]
+    joiner, found = ShardJoiner(shards), []
     for parts in zip(*(np.split(order, np.sort(random.integers(0, 300, 12))) for order in orders)):
         joined = joiner.add([rows[part] for part in parts])
         assert (np.diff(joined["step"]) > 0).all(), "in the order of steps"
@@ -58,7 +58,7 @@ def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(sli
     assert (found == rows).all() and len(joiner.waiting) == 0 and joiner.mixed == 0
 
 
-def test_steps_are_counted_that_two_processes_pushed_to_different_slices():
+def test_steps_are_counted_that_two_processes_pushed_to_different_shards():
     joiner = ShardJoiner(2)
     joiner.add([rows_of([0, 1, 2], pid=[7, 7, 8]), rows_of([0, 1], pid=[7, 9])])
     assert joiner.mixed == 1
@@ -66,7 +66,7 @@ def test_steps_are_counted_that_two_processes_pushed_to_different_slices():
     assert joiner.mixed == 2 and joined["pid"].tolist() == [8]
 
 
-def test_a_row_that_a_slice_has_twice_stands_for_no_other_slice():
+def test_a_row_that_a_shard_has_twice_stands_for_no_other_shard():
     joiner = ShardJoiner(2)
     assert len(joiner.add([rows_of([7, 7], version=[1, 2]), rows_of([])])) == 0
     assert joiner.add([rows_of([]), rows_of([7], version=[1])])["step"].tolist() == [7]

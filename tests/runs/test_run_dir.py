@@ -94,7 +94,7 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
         kept = {
             "checkpoints-step-000000001-term-000001.safetensors",
             "snapshots-step-000000002-term-000001.safetensors",
-            "journal-slice-0-term-000001.bin",
+            "journal-shard-0-term-000001.bin",
             "worker-3-local-state-1",
             "worker-3-local-left-out-0-0",
         }

@@ -15,10 +15,10 @@ ONE = RoundShape(1, 1, 1)
 
 @pytest.fixture
 def written(tmp_path):
-    """written(rows, …) → what updates.csv holds, where each slice's journal holds `rows`."""
+    """written(rows, …) → what updates.csv holds, where each shard's journal holds `rows`."""
 
-    def call(*slices, rounds=ONE, window=2**16, **options):
-        call.journals = [write_journal(tmp_path / f"slice-{i}.bin", rows) for i, rows in enumerate(slices)]
+    def call(*shards, rounds=ONE, window=2**16, **options):
+        call.journals = [write_journal(tmp_path / f"shard-{i}.bin", rows) for i, rows in enumerate(shards)]
         tables.write_updates(call.path, call.journals, rounds, window, **options)
         return tables.read_csv(call.path)
 
@@ -46,23 +46,23 @@ def test_what_is_read_is_what_was_written_also_a_ledger_without_updates(written)
     assert (written(rows) == rows).all() and len(written(rows_of([]))) == 0
 
 
-def test_lines_are_in_the_order_of_steps_and_a_step_that_a_slice_lacks_has_none(written):
+def test_lines_are_in_the_order_of_steps_and_a_step_that_a_shard_lacks_has_none(written):
     orders = [0, 3, 1, 2, 5, 4], [5, 1, 0, 2, 4]
-    slices = [
+    shards = [
         rows_of(order, version=range(1, len(order) + 1), applied_time=[float(n) for n in order]) for order in orders
     ]
-    rows = written(*slices)
+    rows = written(*shards)
     assert rows["step"].tolist() == rows["applied_time"].tolist() == [0, 1, 2, 4, 5]
 
 
-@pytest.mark.parametrize("slices", [1, 2])
-def test_a_ledger_longer_than_a_chunk_has_each_step_once_and_in_order(written, slices):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_ledger_longer_than_a_chunk_has_each_step_once_and_in_order(written, shards):
     count, random = CHUNK_ROWS + 5000, np.random.default_rng(0)
-    orders = [np.argsort(np.arange(count) + random.uniform(0, 300, count)) for _ in range(slices)]
+    orders = [np.argsort(np.arange(count) + random.uniform(0, 300, count)) for _ in range(shards)]
     told = []
     rows = written(*(rows_of(order) for order in orders), on_rows=told.append)
     assert (rows["step"] == np.arange(count)).all()
-    assert sum(told) == count * slices and len(told) > 2, "somebody hears of it on the way"
+    assert sum(told) == count * shards and len(told) > 2, "somebody hears of it on the way"
 
 
 def test_rounds_have_the_lines_of_the_gradients_that_counted(written):
@@ -87,13 +87,13 @@ def test_a_damaged_row_is_told_and_leaves_the_table_of_before(written):
     assert tables.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_every_slices_update_has_a_line_of_its_own(tmp_path):
+def test_every_shards_update_has_a_line_of_its_own(tmp_path):
     given = {"worker": 1, "pid": 71}
-    slices = [
+    shards = [
         rows_of([0], version=[1], entered_time=[1.5], applied_time=[2.5], **given),
         rows_of([2, 0], version=[1, 2], staleness=[0, 1], entered_time=[3.5, 4.5], applied_time=[4.0, 5.5], **given),
     ]
-    journals = [write_journal(tmp_path / f"slice-{index}.bin", rows) for index, rows in enumerate(slices)]
+    journals = [write_journal(tmp_path / f"shard-{index}.bin", rows) for index, rows in enumerate(shards)]
     told = []
     tables.write_applies(tmp_path / "applies.csv", journals, told.append)
     lines = tables.read_csv(tmp_path / "applies.csv", tables.APPLY_ROW)
@@ -154,4 +154,4 @@ def test_a_disk_that_refuses_leaves_the_table_of_before_and_nothing_beside_it(wr
     with pytest.raises(OSError):
         written(rows_of([0, 1], version=[1, 2]), on_rows=refuse)
     assert written.path.read_text() == before
-    assert sorted(path.name for path in written.path.parent.iterdir()) == ["slice-0.bin", "updates.csv"]
+    assert sorted(path.name for path in written.path.parent.iterdir()) == ["shard-0.bin", "updates.csv"]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.runs.checkpoints import Checkpoint
-from ps_cluster.runs.reslicing import is_consistent_cut, resliced
+from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, REFUSED, ParameterShard
 from ps_cluster.training.modes.bounded import BoundedShard
@@ -245,7 +245,7 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
     begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
     for shards in (1, 3, 2):
         assert is_consistent_cut(found.arrays)
-        store, found = make(shards), resliced(found, shards)
+        store, found = make(shards), resharded(found, shards)
         store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
         found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})
     assert found.arrays.keys() == begun.arrays.keys()

@@ -55,7 +55,7 @@ def make(journals):
 
 
 def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):
-    books, store, progress, said = make([Journal(tmp_path / f"slice-{index}.bin") for index in range(2)])
+    books, store, progress, said = make([Journal(tmp_path / f"shard-{index}.bin") for index in range(2)])
     store.accept(0, 2)
     books.look()
     books.look()

@@ -77,7 +77,7 @@ class Trained:
             replica.write_rows(tf.constant([rows]))
 
     def proof(self, folder):
-        journals = [write_journal(folder / f"slice-{index}", rows) for index, rows in enumerate(self.rows)]
+        journals = [write_journal(folder / f"shard-{index}", rows) for index, rows in enumerate(self.rows)]
         expected = ExpectedRows(
             self.config.examples_per_step,
             self.config.mode_kind.most_staleness(self.config),
@@ -127,7 +127,7 @@ def trained(once):
 def test_what_the_shards_write_is_proved(trained, tmp_path):
     proof = trained.proof(tmp_path)
     assert proof["holds"], proof["problems"]
-    assert [shard["rows"] for shard in proof["slices"]] == [trained.total] * len(trained.rows)
+    assert [shard["rows"] for shard in proof["shards"]] == [trained.total] * len(trained.rows)
 
 
 MUTANTS = {
@@ -181,7 +181,7 @@ def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
     run = Trained("sync-ps", 1)
     run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
     (problem,) = run.proof(tmp_path)["problems"]
-    assert problem == "slice 0: 1 rows of steps that were never handed out, the first is step 6"
+    assert problem == "shard 0: 1 rows of steps that were never handed out, the first is step 6"
 
 
 @eagerly()
@@ -318,7 +318,7 @@ def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wron
     other = {"optimizer.learning_rate": 0.2}
     assert run.proof(resume=True, drained=True, **other)["holds"]
     proof = run.proof(resume=True, row_of={"learning_rate": 0.1}, **other)
-    assert [problem.split(": step")[0] for problem in proof["problems"]] == ["slice 0: row 8"]
+    assert [problem.split(": step")[0] for problem in proof["problems"]] == ["shard 0: row 8"]
 
 
 @eagerly()

@@ -141,7 +141,7 @@ def test_a_round_waits_a_grace_period_for_late_gradients_and_not_longer(tmp_path
     state, ([rows], [counts]) = state_of(other), ledger_of(store)
     assert state["weights"] == pytest.approx(weights - 0.1 * (2 + 3) / 2, rel=1e-5), "also behind a snapshot"
     assert counts == {"version": 2, "accepted": 7, "refused": 0, "dropped": 1}
-    journals = [write_journal(tmp_path / "slice-0", rows)]
+    journals = [write_journal(tmp_path / "shard-0", rows)]
     proof = audit(journals, np.array([list(counts.values())]), RoundShape(3, 2, 3), StepSet(2), None)
     assert proof["holds"], proof["problems"]
 

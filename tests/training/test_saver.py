@@ -13,7 +13,7 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.reslicing import newest_even
+from ps_cluster.runs.resharding import newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
@@ -31,7 +31,7 @@ class FakeBooks:
 
     @property
     def pieces(self):
-        return [Piece(Path(f"slice-{index}"), self.version + index, 7) for index in range(2)]
+        return [Piece(Path(f"shard-{index}"), self.version + index, 7) for index in range(2)]
 
     def snapshot(self):
         if self.refuse:

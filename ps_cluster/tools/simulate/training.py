@@ -119,7 +119,7 @@ class SimulatedTraining(ABC):
         """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """Serve a pull: note the version of each slice that the worker gets, unless the last push has brought it."""
+        """Serve a pull: note the version of each shard that the worker gets, unless the last push has brought it."""
         if self.in_rounds or worker in self._asks:
             self._pulled[worker, server] = self._versions[server]
 
@@ -150,7 +150,7 @@ class SimulatedTraining(ABC):
             self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
-        """End a step: all slices have the worker's push, the last one at `seconds`."""
+        """End a step: all shards have the worker's push, the last one at `seconds`."""
         self._ends.append((seconds, int(self._stalest[worker])))
         self._stalest[worker] = 0
 

@@ -129,7 +129,7 @@ def test_parameter_servers_share_what_is_by_parameter_and_not_what_is_by_request
 
 
 def test_a_full_link_bounds_the_throughput(costs, cluster):
-    found = predict(costs(), cluster(40, 2, bytes_per_second=2e4))  # a slice has 2,000 bytes
+    found = predict(costs(), cluster(40, 2, bytes_per_second=2e4))  # a shard has 2,000 bytes
     assert found.examples_per_second == pytest.approx(10 * 10, rel=0.01)
     assert found.bottleneck == "ps link" and found.utilisation["ps link"] == pytest.approx(1, rel=0.01)
 
@@ -219,7 +219,7 @@ def test_backup_workers_spare_a_round_its_slowest(costs, cluster, cores):
 
 
 @pytest.mark.parametrize("cores", [None, 2])
-def test_every_applied_gradient_makes_one_version_of_every_slice(costs, cluster, cores):
+def test_every_applied_gradient_makes_one_version_of_every_shard(costs, cluster, cores):
     trained = simulate(costs(compute_cv=0.5, push_fixed_seconds=0.1), cluster(6, 3, cores=cores), steps=500)
     made = trained.versions
     assert len(trained.seconds) == 500 and (made >= 500).all() and (made <= 500 + 6).all()

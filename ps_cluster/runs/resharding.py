@@ -1,8 +1,8 @@
 """Cut a checkpoint for another number of parameter servers. No TensorFlow.
 
-Each slice accepts the steps in its own order. So a checkpoint can be cut for another number of slices only if all slices
+Each shard accepts the steps in its own order. So a checkpoint can be cut for another number of shards only if all shards
 have accepted the same steps; such a state is called even. The last checkpoint of a completed run is even, and so is one
-that is written while no step is under way. The journals stay as they are: `journal.history_of` finds the rows of a slice.
+that is written while no step is under way. The journals stay as they are: `journal.history_of` finds the rows of a shard.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from ps_cluster.runs.checkpoints import (
     ACCEPTED_STEPS,
-    BY_SLICE,
-    ONE_A_SLICE,
+    BY_SHARD,
+    ONE_PER_SHARD,
     Checkpoint,
     CheckpointError,
     load_to_go_on,
@@ -29,7 +29,7 @@ _ALIKE = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
 def is_consistent_cut(arrays: Arrays) -> bool:
-    """Return whether all slices of a checkpoint have taken in the same steps."""
+    """Return whether all shards of a checkpoint have taken in the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
     alike = (arrays["counts"][:, _ALIKE], arrays[ACCEPTED_STEPS])
@@ -47,20 +47,20 @@ def newest_even(directory: Path) -> int | None:
     return checkpoint.step if checkpoint else None
 
 
-def resliced(checkpoint: Checkpoint, slices: int) -> Checkpoint:
-    """Return an even checkpoint, cut for this number of slices."""
+def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
+    """Return an even checkpoint, cut for this number of shards."""
     before = len(checkpoint.arrays["counts"])
-    if slices == before:
+    if shards == before:
         return checkpoint
-    arrays = {name: _resliced(name, array, slices) for name, array in checkpoint.arrays.items()}
+    arrays = {name: _resharded(name, array, shards) for name, array in checkpoint.arrays.items()}
     return Checkpoint(checkpoint.step, arrays, checkpoint.meta)
 
 
-def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
+def _resharded(name: str, array: np.ndarray, shards: int) -> np.ndarray:
     if name == "counts":  # refused and dropped pushes differ; what is told is the largest
-        return np.repeat(array.max(axis=0, keepdims=True), slices, axis=0)
-    if name in BY_SLICE or name.startswith(
-        ONE_A_SLICE
-    ):  # those of a slice whose rows it continues: `journal.history_of`
-        return array[[index if index < len(array) else 0 for index in range(slices)]]
+        return np.repeat(array.max(axis=0, keepdims=True), shards, axis=0)
+    if name in BY_SHARD or name.startswith(
+        ONE_PER_SHARD
+    ):  # those of a shard whose rows it continues: `journal.history_of`
+        return array[[index if index < len(array) else 0 for index in range(shards)]]
     return array
