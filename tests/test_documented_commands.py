@@ -19,13 +19,13 @@ from PIL import Image
 
 from ps_cluster.cli.main import main
 from ps_cluster.data.cache import packed_folder
+from tests.cli.test_help import EXAMPLES
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.data import LETTERS, pack_images, random_images
 from tests.helpers.digits import digits, write_as_keras
 from tests.helpers.left_by_runs import leave_table_run
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import PROJECT, finish, small, start
-from tests.test_help import EXAMPLES
 
 # What is not carried out, and why: the first pattern that begins a command holds. These need what the reader brings.
 OF_THE_READER = {

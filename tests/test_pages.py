@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.launch.topology import from_file
+from ps_cluster.launch.cluster_files import from_file
 from ps_cluster.report import metrics
 from ps_cluster.runs import logs
 from tests.helpers.command_lines import assert_sound

@@ -12,7 +12,8 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, decimal, whole
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
-from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.launch.cluster_files import from_tf_config
+from ps_cluster.launch.topology import ClusterTopology
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,6 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +16,13 @@ from ps_cluster.config import user_code
 from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import BAD_INPUT, TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID, LAUNCHER_PID
 from ps_cluster.report.terminal import print_line
-from ps_cluster.system.supervisor import how_ended
+from ps_cluster.system.child_process import ChildProcess, how_ended
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
-LOOK_EVERY_S = 0.2
+OUTPUT_INTERVAL_S = 0.2
 _CHUNK_BYTES = 2**16
 _ERROR = "Error: "  # begins the line that says why a command failed
 _LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
@@ -49,32 +49,24 @@ class Program:
     It leads a session of its own. So Ctrl-C in a terminal comes to this process alone, which hands it on.
     """
 
-    def __init__(self, argv: Sequence[str], say: Callable[[str], None] = print_line):
+    def __init__(self, argv: Sequence[str], say: Notify = print_line):
         """Start the command. `say` gets each of its lines, but not its error."""
         self._say = say
         self._error = ""
         self._begun_line = b""
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        self._output = self._process.stdout.fileno()
+        self._output, output = os.pipe()
         os.set_blocking(self._output, False)
+        try:
+            self._child = ChildProcess.start(argv, env=_environment(), output=output)
+        finally:
+            os.close(output)
 
     def __enter__(self) -> Program:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._process.poll() is None:
-            self._process.kill()  # its tasks end with it
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._child.kill()  # its tasks end with it
+        os.close(self._output)
 
     def attend(self, look: Callable[[], bool] = lambda: False) -> None:
         """Print its lines until it has ended.
@@ -100,7 +92,7 @@ class Program:
 
     def stop(self) -> None:
         """Ask it to stop: it finishes the steps under way, and writes and scores a last checkpoint."""
-        self._process.send_signal(signal.SIGTERM)
+        self._child.signal(signal.SIGTERM)
 
     def check(self, log: Path) -> None:
         """Raise what its exit code says.
@@ -111,8 +103,8 @@ class Program:
           UserError: bad input.
           TrainingFailed: it failed, or was stopped from outside before it could end.
         """
-        code = self._process.returncode
-        if code == 0:
+        code = self._child.exit_code
+        if not code:
             return
         if code == BAD_INPUT:
             raise UserError(self._error)
@@ -133,10 +125,10 @@ class Program:
 
     def _goes_on(self) -> bool:
         """Print what it has written, waiting a moment for it. Return False when it has ended and all is printed."""
-        ended = self._process.poll() is not None  # before reading, so that no line before the end is missed
+        ended = not self._child.running  # before reading, so that no line before the end is missed
         waiting = select.poll()  # select.select takes no descriptor above 1,023
         waiting.register(self._output, select.POLLIN)
-        ready = waiting.poll(0 if ended else 1000 * LOOK_EVERY_S)
+        ready = waiting.poll(0 if ended else 1000 * OUTPUT_INTERVAL_S)
         while ready and (chunk := self._read()):
             *lines, self._begun_line = (self._begun_line + chunk).split(b"\n")
             self._tell(*lines)
@@ -151,8 +143,8 @@ class Program:
             chunk = os.read(self._output, _CHUNK_BYTES)
         except BlockingIOError:
             return b""
-        if not chunk and self._process.poll() is None:  # it has closed its output: nothing to wait for there
-            time.sleep(LOOK_EVERY_S)
+        if not chunk and self._child.running:  # it has closed its output: nothing to wait for there
+            time.sleep(OUTPUT_INTERVAL_S)
         return chunk
 
     def _tell(self, *lines: bytes) -> None:

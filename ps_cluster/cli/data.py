@@ -21,7 +21,7 @@ from ps_cluster.cli.command_line import (
     option,
     write_json_to,
 )
-from ps_cluster.cli.options import config_layers, config_options, layered_config
+from ps_cluster.cli.options import config_layers, config_options, configured
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.installation import PROGRAM
@@ -74,7 +74,7 @@ def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options:
     from ps_cluster.data import cache, sources
     from ps_cluster.report.byte_progress import byte_progress
 
-    settings = layered_config(file, assignments, options | {"data__dataset": name}).data
+    settings = configured(file, assignments, options | {"data__dataset": name}).config.data
     with byte_progress(make_console()) as (notify, progress):
         dataset = sources.resolve(settings, cache.default_cache_dir(), notify=notify, progress=progress)
     examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
@@ -167,7 +167,7 @@ def show(
     from ps_cluster.report.byte_progress import byte_progress
     from ps_cluster.report.data_tables import print_table_of
 
-    config = layered_config(file, assignments, options | {"data__dataset": name})
+    config = configured(file, assignments, options | {"data__dataset": name}).config
     with byte_progress(make_console()) as (notify, progress):
         dataset = sources.resolve(config.data, cache.default_cache_dir(), notify=notify, progress=progress)
     if dataset.spec.unit == "images":

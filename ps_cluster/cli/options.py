@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ps_cluster.cli.command_line import FOLDER, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
-from ps_cluster.config import LONGEST_SECONDS, Resolved, RunConfig, parse_assignment, resolve, user_code
+from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
 from ps_cluster.config.datasets import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
@@ -224,7 +224,7 @@ set_option = option(
 
 
 def config_layers(command: Body) -> Body:
-    """Add --config and --set to a command, for `layered_config`."""
+    """Add --config and --set to a command, for `configured`."""
     add = option("--config", "file", type=FOLDER, group=OUTPUT, help="A YAML file of settings.")
     return add(set_option(command))
 
@@ -272,14 +272,7 @@ def metrics_options(command: Body) -> Body:
     return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, rare=True, help=text)(add(command))
 
 
-def layered_config(
-    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
-) -> RunConfig:
-    """Return the configuration of `resolved_config`."""
-    return resolved_config(file, assignments, options, size).config
-
-
-def resolved_config(
+def configured(
     file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
 ) -> Resolved:
     """Merge a file, the environment, `--set` and the command's own options. Raises UserError for bad input.

@@ -16,11 +16,11 @@ from ps_cluster.cli.options import (
     METRICS_OPTIONS,
     config_layers,
     config_options,
+    configured,
     log_format_option,
     metrics_options,
     overrides,
     refuse_others,
-    resolved_config,
     tensorboard_option,
     trusted_code,
 )
@@ -110,7 +110,7 @@ def run(
     else:
         if tensorboard and not any(text.startswith(GRADIENTS) for text in assignments):
             assignments = (*assignments, f"{GRADIENTS}=true")
-        resolved = resolved_config(file, assignments, options | _mode_that_splits(split, options["mode__name"]))
+        resolved = configured(file, assignments, options | _mode_that_splits(split, options["mode__name"]))
         config = resolved.config
         if split and config.mode_kind.cluster.splits != split:
             splits = f"mode {config.mode.name} splits the {config.mode_kind.cluster.splits}"
@@ -133,10 +133,10 @@ def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
 
 
 def _print_plan(resolved: Resolved) -> int:
-    from ps_cluster.launch import local_run
+    from ps_cluster.launch import dry_run
     from ps_cluster.system.limits import room
 
-    for line in local_run.lines(resolved, room()):
+    for line in dry_run.lines(resolved, room()):
         print_line(line)
     return 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,12 @@ from ps_cluster.cli.command_line import (
     option,
     write_json_to,
 )
-from ps_cluster.cli.options import config_options, layered_config, refuse_others, set_option, trusted_code
+from ps_cluster.cli.options import config_options, configured, refuse_others, set_option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import FAILED, UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
+from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.runs.run_dir import RunDir
 
@@ -58,7 +58,7 @@ def check_removable(root: Path) -> RunDir:
     return run_dir
 
 
-def remove(run_dir: RunDir, notify: Callable[[str], None]) -> None:
+def remove(run_dir: RunDir, notify: Notify) -> None:
     """Remove a run directory that `check_removable` has returned.
 
     Raises:
@@ -177,7 +177,7 @@ def scale(run_dir: Path, workers: int) -> None:
     steps to others; no step is lost or applied twice. Modes async and bounded.
     """
     from ps_cluster.config import load_config
-    from ps_cluster.launch.rules import refusal
+    from ps_cluster.launch.scaling import refusal
     from ps_cluster.runs.scale_requests import ask
 
     run = RunDir.open(run_dir)
@@ -279,15 +279,16 @@ def show_cluster(
     """
     from ps_cluster.files.writing import write_whole
     from ps_cluster.launch import overview
+    from ps_cluster.launch.cluster_picture import draw_cluster
 
     if what and what.is_dir():
         shown = ("what", "svg", "json_file", "tf_config")
         refuse_others(context, *shown, because=f"'{what}' is a run directory, which shows the run as it was")
         view = overview.of_run(what)
     else:
-        view = overview.of_config(layered_config(what, assignments, options))
+        view = overview.of_config(configured(what, assignments, options).config)
     if svg:
-        write_whole(svg, overview.draw_cluster(view))
+        write_whole(svg, draw_cluster(view))
     if json_file and write_json_to(json_file, view.to_json()):
         return
     if tf_config:

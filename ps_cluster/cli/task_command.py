@@ -12,7 +12,7 @@ from ps_cluster.cli.command_line import OUTPUT_FOLDER, OneOf, Whole, command, ex
 from ps_cluster.cli.options import (
     config_layers,
     config_options,
-    layered_config,
+    configured,
     log_format_option,
     metrics_options,
     waiting_options,
@@ -83,10 +83,10 @@ def task(
     file: Path | None,
     assignments: tuple[str, ...],
     **options: Any,
-) -> None:
+) -> int:
     """Run one task of a cluster on several machines, described by TF_CONFIG or --cluster.
 
-    Give every task the same options, but for --type and --index. The same command goes on where it ended.
+    Give every task the same options, but for --type and --index. Run the same command again to continue.
     """
     from ps_cluster.launch import one_task
     from ps_cluster.report.metrics_server import with_metrics
@@ -94,27 +94,27 @@ def task(
 
     topology, own = _given_cluster(cluster_file, kind, index)
     set_log_task(str(own))
-    config = layered_config(file, assignments, options, topology.size)
+    config = configured(file, assignments, options, topology.size).config
     with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
-        one_task.run_one_task(
-            config, run_dir, topology, own,
-            resume=resume, wait_s=wait_seconds, min_workers=min_workers, view=view, notify=print_line,
-        )  # fmt: skip
+        options_of_task = one_task.TaskOptions(resume, wait_seconds, min_workers)
+        return one_task.run_one_task(
+            config, run_dir, topology, own, options=options_of_task, view=view, notify=print_line
+        )
 
 
 def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tuple[ClusterTopology, Task]:
     """Return the cluster that the options or TF_CONFIG describe, and the task that this process is."""
-    from ps_cluster.launch import topology
+    from ps_cluster.launch import cluster_files
 
     tf_config = os.environ.get("TF_CONFIG")
     if file is None:
         for name, value in (("--type", kind), ("--index", index)):
             if value is not None:
                 raise UserError(f"{name}: got {value}, but no --cluster: give that too, or let TF_CONFIG name the task")
-        return topology.from_tf_config(tf_config, print_line)
+        return cluster_files.from_tf_config(tf_config, print_line)
     if kind is None or index is None:
         raise UserError("--cluster: give --type and --index too: they say which task of the cluster this is")
-    found = topology.from_file(file, Task(kind, index), print_line)
+    found = cluster_files.from_file(file, Task(kind, index), print_line)
     if tf_config:
         print_line("TF_CONFIG is not used: --cluster takes its place")
     return found

@@ -23,8 +23,8 @@ from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.reading import bounded_memory
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.notices import Notify
 
 _OWN_DATA_HINT = "your own data are given by dataset: a path, or code (docs/extending.md#your-own-data)"
 _CACHE_NAME = "cache (PS_CLUSTER_CACHE)"

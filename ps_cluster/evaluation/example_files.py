@@ -20,8 +20,8 @@ from ps_cluster.data.table_files import TABLES, arrow_errors, ending_of, open_ta
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.predictor import TrainedRun
 from ps_cluster.files.reading import bounded_memory, open_regular
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import Malformed
+from ps_cluster.notices import Notify
 
 if TYPE_CHECKING:
     pass

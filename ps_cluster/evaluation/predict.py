@@ -15,8 +15,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.evaluation.answers import ClassWords, ValueWords, WritePredictions
 from ps_cluster.evaluation.example_files import batches_of
 from ps_cluster.evaluation.predictor import Predictor, TrainedRun
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import create_beside
+from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import Output
 
 

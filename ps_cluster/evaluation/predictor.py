@@ -18,9 +18,9 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.packed import PackedDataset, load_form
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import one_line
 from ps_cluster.models.failures import computing
+from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.run_dir import RunDir
 

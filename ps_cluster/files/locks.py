@@ -25,9 +25,9 @@ from pydantic import BaseModel, ConfigDict
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_to_write
+from ps_cluster.notices import Notify
 
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share

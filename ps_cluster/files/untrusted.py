@@ -11,12 +11,12 @@ import contextlib
 import os
 import pwd
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ps_cluster.errors import UserError
+from ps_cluster.notices import Notify
 
-Notify = Callable[[str], None]
 """Called with one line for a person to read."""
 
 

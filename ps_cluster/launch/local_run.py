@@ -3,50 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import signal
-import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from ps_cluster.config import Resolved, RunConfig, changed, load_config, user_code
+from ps_cluster.config import RunConfig, changed, load_config, user_code
 from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.recipe import COMPILED
-from ps_cluster.config.tasks import Task
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
-from ps_cluster.data.packed import PackedDataset, fields_of, file_name
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.writing import open_to_write, write_whole
-from ps_cluster.files.yaml_files import parse_yaml
-from ps_cluster.launch import topology as memory
+from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.launcher import run_local
-from ps_cluster.launch.rules import broken_line
-from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN, Summary
-from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
+from ps_cluster.runs.run_dir import CODE, RunDir, check_unused
 from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
-from ps_cluster.system.limits import FreeMemory
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import stop_signals
-from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
-
-Notify = Callable[[str], None]
 
 WHAT = "run directory"
 
@@ -149,12 +138,18 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
     return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
+class DataResolver(Protocol):
+    """Finds a data set, as `resolve_data` does."""
+
+    def __call__(self, settings: DataSettings, *, notify: Notify) -> PackedDataset: ...
+
+
 def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
     """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
     return sources.resolve(settings, default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
-def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = lambda _: None) -> RunConfig:
+def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = ignore) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
     Label smoothing is 0 for an objective that has none, unless somebody has set it. Rule `compiled` becomes that of the
@@ -215,84 +210,3 @@ def _new_run_dir(root: Path) -> Iterator[RunDir]:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-# The working directory of a task. The chief's graph has paths relative to it, so one graph fits all workers.
-
-
-def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset, *, computes_gradients: bool) -> None:
-    """Make the task's working directory and change into it.
-
-    It holds `agreement.json`, which the leader compares with its own. For a task that computes gradients it also holds
-    links to the training examples of this machine's packed data set, and `identity`, int64 [2]: the task's index and pid.
-    """
-    directory = run_dir.workspace(task.type, task.index)
-    directory.mkdir(parents=True, exist_ok=True)
-    agreement = CompatibilityFingerprint.of(config, dataset)
-    _write_into_workspace(directory / AGREEMENT, agreement.to_json().encode())
-    if computes_gradients:
-        for name, field in fields_of(dataset.spec).items():
-            file = file_name("train", name, field)
-            (directory / file).unlink(missing_ok=True)
-            (directory / file).symlink_to(dataset.directory / file)
-        _write_into_workspace(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
-    os.chdir(directory)
-
-
-def _write_into_workspace(file: Path, content: bytes) -> None:
-    """Write a file that no other process reads now; over itself where a full disk takes no second one."""
-    try:
-        write_whole(file, content)
-    except OSError:
-        if not file.is_file():
-            raise
-        with os.fdopen(open_to_write(file, os.O_WRONLY), "wb", buffering=0) as there:
-            there.write(content)
-            there.truncate()
-
-
-# Tell what a run would do and start nothing: its configuration with the origin of each value, its tasks, its memory.
-
-_ORIGINS_FROM = 45  # column
-_PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
-
-
-def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
-    """Yield a file for --config, whose comments say where each value comes from and what the run would take.
-
-    Raises:
-      UserError: there are more tasks than are useful on one machine.
-    """
-    config = resolved.config
-    config.check_fits_one_machine()
-    kind, cluster = config.mode_kind, config.cluster
-    counts = cluster.workers, cluster.parameter_servers
-    topology = ClusterTopology.local(kind.cluster.tasks, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
-    yield from _settings(config.model_dump(mode="json"), resolved)
-    yield f"# tasks: {', '.join(map(str, topology.tasks))}"
-    if config.model.precision == "auto":
-        yield f"# precision: {fastest_precision()} on this machine"
-    needed, network = memory.needed_bytes(config), config.model.name
-    not_known = f"unknown: network {network} was not measured, so the run estimates it once it has built it"
-    yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
-    if told := memory.warning(config, room):
-        yield f"# {told}"
-    yield "# nothing was started"
-
-
-def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> Iterator[str]:
-    indent = "  " * prefix.count(".")
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield f"{indent}{_text(name)}:"
-            yield from _settings(value, resolved, f"{prefix}{name}.")
-        else:
-            line = f"{indent}{_text(name)}: {_text(value)}"
-            yield f"{line:<{_ORIGINS_FROM}} # {resolved.origin(prefix + name)}"
-
-
-def _text(value: Any) -> str:
-    """Return a value as YAML on one line: JSON is YAML too, and text that looks like nothing else needs no quotes."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)

@@ -28,8 +28,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.runs.rows import Row, Text
 from ps_cluster.system import environment
+from ps_cluster.system.child_process import how_ended
 from ps_cluster.system.lifetime import die_with_launcher
-from ps_cluster.system.supervisor import how_ended
 
 WITHIN_S = 120.0  # each task builds it again, and training has to begin within `LauncherLimits.startup_s`
 WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
 from ps_cluster.config.modes import Waits
 from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.launch.stages import UNDER_WAY, LauncherLimits
 from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
 
-if TYPE_CHECKING:
-    from ps_cluster.launch.rules import LauncherLimits
-
-UNDER_WAY = ("training", "draining")  # phases in which workers have work
 STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
 # The leader writes a row every 0.5 s. Where it had no time for one, it handed out no steps either.
@@ -41,8 +37,8 @@ class _Worker:
             self._first_updates = updates
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
-    def see_others(self, seconds: float, *, as_usual: bool) -> None:
-        """Note an update of some worker, `seconds` after the one before. Not `as_usual`: all workers stalled."""
+    def record_other_progress(self, seconds: float, *, as_usual: bool) -> None:
+        """Record an update of any worker, `seconds` after the one before. `as_usual` is false where all workers stalled."""
         self._since_s += seconds
         self.passed_s += self.still_s * as_usual
         self.still_s = 0.0
@@ -130,7 +126,7 @@ class SilenceDetector:
             return
         longest_s = max(LONGEST_ROW_S, PAUSE_STEPS * max(worker.step_s or 0.0 for worker in moving.values()))
         for worker in self._workers.values():
-            worker.see_others(min(self._still_s, longest_s), as_usual=self._still_s <= longest_s)
+            worker.record_other_progress(min(self._still_s, longest_s), as_usual=self._still_s <= longest_s)
         for index, worker in moving.items():
             worker.move(updates[index])
         self._still_s = 0.0

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import faulthandler
 import math
 import os
-import re
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.tasks import CHIEF, EVALUATOR, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, Task
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import (
     BAD_INPUT,
@@ -40,13 +37,15 @@ from ps_cluster.errors import (
 from ps_cluster.files import locks, writing
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json
-from ps_cluster.launch import local_run
-from ps_cluster.launch.topology import ClusterTopology, from_tf_config
-from ps_cluster.models.failures import failure_of_computation, reason_of
+from ps_cluster.launch.cluster_files import from_tf_config
+from ps_cluster.launch.serving import serve
+from ps_cluster.launch.task_failures import MESSAGE_CHARACTERS, as_failure, as_loss, is_taken_port
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.launch.workspace import enter
+from ps_cluster.models.failures import reason_of
 from ps_cluster.process_variables import set_log_task
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
-from ps_cluster.runs.leader_messages import LeaderMessage, forget_leader_message, read_leader_message
 from ps_cluster.runs.leaders import Claim, LeaderStart, Superseded, claim
 from ps_cluster.runs.logs import ERROR
 from ps_cluster.runs.rows import TaskError
@@ -54,85 +53,18 @@ from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
 from ps_cluster.system.connections import give_up_lost_connections
 from ps_cluster.system.lifetime import die_with_launcher
-from ps_cluster.system.limits import allowance
 from ps_cluster.system.port_guard import guard_port
 from ps_cluster.system.stop_signals import Drain, stop_signals
 from ps_cluster.system.usage import return_large_blocks
 from ps_cluster.training.job import TrainingJob
 
-LOOK_EVERY_S = 0.5
 
-
-def serve(
-    config: RunConfig, cluster: dict[str, list[str]], task_type: str, index: int, *, told: Path | None = None
-) -> None:
-    """Serve until the process is killed. The server listens on every interface, whatever host its address names.
-
-    Args:
-      told: the task's workspace, in which a leader says that training has ended; then return. None: serve on.
-    Raises:
-      UserError: the leader does not take this task.
-      tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
-    """
-    if told is not None:
-        forget_leader_message(told)
-    server = start_server(cluster, task_type, index, config.cluster.intra_op_threads)
-    if told is None:
-        server.join()
-        raise RuntimeError("the TensorFlow server ended by itself")
-    _serve_until_told(told)
-
-
-def start_server(
-    cluster: dict[str, list[str]], task_type: str, index: int, intra_op_threads: int
-) -> tf.distribute.Server:
-    """Start the TensorFlow server of a task. `intra_op_threads`: of one operation in a worker."""
-    import_tensorflow()
-    session = tf.compat.v1.ConfigProto()
-    # Idle threads would spin before they sleep, on cores that other tasks need.
-    session.experimental.disable_thread_spinning = True
-    # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py).
-    if task_type == WORKER:
-        session.intra_op_parallelism_threads = intra_op_threads
-        # TensorFlow's default is the number of cores; with a single thread a server never connects.
-        session.inter_op_parallelism_threads = max(2, allowance().threads)
-    return tf.distribute.Server(
-        tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session
-    )
-
-
-def _serve_until_told(folder: Path) -> None:
-    newest: LeaderMessage | None = None
-    while newest is None or newest.ended is None:
-        time.sleep(LOOK_EVERY_S)
-        message = read_leader_message(folder)
-        if message is None or (newest is not None and message.term < newest.term):
-            continue
-        if message.refused is not None:
-            raise UserError(f"the leader does not take this task: {message.refused}")
-        if message.start_again is not None:
-            raise LostTask(f"the leader asks this task to start again: {message.start_again}")
-        if newest is None or message.term > newest.term:
-            say(f"part of the cluster of the leader of term {message.term}")
-        newest = message
-    say(f"the leader says: training is {newest.ended}")
-
-
-# Codes of TensorFlow's errors by which the loss of another task shows: cancelled, deadline, aborted, unavailable.
-_LOST = {1, 4, 10, 14}
-_LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
-
-# TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
-_NO_SERVER = "Could not start gRPC server"
-_MESSAGE_CHARACTERS = 500
-
-
-def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | None = None) -> NoReturn:
+def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob], None] | None = None) -> NoReturn:
     """Do one task of a run.
 
     Args:
       arguments: of the command line; None: those of this process.
-      trainer: what the task that leads does, in place of what its mode says (`Mode.trainer`).
+      trainer: what the task that leads does, in place of what its mode does (`Mode.train`).
     """
     die_with_launcher()
     parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
@@ -194,14 +126,6 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
     return 0
 
 
-def as_failure(error: BaseException) -> BaseException:
-    """Return bad input for an error in the user's own computation, which every start would meet; else the error itself."""
-    for cause in _causes(error):
-        if failure := failure_of_computation(cause):
-            return FailedComputation(failure).with_traceback(error.__traceback__)
-    return error
-
-
 def _superseded() -> Superseded | None:
     """Return the reason why this leader may not write any more; None where it may, or leads nothing.
 
@@ -214,17 +138,6 @@ def _superseded() -> Superseded | None:
     except OSError:  # a shared folder that can't be read just now
         pass
     return None
-
-
-def as_loss(error: BaseException) -> BaseException:
-    """Return the loss of another task that an error shows, to be told in one line; else what `as_failure` returns."""
-    for cause in _causes(error):
-        if getattr(cause, "error_code", None) in _LOST:
-            match = _LOST_TASK.search(str(cause))
-            lost = Task(match[1], int(match[2])) if match else "a task"
-            line = f"{lost} was lost; start this task again to go on from the newest snapshot ({reason_of(cause)})"
-            return LostTask(line[:_MESSAGE_CHARACTERS])
-    return as_failure(error)
 
 
 def leave(code: int) -> NoReturn:
@@ -266,7 +179,7 @@ def run_task(
     locks.share(run_dir.alive)
     locks.share(dataset.directory)  # a worker maps its files anew in every step
     named = task if index is None else Task(task.type, index)
-    local_run.enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
+    enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:
         import_tensorflow()
         from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate
@@ -281,8 +194,8 @@ def run_task(
         drain = Drain() if drain is None else drain  # Only the leader is ever asked to drain.
         train(TrainingJob(config, run_dir, dataset, topology.cluster, task.index, resume, drain, leading))
     else:
-        told = run_dir.workspace(named.type, named.index) if leading.alone else None
-        serve(config, topology.cluster, task.type, task.index, told=told)
+        workspace = run_dir.workspace(named.type, named.index) if leading.alone else None
+        serve(config, topology.cluster, task.type, task.index, workspace=workspace)
 
 
 def _drain_on_signal(*, kept: bool = False) -> Drain:
@@ -318,16 +231,16 @@ def _drain_on_signal(*, kept: bool = False) -> Drain:
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Write the error that ended the task; return its exit code."""
-    bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
-    lines = one_line(str(error)) if told_in_a_line else reason_of(error)
+    bad_input, is_one_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
+    lines = one_line(str(error)) if is_one_line else reason_of(error)
     with contextlib.suppress(OSError):  # the disk may be full
-        if told_in_a_line:
+        if is_one_line:
             print(logs.chosen().line(ERROR(lines), "Error: "), file=sys.stderr)
         else:
             print(logs.chosen().failure(error), file=sys.stderr)
     if isinstance(error, Superseded):  # the files are the newer leader's
         return SUPERSEDED
-    message = lines if told_in_a_line else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
+    message = lines if is_one_line else f"{type(error).__name__}: {lines}"[:MESSAGE_CHARACTERS]
     content = TaskError(
         time=time.time(),
         type=task.type,
@@ -336,7 +249,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         message=message,
         traceback="".join(traceback.format_exception(error)),
         user_error=bad_input,
-        final=told_in_a_line,
+        final=is_one_line,
         computation=isinstance(error, FailedComputation),
     )
     try:
@@ -348,19 +261,6 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     if isinstance(error, LostTask):
         return RETRY
     return PORT_IN_USE if is_taken_port(error) else FAILED
-
-
-def is_taken_port(error: BaseException) -> bool:
-    """Return whether a server could not begin because another program has its port."""
-    return any(
-        _NO_SERVER in str(cause) or getattr(cause, "errno", None) == errno.EADDRINUSE for cause in _causes(error)
-    )
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 
+from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 
-Notify = Callable[[str], None]
 BytesDone = Callable[[int, int | None], None]
 """Called with the bytes there are so far and the total, None if unknown."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
@@ -11,12 +10,11 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.values import one_line
 from ps_cluster.installation import PROGRAM
+from ps_cluster.notices import Notify
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 
 NOT_SCORED = "no results: no checkpoint was scored"
-
-Notify = Callable[[str], None]
 
 
 def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:

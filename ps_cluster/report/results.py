@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
+from ps_cluster.notices import Notify
 from ps_cluster.report.analysis import Analysis, Mistake
 from ps_cluster.report.calibration import percent
 from ps_cluster.report.curves import ALONG, Curves
@@ -27,8 +28,6 @@ from ps_cluster.runs.result_rows import Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
 SCHEMA = 2  # in 1, the scores of the last and of the best model stood under "models"
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
@@ -16,6 +16,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import Json, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
+from ps_cluster.notices import Notify
 from ps_cluster.report.guess import guess_of_run
 from ps_cluster.runs.proof import MOST_PROBLEMS
 from ps_cluster.runs.result_rows import (
@@ -52,7 +53,6 @@ Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
 """(task type, index) → its row of cluster.json, that of the newest process."""
-Notify = Callable[[str], None]
 Model = TypeVar("Model", bound=Row)
 
 

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import psutil
 
@@ -103,34 +103,38 @@ class ForkServer:
     def pid(self) -> int | None:
         return self._server.pid if self._server is not None and self._server.poll() is None else None
 
-    def popen(self, argv: list[str], *, env: Mapping[str, str], cwd: Path, stdout: BinaryIO, **_: Any) -> ForkedProcess:
-        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`.
+    def popen(
+        self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None, stdout: IO[bytes] | int | None, **_: Any
+    ) -> ForkedProcess:
+        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`, which must be a file.
 
         Raises:
           OSError: the server did not come up, or has ended.
           StopHeard: see `stops`.
         """
+        assert stdout is not None, "the server's own output is no place for that of a task"
+        log = stdout if isinstance(stdout, int) else stdout.fileno()
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
         if self.pid is not None and self._channel is not None:
             with contextlib.suppress(OSError):
-                return self._ask(self._channel, request, stdout)
+                return self._ask(self._channel, request, log)
         channel = self._start()
         try:
-            return self._ask(channel, request, stdout)
+            return self._ask(channel, request, log)
         except OSError as error:
             reason = self._why_ended() or str(error)
             self.close()
             message = f"the process that tasks are forked from does not answer: {reason} (log: {self._log})"
             raise OSError(message) from error
 
-    def _ask(self, channel: socket.socket, request: str, stdout: BinaryIO) -> ForkedProcess:
+    def _ask(self, channel: socket.socket, request: str, log: int) -> ForkedProcess:
         """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
         leave, give_leave = os.pipe()
         try:
             with os.fdopen(os.memfd_create("request"), "wb") as file:
                 file.write(request.encode())
                 file.flush()
-                socket.send_fds(channel, [ASK], [file.fileno(), stdout.fileno(), leave])
+                socket.send_fds(channel, [ASK], [file.fileno(), log, leave])
             answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")

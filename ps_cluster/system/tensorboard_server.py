@@ -7,9 +7,7 @@ It runs outside of the run's private network, so that a browser reaches it, and 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,16 +18,17 @@ from threading import Event, Thread
 
 import portpicker
 
-from ps_cluster.files.untrusted import Notify
 from ps_cluster.files.writing import open_append
+from ps_cluster.notices import Notify
 from ps_cluster.system import environment
+from ps_cluster.system.child_process import ChildProcess, how_ended
 from ps_cluster.system.lifetime import die_with_launcher
 
 ARGV = (sys.executable, "-m", "ps_cluster.system.tensorboard_server")
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
 GRACE_S = 3.0
-_ANSWER_POLL_S = 0.25
+_ANSWER_INTERVAL_S = 0.25
 
 
 def beside(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
@@ -61,64 +60,54 @@ class TensorBoardServer:
         self._logdir, self._log = logdir, log
         self._notify = notify
         self._argv, self._patience_s, self._pick_port = argv, patience_s, pick_port
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._over = Event()
         self._waiter: Thread | None = None
 
     def __enter__(self) -> TensorBoardServer:
         try:
             port = self._pick_port()
-            self._process = self._start(port)
+            self._child = self._start(port)
         except (OSError, portpicker.NoFreePortFoundError) as error:
             self._notify(f"TensorBoard can't be started: {error}")
             return self
-        self._waiter = Thread(target=self._tell, args=(self._process, port), daemon=True)
+        self._waiter = Thread(target=self._tell, args=(self._child, port), daemon=True)
         self._waiter.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel does not end
-                    self._process.wait(GRACE_S)
+        if self._child is not None:
+            self._child.stop(GRACE_S)
         if self._waiter is not None:
             self._waiter.join()
 
-    def _start(self, port: int) -> subprocess.Popen[bytes]:
+    def _start(self, port: int) -> ChildProcess:
         # Its fast loader would be one more process, which ends later than it.
         options = ("--host", HOST, "--port", str(port), "--load_fast", "false", "--reload_interval", "5")
         with open_append(self._log) as log:
-            return subprocess.Popen(
-                [*self._argv, "--logdir", str(self._logdir), *options],
-                env=environment.for_child(os.environ, os.getpid()),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the launcher
-            )
+            argv = (*self._argv, "--logdir", str(self._logdir), *options)
+            return ChildProcess.start(argv, env=environment.for_child(os.environ, os.getpid()), output=log)
 
-    def _tell(self, process: subprocess.Popen[bytes], port: int) -> None:
-        """Report the link once TensorBoard answers, or that it does not."""
+    def _tell(self, child: ChildProcess, port: int) -> None:
+        """Tell the link once TensorBoard answers, or that it does not."""
         deadline = time.monotonic() + self._patience_s
-        while not self._over.wait(_ANSWER_POLL_S):
-            if process.poll() is not None:
-                self._notify(f"TensorBoard ended with exit code {process.returncode}; the run goes on: {self._log}")
+        while not self._over.wait(_ANSWER_INTERVAL_S):
+            if (code := child.exit_code) is not None:
+                self._notify(f"TensorBoard ended with {how_ended(code)}; training continues: {self._log}")
                 return
             if _answers(port):
                 self._notify(f"TensorBoard: http://{HOST}:{port}/ (until this command ends)")
                 return
             if time.monotonic() > deadline:
-                self._notify(f"TensorBoard does not answer after {self._patience_s:g} s; the run goes on: {self._log}")
+                self._notify(
+                    f"TensorBoard does not answer after {self._patience_s:g} s; training continues: {self._log}"
+                )
                 return
 
 
 def _answers(port: int) -> bool:
-    connection = HTTPConnection(HOST, port, timeout=_ANSWER_POLL_S)
+    connection = HTTPConnection(HOST, port, timeout=_ANSWER_INTERVAL_S)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status == 200

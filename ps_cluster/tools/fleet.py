@@ -21,7 +21,9 @@ from ps_cluster.errors import BAD_INPUT, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.rules import RestartPolicy
+from ps_cluster.launch.recovery import RestartPolicy
+from ps_cluster.launch.stages import FrozenProcesses
+from ps_cluster.notices import Notify
 from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN
@@ -35,10 +37,9 @@ COMMAND = (sys.executable, "-m", "ps_cluster", "run")
 RETRIES = 2  # how often a run that died is continued, at once, before it counts as failed
 FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and continued by another
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 Outcome = Literal["completed", "stopped", "failed"]
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Fleet:
         self._jobs: dict[Task, Job] = {}
         self._restarts = RestartPolicy(delays_s=(0.0,))
         self._told_to_stop: set[Task] = set()
-        self._frozen_since: dict[Task, float] = {}
+        self._frozen = FrozenProcesses(FROZEN_S)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -174,12 +175,9 @@ class Fleet:
         return EndedJob(job, outcome, why)
 
     def _end_frozen(self) -> None:
-        frozen, now = self._supervisor.frozen(), self._clock()
-        self._frozen_since = {task: self._frozen_since.get(task, now) for task in frozen}
-        for task, since in self._frozen_since.items():
-            if now - since > FROZEN_S:
-                self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
-                self._supervisor.signal(task, signal.SIGKILL)
+        for task in self._frozen.overdue(self._supervisor.frozen(), self._clock()):
+            self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
+            self._supervisor.signal(task, signal.SIGKILL)
 
 
 def has_completed(root: Path) -> bool:
@@ -260,6 +258,6 @@ def train_at_once(
                     fleet.ask_to_stop(job)
             if not fleet.jobs or clock() > deadline:
                 return requests.exit_code if requests.count else 0
-            sleep(LOOK_EVERY_S)
+            sleep(POLL_INTERVAL_S)
     finally:
         fleet.end_all()

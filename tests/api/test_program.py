@@ -10,7 +10,7 @@ import sys
 import psutil
 
 from ps_cluster.api.program import Program
-from tests.helpers.processes import wait_until
+from tests.helpers.processes import assert_none_left, wait_until
 
 # What the commands do first, and then for a minute nothing.
 WAITING = """
@@ -37,10 +37,10 @@ def test_a_command_ends_with_its_caller_however_that_one_ends():
     wait_until(lambda: not psutil.pid_exists(pid), within_s=5)
 
 
-def test_a_command_that_is_left_in_the_middle_is_ended():
-    with Program((sys.executable, "-c", "import time; time.sleep(60)")) as program:
-        process = program._process
-    assert process.returncode == -signal.SIGKILL
+def test_a_command_that_is_left_in_the_middle_is_ended(tmp_path):
+    with Program((sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path))):
+        assert any(str(tmp_path) in child.cmdline() for child in psutil.Process().children())
+    assert_none_left(tmp_path, within_s=0)
 
 
 def test_lines_come_whole_and_an_error_is_kept_back():

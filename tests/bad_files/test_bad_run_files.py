@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from ps_cluster.launch.launcher import training_outcome
+from ps_cluster.launch.endings import training_outcome
 from ps_cluster.report.summary import EndedRun, write_summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.records import read_record

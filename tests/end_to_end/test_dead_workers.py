@@ -112,7 +112,7 @@ def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_l
     wait_until(lambda: rows(run_dir)[-1]["applied"] > left + 5, within_s=60)
     output = stop(process)
     assert_none_left(run_dir)
-    assert "worker-2 has been frozen" in output and "goes on without worker-1" in output
+    assert "worker-2 has been frozen" in output and "continues without worker-1" in output
     summary = summary_of(run_dir)
     assert_ledger_is_exact(summary)
     assert tasks(run_dir)["chief", 0]["pid"] == chief and summary["updates"]["rolled_back"] == 0

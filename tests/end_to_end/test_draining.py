@@ -45,7 +45,7 @@ def test_a_run_that_lost_a_ps_for_good_goes_on_drains_at_ctrl_c_and_is_resumed_w
     wait_until_it_trains_without(run_dir, {lost})
     output = stop(process)
     assert_none_left(run_dir)
-    assert "training goes on without ps-0" in output and "from the newest snapshot" in output
+    assert "training continues without ps-0" in output and "from the newest snapshot" in output
     stopped = summary_of(run_dir)
     assert_ledger_is_exact(stopped)
     assert len(stopped["proof"]["shards"]) == 1

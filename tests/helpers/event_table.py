@@ -8,11 +8,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import get_args
 
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
-from ps_cluster.launch import rules as ea
-from ps_cluster.launch.rules import Decisions, Ending, LauncherLimits
+from ps_cluster.launch import actions as ea
+from ps_cluster.launch.actions import Ending
+from ps_cluster.launch.decisions import Decisions, Look
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -65,7 +68,7 @@ class ToldRun:
         self._pass_time()
 
     def _pass_time(self):
-        self.tell(Decisions.time_passed, ea.Look(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
+        self.tell(Decisions.time_passed, Look(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
 
     def tell(self, decide, *facts):
         if self.ended:
@@ -79,10 +82,6 @@ class ToldRun:
     @property
     def ended(self):
         return bool(self.actions) and isinstance(self.actions[-1], Ending)
-
-    @property
-    def lines(self):
-        return [in_words(action) for action in self.actions]
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
         self.topology = ClusterTopology.local(
@@ -149,6 +148,19 @@ def in_words(action):
     values = [getattr(action, field.name) for field in dataclasses.fields(action)]
     values = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values]
     return f"{type(action).__name__}({', '.join(values)})"
+
+
+def follows(action, expected):
+    """Return whether an action is the expected one: whole, but for a line that a user reads."""
+    match action:
+        case ea.Notice(line):
+            return expected in str(line) and expected.partition("(")[0] not in ACTION_NAMES
+        case Ending() | ea.RestartFromSnapshot() | ea.AnswerScale():  # they begin with their outcome, task or answer
+            return in_words(action).startswith(expected) and not expected.isalpha()
+    return in_words(action) == expected
+
+
+ACTION_NAMES = {kind.__name__ for kind in get_args(ea.Action)}
 
 
 # Events of a table: functions of the run, which knows the pids.

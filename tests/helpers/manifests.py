@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from ps_cluster.config import build_config
-from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.launch.cluster_files import from_tf_config
+from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.tools.deploy.kubernetes import KINDS, Deployment
 from ps_cluster.tools.deploy.roles import roles_of
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ps_cluster.config import build_config
 from ps_cluster.launch import task
+from ps_cluster.launch.cluster_files import from_tf_config
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import complete_config, resolve_data
-from ps_cluster.launch.one_task import run_one_task
-from ps_cluster.launch.topology import from_tf_config
+from ps_cluster.launch.one_task import TaskOptions, run_one_task
 from ps_cluster.report.progress import make_view
 from ps_cluster.runs.run_dir import RunDir
 
@@ -37,11 +37,12 @@ def run(mistake: str, root: Path) -> int:
 
 def run_alone(mistake: str, root: Path) -> None:
     topology, own = from_tf_config(os.environ["TF_CONFIG"])
-    run_one_task(
+    code = run_one_task(
         build_config(overrides=SETTINGS | {"mode.name": "single"}), root, topology, own,
-        resume="never", wait_s=60.0, min_workers=None, view=make_view(), notify=print,
+        options=TaskOptions("never", 60.0), view=make_view(), notify=print,
         task_argv=(sys.executable, "-m", "tests.helpers.mutated_task", mistake),
     )  # fmt: skip
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def completes_after_restart_of_a_worker(run, task):
 
 
 def completes_when_a_worker_is_given_up(run, task):
-    while "training goes on" not in (run.root / "logs/launcher.log").read_text():
+    while "training continues" not in (run.root / "logs/launcher.log").read_text():
         run.row("training", 0)
         time.sleep(0.02)
     completes(run, task)

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, resolve
 from ps_cluster.errors import UserError
-from ps_cluster.launch.local_run import lines
+from ps_cluster.launch.dry_run import lines
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.limits import FreeMemory
 

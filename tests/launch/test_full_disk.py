@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.launch import launcher
-from ps_cluster.launch.launcher import LocalCluster
-from ps_cluster.launch.topology import Task
+from ps_cluster.config.tasks import Task
+from ps_cluster.launch import local_cluster
+from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.system.supervisor import Supervisor
@@ -36,16 +36,16 @@ def test_a_worker_starts_again_on_a_full_disk_and_is_in_the_file_as_soon_as_ther
     def refuse(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    write_json = launcher.write_json
-    monkeypatch.setattr(launcher, "write_json", refuse)
+    write_json = local_cluster.write_json
+    monkeypatch.setattr(local_cluster, "write_json", refuse)
     worker = Task("worker", 1)
     before = made.pids[worker]
     made.restart(worker)
     made.poll()
     assert made.pids[worker] != before
     (line,) = told
-    assert str(line) == "training goes on, but cluster.json can't be written: No space left on device"
-    monkeypatch.setattr(launcher, "write_json", write_json)
+    assert str(line) == "training continues, but cluster.json can't be written: No space left on device"
+    monkeypatch.setattr(local_cluster, "write_json", write_json)
     made.poll()
     tasks = json.loads(run_dir.cluster.read_text())["tasks"]
     assert made.pids[worker] in [task["pid"] for task in tasks]
@@ -54,6 +54,6 @@ def test_a_worker_starts_again_on_a_full_disk_and_is_in_the_file_as_soon_as_ther
 def test_the_first_file_has_to_be_written(cluster, monkeypatch):
     made, run_dir, _ = cluster
     run_dir.cluster.unlink()
-    monkeypatch.setattr(launcher, "write_json", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(local_cluster, "write_json", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     with pytest.raises(OSError, match="full"):
         made.restart(Task("worker", 1))

@@ -26,7 +26,7 @@ from ps_cluster.files import locks
 from ps_cluster.launch import launcher, task_server
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import RunDir
@@ -143,7 +143,7 @@ def test_run_completes_is_scored_and_is_summed_up_with_the_life_and_the_pid_of_e
     assert launch.summary["peak_memory_bytes"] > own["peak_pss_bytes"]
     written = json.loads(launch.run_dir.cluster.read_text())
     assert written["launcher"] == {"pid": os.getpid(), "life": life_of(os.getpid())}
-    assert {row["life"] for row in launch.view.rows} == {written["launcher"]["life"]}
+    assert {row.life for row in launch.view.rows} == {written["launcher"]["life"]}
     assert [(t["type"], t["index"]) for t in written["tasks"]] == [
         ("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)
     ]  # fmt: skip
@@ -263,7 +263,7 @@ def test_a_worker_that_dies_once_is_started_again_and_the_others_are_left_alone(
 def test_training_goes_on_without_a_worker_that_never_comes_back(launch):
     assert launch(worker="one_never_works", chief="completes_when_a_worker_is_given_up", workers=3) == 0
     assert launch.summary["restarts"] == {"worker-1": 5}, "nobody else starts again"
-    assert "training goes on without worker-1" in launch.view.notices[-1]
+    assert "training continues without worker-1" in launch.view.notices[-1]
     tasks = json.loads(launch.run_dir.cluster.read_text())["tasks"]
     workers = {task["index"]: task for task in tasks if task["type"] == "worker" and not task["absent"]}
     assert workers.keys() == {0, 2}, "the one that fails, not the last one"

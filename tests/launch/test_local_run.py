@@ -22,9 +22,10 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
-from ps_cluster.launch import local_run
+from ps_cluster.launch import local_run, workspace
 from ps_cluster.launch import one_task as by_hand
-from ps_cluster.launch.topology import from_tf_config
+from ps_cluster.launch.cluster_files import from_tf_config
+from ps_cluster.launch.one_task import TaskOptions
 from ps_cluster.report.progress import make_lines
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta, ProgressState, TallyState
@@ -48,27 +49,20 @@ CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
 
 
 @pytest.fixture
-def one_task(tmp_path, monkeypatch):
+def one_task(tmp_path):
     """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
     dataset = only_named("synthetic", tmp_path, 100, 10)
-    monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
-    monkeypatch.setattr(by_hand, "leave", lambda code: None)
-    monkeypatch.setattr(by_hand, "PORT_FREE_WITHIN_S", 0.3)
     told = []
 
-    class Kept:
-        """In place of the keeper: notes what the task's process would be given."""
+    class NoLoop:
+        """In place of the loop: notes what the task's process would be given."""
 
-        def __init__(
-            self, task, topology, run_dir, view, requests, start, limits, patience, total, conclude, note_workers
-        ):
+        def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates):
             told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
-            call.resumed, call.patience = start.keywords["resume"], patience
+            call.resumed = work.resumes
 
         def run(self):
             return 0
-
-    monkeypatch.setattr(by_hand, "TaskSupervisor", Kept)
 
     def call(mode, cluster, kind, index=0, *, resume="auto", min_workers=None, values=None):
         given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
@@ -76,7 +70,8 @@ def one_task(tmp_path, monkeypatch):
         config = build_config(None, given | (values or {}), topology.size)
         by_hand.run_one_task(
             config, call.root, topology, task,
-            resume=resume, wait_s=600, min_workers=min_workers, view=make_lines(), notify=call.said.append,
+            options=TaskOptions(resume, min_workers=min_workers), view=make_lines(), notify=call.said.append,
+            resolve=lambda settings, *, notify: dataset, loop=NoLoop, port_free_within_s=0.3,
         )  # fmt: skip
         return told
 
@@ -101,9 +96,8 @@ def test_settings_for_another_cluster_are_refused_by_name(one_task, name):
     config = build_config(None, given, topology.size).with_values({f"cluster.{name}": 3})
     with pytest.raises(UserError, match=f"cluster.{name}: got 3, but the cluster of TF_CONFIG has 2: leave it out"):
         by_hand.run_one_task(
-            config, one_task.root, topology, task,
-            resume="auto", wait_s=1, min_workers=None, view=make_lines(), notify=print,
-        )  # fmt: skip
+            config, one_task.root, topology, task, options=TaskOptions(wait_s=1), view=make_lines(), notify=print
+        )
 
 
 def test_the_leader_leaves_what_readers_of_a_run_need_before_training(one_task):
@@ -146,8 +140,9 @@ from pathlib import Path
 from ps_cluster.cli.main import main
 from ps_cluster.launch import one_task
 from tests.helpers.data import only_named
-one_task.run_one_task = partial(one_task.run_one_task, task_argv=(sys.executable, "-c", {code!r}))
-one_task.resolve_data = lambda *_, notify: only_named("synthetic", Path("/data"), 100, 10)
+dataset = only_named("synthetic", Path("/data"), 100, 10)
+given = dict(task_argv=(sys.executable, "-c", {code!r}), resolve=lambda settings, *, notify: dataset)
+one_task.run_one_task = partial(one_task.run_one_task, **given)
 main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
 """
 ENDS = {
@@ -205,7 +200,7 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
     checkpoints.save(one_task.root / folder, state(1, arrays, meta), keep=1)
     for resume in ("auto", "always"):
         one_task(mode, CLUSTERS[mode], leader, resume=resume)
-        assert one_task.resumed and one_task.said.pop().endswith("training goes on from step 1")
+        assert one_task.resumed and one_task.said.pop().endswith("training continues from step 1")
     one_task(mode, CLUSTERS[mode], *other, resume="never")
     assert not one_task.resumed
     leaders = list(RunDir(one_task.root).leaders.iterdir())
@@ -251,7 +246,7 @@ def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tm
     assert result.exit_code == 0 and "TF_CONFIG is not used: --cluster takes its place" in result.output
     ((config, _, topology, task), told), *_ = calls
     assert (config.cluster.workers, topology.cluster, str(task)) == (2, {"worker": ["c:3", "d:4"]}, "worker-1")
-    assert (told["resume"], told["wait_s"], told["min_workers"]) == (resume, 600, None)
+    assert told["options"] == TaskOptions(resume, 600.0, None)
 
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
@@ -517,14 +512,14 @@ def test_a_workspace_is_entered_though_the_disk_is_full_where_there_was_one(tmp_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(local_run, "write_whole", refuse)
+        full.setattr(workspace, "write_whole", refuse)
         with pytest.raises(OSError, match="No space"):
-            local_run.enter(run_dir, task, config, only_named(), computes_gradients=False)
-    local_run.enter(
+            workspace.enter(run_dir, task, config, only_named(), computes_gradients=False)
+    workspace.enter(
         run_dir, task, build_config(overrides={"training.seed": 12345}), only_named(), computes_gradients=False
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local_run, "write_whole", refuse)
-    local_run.enter(run_dir, task, config, only_named(), computes_gradients=False)
-    there = CompatibilityFingerprint.from_json(Path(local_run.AGREEMENT).read_text())
+    monkeypatch.setattr(workspace, "write_whole", refuse)
+    workspace.enter(run_dir, task, config, only_named(), computes_gradients=False)
+    there = CompatibilityFingerprint.from_json(Path(workspace.AGREEMENT).read_text())
     assert there == CompatibilityFingerprint.of(config, only_named())

@@ -1,7 +1,7 @@
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.launch.topology import needed_bytes, warning
+from ps_cluster.launch.memory import needed_bytes, warning
 from ps_cluster.system.limits import FreeMemory
 
 GB = 10**9

@@ -13,8 +13,9 @@ from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.launch import overview
-from ps_cluster.launch.overview import draw_cluster
-from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.launch.cluster_files import from_tf_config
+from ps_cluster.launch.cluster_picture import draw_cluster
+from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.rows import TaskRow
 from tests.helpers.bad_input import PROJECT, assert_one_line
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.launch.topology import cores_of
+from ps_cluster.launch.pinning import cores_of
 
 
 def cores_of_all(workers, cores, usable=None, **settings):

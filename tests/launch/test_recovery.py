@@ -5,7 +5,8 @@ import pytest
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.rules import LauncherLimits, Recovery, RestartPolicy
+from ps_cluster.launch.recovery import Recovery, RestartPolicy
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.system.supervisor import TaskExit
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.silence import SilenceDetector
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.runs.result_rows import ProgressRow, WorkerRow
 
 ROW_S = 0.5

@@ -196,11 +196,10 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 def stand_in(by):
-    def told(config, *arguments, drain=None, **_):
+    def told(job, *arguments, **_):
         found = {
             "by": by,
-            "given": [argument for argument in arguments if isinstance(argument, (int, str))],
-            "drains": drain is not None,
+            "given": [each for each in arguments if isinstance(each, (int, str))] if arguments else [job.index],
             "dies_of_sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
             "files": sorted(os.listdir()),
             "cluster": list(json.loads(os.environ["TF_CONFIG"])["cluster"]),
@@ -246,7 +245,7 @@ def test_a_task_does_what_it_is_there_for_in_its_mode(tmp_path):
     for line, (which, (by, given, leads, identity)) in zip(ended.stdout.splitlines(), IN_ITS_MODE, strict=True):
         found = json.loads(line)
         assert (found["by"], found["given"]) == (by, given), which
-        assert found["drains"] is leads and found["dies_of_sigterm"] is not leads, "only the leader is asked to drain"
+        assert found["dies_of_sigterm"] is not leads, "only the leader is asked to drain"
         assert found["files"] == (DATA[:1] if identity is None else DATA), which
         assert found.get("identity") == identity, which
         assert found["cluster"] == {"sync": ["worker"], "single": ["chief"]}.get(which[0], ["chief", "ps", "worker"])

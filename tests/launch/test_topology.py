@@ -7,7 +7,8 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml
-from ps_cluster.launch.topology import ClusterTopology, from_file, from_tf_config
+from ps_cluster.launch.cluster_files import from_file, from_tf_config
+from ps_cluster.launch.topology import ClusterTopology
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
 

@@ -5,22 +5,25 @@ import itertools
 import json
 import shlex
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config, load_config
+from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import FAILED_FOR_GOOD
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.launch import one_task
+from ps_cluster.launch.one_task import OneTask, TaskOptions
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.closing_table import print_closing_table
 from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.leaders import Claim
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
@@ -536,12 +539,16 @@ def test_histogram_is_drawn_with_a_bar_for_each_value_and_never_too_wide(histogr
 
 def test_a_leader_on_several_machines_writes_the_same_summary_and_fails_where_the_proof_does(run_dir, capsys):
     topology = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:0", "c:1", "c:2"]})
-    one_task._write_cluster(run_dir, topology, "worker", {})
     config = load_config(run_dir.config).with_values({"evaluation.draw_results": False})
+    view, claimed = SimpleNamespace(notice=print), Claim(run_dir.leaders, 2)
+    leader = OneTask(
+        Task("chief", 0), topology, config, run_dir, None, TaskOptions(), view, (), claim=claimed, began_s=BEGAN
+    )
+    leader.write_workers({})
     for holds, code, outcome in ((True, 0, "completed"), (False, FAILED_FOR_GOOD, "failed")):
         proof = RESULT["proof"] | {"holds": holds, "problems": [] if holds else ["row 7 is missing"]}
         write_json(run_dir.training_result, RESULT | {"proof": proof})
-        assert one_task._conclude("completed", config, run_dir, topology, 2, BEGAN, print) == code
+        assert leader.write_ending("completed") == code
         summary = Summary.model_validate_json(run_dir.summary.read_text())
         assert (summary.outcome, summary.leaders, summary.restarts["chief-0"]) == (outcome, 2, 1)
         assert [server.address for server in summary.parameter_servers] == ["b:2"]

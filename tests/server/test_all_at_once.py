@@ -10,10 +10,16 @@ from ps_cluster.server.shard import NO_END, ParameterShard
 from tests.helpers.stores import make_store, pull, row
 
 BOTH = threading.Barrier(2)
+MEETINGS = []  # each arrival at the barrier that ended with the other slice there too
+
+
+def meet(*_):
+    MEETINGS.append(BOTH.wait(10))
+    return MEETINGS[-1]
 
 
 def met(*inputs):
-    return tf.numpy_function(lambda *_: BOTH.wait(10), inputs, tf.int64)
+    return tf.numpy_function(meet, inputs, tf.int64)
 
 
 class MeetingShard(ParameterShard):
@@ -66,5 +72,7 @@ def exchange_a_step(store):
     ],
     ids=["pull and push", "exchange", "tick", "look", "snapshot"],
 )
-def test_all_shards_are_reached_at_once(store, reach):
+def test_all_slices_are_reached_at_once(store, reach):
+    MEETINGS.clear()
     reach(store)
+    assert MEETINGS and MEETINGS.count(0) == MEETINGS.count(1), "each slice has met the other one"

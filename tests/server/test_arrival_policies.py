@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.launch.rules import LauncherLimits
 from ps_cluster.launch.silence import SilenceDetector
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.training.step import StepResult

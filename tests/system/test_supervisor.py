@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from ps_cluster.config.tasks import Task
+from ps_cluster.system.child_process import Machine
 from ps_cluster.system.supervisor import Supervisor, TaskSpec
 from tests.helpers import processes
 
@@ -54,9 +55,8 @@ class FakeMachine:
 
     def supervisor(self):
         return Supervisor(
-            popen=self.popen, clock=lambda: self.now, sleep=self.sleep,
-            signal_group=self.signal_group, group_members=self.group_members,
-        )  # fmt: skip
+            popen=self.popen, machine=Machine(lambda: self.now, self.sleep, self.signal_group, self.group_members)
+        )
 
 
 @pytest.fixture

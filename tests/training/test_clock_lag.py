@@ -89,6 +89,9 @@ def test_workers_that_ask_for_the_last_steps_do_not_both_wait_for_one_that_will_
     wait_until(lambda: store.shards[0].changed.waiting.numpy() == 2)
     tick(store, last_step=3)
     wait_until(lambda: not any(thread.is_alive() for thread in last))
+    push(store, 0, step=2)
+    push(store, 1, step=3)
+    assert clocks(store) == [2, 2, 0], "both have taken a last step, and worker 2 none"
 
 
 def test_a_worker_whose_last_steps_are_on_their_way_to_it_is_waited_for():

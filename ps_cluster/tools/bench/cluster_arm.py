@@ -15,7 +15,7 @@ from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.launch.launcher import TASK_ARGV, run_local
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.report.progress import ProgressView, make_view
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir

@@ -19,6 +19,7 @@ from rich.table import Table
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
+from ps_cluster.notices import Notify
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
 from ps_cluster.tools.bench.running import rate_of
 
@@ -41,7 +42,6 @@ class Spread(BaseModel):
         return f"{self.median:{spec}} ({self.min:{spec}}–{self.max:{spec}})"
 
 
-Notify = Callable[[str], None]
 RateOf = Callable[[BenchArm, RunConfig, PackedDataset], float]
 About = Mapping[str, str | int]
 """What distinguishes a case from the others: the first columns of the table."""

@@ -22,7 +22,7 @@ from ps_cluster.process_variables import CALLER_PID
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.supervisor import is_stopped
+from ps_cluster.system.child_process import is_stopped
 from ps_cluster.tools.chaos.hosts import Host
 from ps_cluster.tools.chaos.launched_run import last_line_of
 from ps_cluster.tools.chaos.restarter import Restarter

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import BAD_INPUT, FAILED, SUPERSEDED
-from ps_cluster.launch.rules import RestartPolicy
+from ps_cluster.launch.recovery import RestartPolicy
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.chaos_report import Injected
 from ps_cluster.tools.chaos.fault_plan import Fault

@@ -121,7 +121,7 @@ def compare(
 
 def _print_plan(comparison: Comparison | None) -> int:
     """Print each run in the order of training, with what its learning rate became, then their number."""
-    from ps_cluster.launch import topology
+    from ps_cluster.launch import memory
     from ps_cluster.tools.compare.comparison_plan import planned_runs, training_order
 
     if comparison is None:
@@ -130,6 +130,6 @@ def _print_plan(comparison: Comparison | None) -> int:
     for run in runs:
         rate = run.config.optimizer.learning_rate
         print_line(f"{run.name}: learning rate {rate:g}{' (scaled)' if run.scaled else ''}")
-    expected = topology.expected(run.config for run in runs)
+    expected = memory.expected(run.config for run in runs)
     print_line(f"runs: {len(runs)}, one after the other; memory expected: {expected}; nothing was started")
     return 0

@@ -13,7 +13,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.topology import keeps_to_cores
+from ps_cluster.launch.pinning import keeps_to_cores
 from ps_cluster.tools.compare.comparison_plan import PLAN, SCALED
 from ps_cluster.tools.compare.groups import Group
 from ps_cluster.tools.compare.labels import flat_settings

@@ -22,7 +22,7 @@ from ps_cluster.cli.options import (
     OfTypes,
     config_layers,
     config_options,
-    layered_config,
+    configured,
     waiting_options,
     waiting_words,
 )
@@ -98,7 +98,7 @@ def render(
 
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
-    config = layered_config(file, assignments, options)
+    config = configured(file, assignments, options).config
     if (isolation := config.cluster.isolation) not in ("auto", "off"):
         raise UserError(
             f"cluster.isolation: got '{isolation}': containers may neither make networks nor set rules of the firewall: "

@@ -9,7 +9,7 @@ from typing import Any
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.errors import UserError
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.stages import LauncherLimits
 
 _GRACE_S = 30  # for a worker to hand back its steps, or any task to end
 

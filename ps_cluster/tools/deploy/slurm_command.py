@@ -13,7 +13,7 @@ from ps_cluster.cli.options import (
     OPTIONS_OF_TASKS,
     config_layers,
     config_options,
-    layered_config,
+    configured,
     waiting_options,
     waiting_words,
 )
@@ -81,7 +81,7 @@ def render(
     """
     from ps_cluster.system.port_guard import check_can_guard, who_reaches
 
-    config = layered_config(file, assignments, options)
+    config = configured(file, assignments, options).config
     check_for_tasks(config, min_workers)
     roles = roles_of(config)
     count = sum(role.count for role in roles)

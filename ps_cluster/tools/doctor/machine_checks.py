@@ -13,7 +13,7 @@ from pathlib import Path
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writable import check_folder
-from ps_cluster.launch import topology
+from ps_cluster.launch.memory import needed_bytes
 from ps_cluster.system import machine
 from ps_cluster.system.limits import Allowance, FreeMemory, allowance, room
 from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
@@ -49,7 +49,7 @@ def memory(space: FreeMemory | None = None) -> Finding:
     space = space or room()
 
     def needed(config: RunConfig) -> int:
-        size = topology.needed_bytes(config)
+        size = needed_bytes(config)
         assert size is not None  # these networks were measured
         return size
 

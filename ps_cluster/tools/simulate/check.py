@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.errors import UserError
-from ps_cluster.launch.topology import keeps_to_cores
+from ps_cluster.launch.pinning import keeps_to_cores
 from ps_cluster.tools.simulate.calibration import FinishedRun, bytes_per_parameter
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate
 from ps_cluster.tools.simulate.prediction import predict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ps_cluster.launch.topology import own_cores
+from ps_cluster.launch.pinning import own_cores
 from ps_cluster.tools.simulate.costs import Costs, SimulatedCluster
 from ps_cluster.tools.simulate.drawing import gammas
 from ps_cluster.tools.simulate.events import Cores, Process

@@ -16,7 +16,7 @@ from ps_cluster.config.sections import flat, joined
 from ps_cluster.config.user_layers import of_options, settings_of_file
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.launch import topology
+from ps_cluster.launch import memory
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.tools.fleet import config_at_once
 from ps_cluster.tools.sweep.sweep_plan import mode_of
@@ -124,5 +124,5 @@ def preview(ensemble: Ensemble, at_once: int) -> Iterator[str]:
     for member in members:
         yield f"{member.name}: {member.config.training.sample} of the training examples"
     yield mode_of(ensemble.settings, (), "member")
-    expected = topology.expected((member.config for member in members), min(at_once, len(members)))
+    expected = memory.expected((member.config for member in members), min(at_once, len(members)))
     yield f"members: {len(members)}, {at_once} at once; memory expected: {expected}; nothing was started"

@@ -15,7 +15,7 @@ from ps_cluster.errors import FAILED, UserError
 from ps_cluster.files import claimed_folders
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.yaml_files import dump_yaml
-from ps_cluster.launch import topology
+from ps_cluster.launch import memory
 from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.run_state import warn_of_generated
@@ -208,5 +208,5 @@ def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
                 yield f"trial {number}: {listed(book.draw().values)}"
     yield mode_of(sweep.settings, sweep.vary, "trial")
     configs = (build_config(None, {**sweep.settings, **values}) for values in space.samples())
-    expected = topology.expected(configs, min(at_once, count))
+    expected = memory.expected(configs, min(at_once, count))
     yield f"trials: {count}, {at_once} at once, by {method.name}; memory expected: {expected}; nothing was started"

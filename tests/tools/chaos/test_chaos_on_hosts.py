@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ps_cluster.config.tasks import ON_DEATH
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.tools.chaos.chaos_run import run_chaos
 from ps_cluster.tools.chaos.fault_plan import SHORTEST_PAUSE_S, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS

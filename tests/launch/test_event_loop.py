@@ -17,7 +17,7 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
-from ps_cluster.launch.rules import LauncherLimits
+from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
@@ -150,26 +150,17 @@ class View:
 
 
 @pytest.fixture
-def watch(tmp_path):
-    """watch(at={seconds: event}, …) → how it ended; the machine and the notices are watch.machine, watch.notices."""
+def looped(tmp_path):
+    """looped(at={seconds: event}, …) → how it ended; the machine and the notices are looped.machine, looped.notices."""
 
     def call(*, mode="async", settings=None, ends_after=2000, **events):
         config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"} | (settings or {}))
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
-        clock, limits = AwakeClock(lambda: machine.now), LauncherLimits()
-        call.watch = EventLoop(
-            config,
-            machine,
-            run_dir,
-            view,
-            StopRequests(),
-            limits,
-            clock=clock,
-            sleep=machine.sleep,
-        )
+        clock, limits, call.requests = AwakeClock(lambda: machine.now), LauncherLimits(), StopRequests()
+        call.loop = EventLoop(config, machine, run_dir, view, call.requests, limits, clock=clock, sleep=machine.sleep)
         call.machine, call.notices = machine, view.notices
-        return call.watch.until_the_end()
+        return call.loop.until_the_end()
 
     return call
 
@@ -183,30 +174,29 @@ def fall_silent_for_good(machine):
     machine.unkillable.add(STUCK)
 
 
-def test_a_wait_for_a_process_is_ended_by_requests_that_stop_the_run_at_once_and_not_by_a_first_one(watch):
+def test_a_wait_for_a_process_is_ended_by_requests_that_stop_the_run_at_once_and_not_by_a_first_one(looped):
     seen = []
 
     def ask(machine):
-        requests = watch.watch._requests
-        for requests.count in (1, 2, 0):
-            seen.append(watch.watch.stops_at_once)
+        for looped.requests.count in (1, 2, 0):
+            seen.append(looped.loop.stops_at_once)
 
-    assert watch(at={20: ask}).outcome == "completed"
+    assert looped(at={20: ask}).outcome == "completed"
     assert seen == [False, True, False]
 
 
-def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(watch):
-    assert watch(at={20: fall_silent}).outcome == "completed"
-    (stacks, kill) = watch.machine.signals
+def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(looped):
+    assert looped(at={20: fall_silent}).outcome == "completed"
+    (stacks, kill) = looped.machine.signals
     assert stacks[1:] == (STUCK, "SIGUSR1") and kill[1:] == (STUCK, "SIGKILL") and stacks[0] < kill[0] < 32
-    assert watch.machine.restarts == {STUCK: 1} and len(watch.machine.started_at) == 1
-    assert watch.notices[0].startswith("worker-1 (pid 103) is silent: no update for 10 s, after ")
-    (silent,) = watch.watch.silences
+    assert looped.machine.restarts == {STUCK: 1} and len(looped.machine.started_at) == 1
+    assert looped.notices[0].startswith("worker-1 (pid 103) is silent: no update for 10 s, after ")
+    (silent,) = looped.loop.silences
     assert (silent.worker, silent.pid) == (1, 103)
 
 
 @pytest.mark.parametrize("dies_at", [30.0, 30.5, 31.0, "SIGUSR1"])
-def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(watch, dies_at):
+def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(looped, dies_at):
     def dies(machine):
         if STUCK in machine.pids and STUCK in machine.silent:
             machine.end(STUCK, -signal.SIGSEGV)
@@ -216,38 +206,40 @@ def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(wat
         machine.signal = lambda task, number: (kill(task, number), dies(machine))
 
     events = {0.2: dies_of_sigusr1} if dies_at == "SIGUSR1" else {dies_at: dies}
-    assert watch(at={20: fall_silent} | events).outcome == "completed"
-    assert watch.machine.restarts == {STUCK: 1} and watch.machine.absent == frozenset()
+    assert looped(at={20: fall_silent} | events).outcome == "completed"
+    assert looped.machine.restarts == {STUCK: 1} and looped.machine.absent == frozenset()
 
 
-def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_other_ports(watch):
-    assert watch(at={20: fall_silent_for_good}).outcome == "completed"
-    assert watch.machine.absent == {1} and len(watch.machine.started_at) == 2
-    assert watch.machine.started_at[1] < 20 + 10 + 10 + 3
-    assert [worker.index for worker in watch.machine.tasks(("worker",))] == [0, 2]
-    assert "worker-1 (pid 103) is still there 10 s after SIGKILL; training goes on without worker-1" in watch.notices[1]
+def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_other_ports(looped):
+    assert looped(at={20: fall_silent_for_good}).outcome == "completed"
+    assert looped.machine.absent == {1} and len(looped.machine.started_at) == 2
+    assert looped.machine.started_at[1] < 20 + 10 + 10 + 3
+    assert [worker.index for worker in looped.machine.tasks(("worker",))] == [0, 2]
+    assert (
+        "worker-1 (pid 103) is still there 10 s after SIGKILL; training continues without worker-1" in looped.notices[1]
+    )
 
 
-def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(watch):
+def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(looped):
     def never_works(machine):
         restart = machine.restart
         machine.restart = lambda task: (restart(task), machine.silent.add(task))
         fall_silent(machine)
 
-    assert watch(at={20: never_works}, ends_after=20_000).outcome == "completed"
-    assert watch.machine.absent == {1} and watch.machine.restarts == {STUCK: 5}
-    assert "(given up after 5 restarts); training goes on without worker-1" in watch.notices[-1]
-    (change,) = watch.watch.scalings
+    assert looped(at={20: never_works}, ends_after=20_000).outcome == "completed"
+    assert looped.machine.absent == {1} and looped.machine.restarts == {STUCK: 5}
+    assert "(given up after 5 restarts); training continues without worker-1" in looped.notices[-1]
+    (change,) = looped.loop.scalings
     assert (change.before, change.workers) == (3, 2)
 
 
-def test_a_change_of_the_number_of_workers_is_kept_with_its_update_and_its_time(watch):
+def test_a_change_of_the_number_of_workers_is_kept_with_its_update_and_its_time(looped):
     def asks_for(workers):
         return lambda machine: machine.run_dir.scale_request("7").write_text(json.dumps({"workers": workers}))
 
     bounds = {"cluster.min_workers": 1, "cluster.max_workers": 5}
-    assert watch(at={20: asks_for(5), 30: asks_for(1)}, settings=bounds).outcome == "completed"
-    grown, shrunk = watch.watch.scalings
+    assert looped(at={20: asks_for(5), 30: asks_for(1)}, settings=bounds).outcome == "completed"
+    grown, shrunk = looped.loop.scalings
     assert (grown.before, grown.workers, shrunk.before, shrunk.workers) == (3, 5, 5, 1)
     assert [change.train_seconds for change in (grown, shrunk)] == pytest.approx([20, 30], abs=0.6), (
         "a row comes each 0.5 s"
@@ -256,7 +248,7 @@ def test_a_change_of_the_number_of_workers_is_kept_with_its_update_and_its_time(
 
 
 @pytest.mark.parametrize("frozen_s", [90, 8 * 3600])
-def test_a_machine_that_stood_still_costs_no_process_its_life(watch, frozen_s):
+def test_a_machine_that_stood_still_costs_no_process_its_life(looped, frozen_s):
     """The launcher is thawed first, and for a moment all others still look stopped."""
 
     def freeze_all(machine):
@@ -264,20 +256,20 @@ def test_a_machine_that_stood_still_costs_no_process_its_life(watch, frozen_s):
         machine.now += frozen_s
         machine.at.append((machine.now + 1.5, lambda machine: machine.stopped.clear()))
 
-    assert watch(at={20: freeze_all, 20.5 + frozen_s: freeze_all}).outcome == "completed"
-    assert watch.machine.signals == [] and watch.notices == []
+    assert looped(at={20: freeze_all, 20.5 + frozen_s: freeze_all}).outcome == "completed"
+    assert looped.machine.signals == [] and looped.notices == []
 
 
-def test_who_dies_in_the_look_in_which_the_leader_ends_is_not_started_again(watch):
+def test_who_dies_in_the_look_in_which_the_leader_ends_is_not_started_again(looped):
     def ends_beside_a_death(machine):
         machine.end(STUCK, 1)
         machine.complete()
 
-    assert watch(at={20: ends_beside_a_death}).outcome == "completed"
-    assert watch.machine.restarts == {} and watch.notices == []
+    assert looped(at={20: ends_beside_a_death}).outcome == "completed"
+    assert looped.machine.restarts == {} and looped.notices == []
 
 
-def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(watch):
+def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(looped):
     def lose_the_leader(machine):
         file = checkpoints.path_of(machine.run_dir.snapshots, 100)
         file.parent.mkdir(exist_ok=True)
@@ -286,11 +278,11 @@ def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(watch):
         machine.run_dir.journal(0, 1).write_bytes(b"rows")
         machine.end(CHIEF, -9)
 
-    ending = watch(at={20: lose_the_leader})
-    assert (ending.outcome, ending.exit_code) == ("failed", 1) and len(watch.machine.started_at) == 1
-    run_dir = watch.machine.run_dir
+    ending = looped(at={20: lose_the_leader})
+    assert (ending.outcome, ending.exit_code) == ("failed", 1) and len(looped.machine.started_at) == 1
+    run_dir = looped.machine.run_dir
     assert (
-        f"training can't go on from any state in '{run_dir.root}', and nothing is begun anew over them"
+        f"training can't continue from any state in '{run_dir.root}', and nothing is begun anew over them"
         in ending.message
     )
     assert [file.read_bytes() for file in (*run_dir.snapshots.iterdir(), run_dir.journal(0, 1))] == [
@@ -299,7 +291,7 @@ def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(watch):
     ]
 
 
-def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(watch):
+def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(looped):
     def delay_training(machine):
         machine._next_row = 30
 
@@ -307,12 +299,12 @@ def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(watch):
         machine.end(CHIEF, 1)
         machine.end(STUCK, 98)
 
-    assert watch(at={0: delay_training, 3: find_a_port_taken}).outcome == "completed"
-    assert len(watch.machine.started_at) == 2 and watch.machine.restarts == {}
-    assert watch.notices == ["another program took the port of worker-1: starting again on other ports"]
+    assert looped(at={0: delay_training, 3: find_a_port_taken}).outcome == "completed"
+    assert len(looped.machine.started_at) == 2 and looped.machine.restarts == {}
+    assert looped.notices == ["another program took the port of worker-1: starting again on other ports"]
 
 
-def test_who_asks_to_stop_because_of_a_row_finds_that_row_read(watch):
+def test_who_asks_to_stop_because_of_a_row_finds_that_row_read(looped):
     """The row and the request may come between two glances of one look: the request waits for the next look."""
 
     def writes_the_first_row_and_is_asked(machine):
@@ -321,10 +313,10 @@ def test_who_asks_to_stop_because_of_a_row_finds_that_row_read(watch):
         def polled():
             machine.poll = poll
             machine._row()
-            watch.watch._requests.count += 1
+            looped.requests.count += 1
             return poll()
 
         machine.poll = polled
 
-    watch(at={0.2: writes_the_first_row_and_is_asked})
-    assert watch.notices[0].startswith("stopping: no new steps"), "and not stopped at once, before training began"
+    looped(at={0.2: writes_the_first_row_and_is_asked})
+    assert looped.notices[0].startswith("stopping: no new steps"), "and not stopped at once, before training began"

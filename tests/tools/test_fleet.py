@@ -1,8 +1,8 @@
 """A fleet of small programs that write what a run writes, or die."""
 
-import signal
 import sys
 
+import psutil
 import pytest
 
 from ps_cluster.config import build_config
@@ -125,9 +125,9 @@ def test_a_frozen_run_is_ended_after_its_time_and_goes_on(make):
     fleet, jobs, notices = make("wait complete", clock=lambda: now[0])
     fleet.start(jobs[0])
     wait_until(lambda: jobs[0].root.is_dir())
-    process = fleet._supervisor.processes[0]
-    fleet._supervisor.signal(process.task, signal.SIGSTOP)
-    wait_until(fleet._supervisor.frozen)
+    (process,) = [child for child in psutil.Process().children() if str(jobs[0].root) in child.cmdline()]
+    process.suspend()
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
     assert not fleet.poll() and not notices
     now[0] = FROZEN_S + 1
     over = until_over(fleet, 1)

@@ -1,0 +1,146 @@
+"""What the rules of a run and of `task` decide: actions, which a loop carries out, and how a run ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ps_cluster.config.tasks import Task
+from ps_cluster.runs.logs import Line
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a run; `message` says what went wrong, on one line."""
+
+    outcome: str  # one of `result_rows.Outcome`
+    exit_code: int = 0
+    message: str | None = None
+    user_error: bool = False
+
+
+def broken_line(outcome: str, updates: int) -> str:
+    """Return what to do about a training that ended in one of `BROKEN`, on one line."""
+    if outcome == "nan_loss":
+        return (
+            f"the loss was NaN or infinite in every step of {updates:,} updates, so the training can't be judged: look for "
+            "NaN in the inputs and targets, and in the loss for a logarithm of 0 or a division by 0 "
+            "(docs/extending.md#if-it-does-not-learn)"
+        )
+    return (
+        f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
+        "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
+    )
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Show a line, and write it to launcher.log."""
+
+    line: Line
+
+
+@dataclass(frozen=True)
+class StartCluster:
+    """Start all tasks on new ports."""
+
+
+@dataclass(frozen=True)
+class RestartTask:
+    """Start one task that ended again, at its old address."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class RestartTraining:
+    """Start all training tasks again on new ports; `resume`: from the newest snapshot."""
+
+    resume: bool
+
+
+@dataclass(frozen=True)
+class RestartFromSnapshot:
+    """Stop all training tasks at once, and look for the newest snapshot: the state of a ps or of the leader is lost.
+
+    Attributes:
+      cause: what happened, for the notice.
+      delay_s: until the training tasks are to start again.
+    """
+
+    cause: str
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Start a worker no more; or leave a ps out of the cluster from the next `RestartTraining` on."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Start workers that are absent, and stop others politely: what they had under way goes to others."""
+
+    start: tuple[Task, ...]
+    stop: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class AnswerScale:
+    """Tell the one who asked for another number of workers what was done, or why it was not."""
+
+    line: str
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class DrainLeader:
+    """Ask the leader (SIGTERM) to end in order: no new steps, a last checkpoint."""
+
+    leader: Task
+
+
+@dataclass(frozen=True)
+class WriteStacks:
+    """Make these tasks write their Python stacks into their logs."""
+
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Kill a task's process, if it still runs."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class StopTraining:
+    """Stop all training tasks; SIGKILL follows `grace_s` after SIGTERM."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class StopAll:
+    """Stop all tasks at once."""
+
+
+Action = (
+    Notice
+    | StartCluster
+    | RestartTask
+    | RestartTraining
+    | RestartFromSnapshot
+    | GiveUp
+    | Scale
+    | AnswerScale
+    | DrainLeader
+    | WriteStacks
+    | Kill
+    | StopTraining
+    | StopAll
+    | Ending  # ends the run; nothing after it is carried out
+)
+Actions = tuple[Action, ...]

@@ -1,0 +1,361 @@
+"""Decide what follows from each event of a run: the launcher's rules, as a state machine that touches nothing.
+
+Each method of `Decisions` takes an event and returns actions (actions.py), which event_loop.py carries out. There is no
+process, file or clock here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.sections import listed
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.installation import PROGRAM
+from ps_cluster.launch.actions import (
+    Action,
+    Actions,
+    AnswerScale,
+    DrainLeader,
+    Ending,
+    GiveUp,
+    Kill,
+    Notice,
+    RestartFromSnapshot,
+    RestartTask,
+    RestartTraining,
+    Scale,
+    StartCluster,
+    StopAll,
+    StopTraining,
+    WriteStacks,
+    broken_line,
+)
+from ps_cluster.launch.recovery import CLUSTER, Recovery, after
+from ps_cluster.launch.scaling import scale
+from ps_cluster.launch.silence import SilenceDetector
+from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.logs import (
+    CLUSTER_RESTARTED,
+    DRAINING,
+    EVALUATOR_GIVEN_UP,
+    PORT_TAKEN,
+    STANDSTILL,
+    TASK_FROZEN,
+    TASK_RESTARTED,
+    WORKER_SILENT,
+)
+from ps_cluster.runs.result_rows import BROKEN, ProgressRow, SilenceRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.supervisor import TaskExit
+
+_IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """All tasks, as the launcher sees them in one look.
+
+    Attributes:
+      pids: task → pid of all that run.
+      frozen: the tasks whose process is stopped (SIGSTOP).
+      states: all tasks and their states on one line, for messages.
+    """
+
+    pids: Mapping[Task, int]
+    frozen: tuple[Task, ...]
+    states: str
+
+
+class Decisions:
+    """The rules of a run, and what they remember.
+
+    Training is over when the leader ends: the chief, or worker 0 where there is no chief. Each method takes the time last,
+    and returns the actions that follow, in their order.
+
+    Attributes:
+      silences: the worker processes that were killed because they were silent.
+    """
+
+    def __init__(self, config: RunConfig, run_dir: RunDir, limits: LauncherLimits, now_s: float):
+        """Start in the first stage. `run_dir`: only for the names of files in messages."""
+        self._config = config
+        self._run_dir = run_dir
+        self._limits = limits
+        self._on_death = config.mode_kind.cluster.on_death
+        self._recovery = Recovery(limits, self._on_death)
+        self._plans: dict[Task | str, tuple[float, Action]] = {}  # a task, or `CLUSTER` → when to do what
+        self._clock = StageClock(limits, now_s)
+        self._silence = SilenceDetector(config, limits, now_s)
+        self.silences: list[SilenceRow] = []
+        self._frozen = FrozenProcesses(limits.frozen_s)
+        self._killed_at: dict[tuple[Task, int], float] = {}  # (task, pid) → when it was killed, until it is gone
+        self._topology = ClusterTopology({})
+        self._ports_taken = 0
+        self._trained = False
+        self._stop_requested = False
+        self._draining = False
+        self._most_applied = -1
+        self._outcome = "failed"  # as the leader writes it in the end
+        self._scored = False
+        self._evaluator_lost: str | None = None
+
+    # Answers to actions.
+
+    def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
+        """`StartCluster`, `RestartTraining`, `GiveUp` or `Scale` is done, and these are the tasks now."""
+        self._topology = topology
+        return ()
+
+    def stopped(self, now_s: float) -> Actions:
+        """`StopTraining` or `StopAll` is done. The seconds that it took count for no stage."""
+        self._clock.restart(now_s)
+        return ()
+
+    def snapshot_checked(self, request: RestartFromSnapshot, snapshot: bool, problem: str, now_s: float) -> Actions:
+        """`RestartFromSnapshot` has stopped all training tasks.
+
+        Args:
+          snapshot: there is a sound snapshot to continue from.
+          problem: why training can neither continue nor begin anew; "" if it can.
+        """
+        cause, delay_s = request.cause, request.delay_s
+        if problem:
+            return (Ending("failed", 1, f"{cause}; {problem}"),)
+        self._silence.forget()
+        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=snapshot)
+        self._clock.enter(RunStage.STARTING, now_s)
+        where = "the newest snapshot" if snapshot else "the beginning"
+        tasks = listed([_IN_WORDS[kind] for kind in self._topology.types])
+        line = f"{cause}; starting {tasks} again{after(delay_s)} from {where}"
+        return (Notice(CLUSTER_RESTARTED(line)),)
+
+    @property
+    def _stage(self) -> RunStage:
+        return self._clock.stage
+
+    # Training progresses, and ends.
+
+    def progress_seen(self, row: ProgressRow, workers: Mapping[int, int], now_s: float) -> Actions:
+        """The leader wrote a row. `workers`: index → pid of the worker processes that run now."""
+        begins = self._clock.record_row(row, now_s)
+        self._trained |= begins
+        if self._clock.under_way:
+            self._silence.see(row, workers, now_s)
+            self._most_applied = max(self._most_applied, row.applied)
+        return self._drain(now_s) if begins and self._draining else ()
+
+    def score_seen(self, now_s: float) -> Actions:
+        """The evaluator scored a checkpoint, or computed a sampled update again."""
+        if self._stage is RunStage.SCORING:
+            self._clock.restart(now_s)
+        return ()
+
+    def evaluator_done(self, now_s: float) -> Actions:
+        """The evaluator ended with exit code 0: it has scored the last checkpoint."""
+        self._scored = True
+        return (self._ended(),) if self._stage is RunStage.SCORING else ()
+
+    def leader_done(self, outcome: str, now_s: float) -> Actions:
+        """The leader ended with exit code 0. `outcome`: the one that it wrote, "failed" if it wrote none."""
+        if self._expects_ends:
+            return ()
+        if outcome == "failed":
+            leader = self._topology.leader
+            log = self._run_dir.log(leader.type, leader.index)
+            return (Ending("failed", 1, f"{leader} ended without a result (log: {log})"),)
+        self._outcome = outcome
+        self._drop_plans(self._tasks(TRAINING_TYPES))
+        self._clock.enter(RunStage.SCORING, now_s)
+        stop = StopTraining(self._limits.grace_s)
+        if self._evaluator_lost:
+            return stop, self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
+        return (stop, self._ended()) if self._scored or not self._topology.evaluator else (stop,)
+
+    def stops_at_once(self, requests: int) -> bool:
+        """Return whether this number of further requests to stop ends the run without a drain."""
+        return requests > 1 or (requests == 1 and (self._stop_requested or not self._trained))
+
+    def stop_requested(self, exit_code: int, now_s: float) -> Actions:
+        """The user asks to stop by Ctrl-C, SIGTERM or SIGHUP.
+
+        Args:
+          exit_code: the exit code of a program that this signal ends at once.
+        """
+        again, self._stop_requested = self._stop_requested, True
+        if again or not self._trained:
+            when = f"while {self._stage.value}" if self._trained else "before training began"
+            outcome = self._outcome if self._stage is RunStage.SCORING else "stopped"
+            return StopAll(), Ending(outcome, exit_code, f"stopped at once, {when}")
+        if self._stage is RunStage.SCORING:
+            return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
+        self._draining = True
+        line = DRAINING(
+            "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
+            f"(given up after {self._clock.limits.drain_s:.0f} s without an update); Ctrl-C again to stop now"
+        )
+        return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
+
+    def _drain(self, now_s: float) -> Actions:
+        self._clock.enter(RunStage.DRAINING, now_s)
+        return (DrainLeader(self._topology.leader),)
+
+    def scale_requested(self, workers: int, now_s: float) -> Actions:
+        """The user asks for another number of workers: `ps-cluster scale`."""
+        if self._stage is not RunStage.TRAINING or CLUSTER in self._plans:
+            line = f"not now, while {self._stage.value}: workers are started and stopped during training"
+            return (AnswerScale(line, refused=True),)
+        actions = scale(self._config, self._topology, workers)
+        for action in actions:
+            self._drop_plans(action.stop if isinstance(action, Scale) else ())
+        return actions
+
+    # A task dies.
+
+    def port_taken(self, first: TaskExit, now_s: float) -> Actions:
+        """At least one task ended because another program has its port. Comes before `task_died` of all that ended."""
+        if self._trained:
+            return ()  # a death like others
+        self._ports_taken += 1
+        if self._ports_taken >= self._limits.port_attempts:
+            return (Ending("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
+        self._plans.clear()
+        line = PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
+        return Notice(line), StopAll(), StartCluster()
+
+    @property
+    def _expects_ends(self) -> bool:
+        """True if training tasks are meant to end: all are taken back, or training is over."""
+        return CLUSTER in self._plans or self._stage is RunStage.SCORING
+
+    def task_died(self, death: TaskExit, now_s: float) -> Actions:
+        """A task ended in any other way than `leader_done` and `evaluator_done`."""
+        task = death.task
+        if task.type != EVALUATOR:
+            if self._expects_ends:
+                return ()
+            if death.user_error:
+                return (Ending("failed", 2, death.last_line, user_error=True),)
+            if death.final:
+                return (Ending("failed", 1, f"{death}"),)
+        elif death.computation:
+            return self._go_on_without_evaluator(f"{death}")
+        silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
+        delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
+        if delay_s is None:
+            return self._give_up(task, self._recovery.first_cause(death), gone=True)
+        if self._recovery.restarts_all(death):
+            return (RestartFromSnapshot(f"{death}", delay_s),)
+        self._plans[task] = now_s + delay_s, RestartTask(task)
+        return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
+
+    def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
+        if not self._on_death[task.type].dispensable:
+            return (Ending("failed", 1, cause),)
+        if task.type == EVALUATOR:
+            return self._go_on_without_evaluator(cause)
+        if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
+            return (Ending("failed", 1, cause),)
+        self._recovery.forgive(task)
+        line = f"{cause}; training continues without {task}"
+        if task.type == WORKER and gone and self._stage is not RunStage.STARTING:
+            return GiveUp(task), Notice(line)
+        # Of a worker: the chief waits for it, before training begins for its server, later for an answer of one that hangs.
+        return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
+
+    def _go_on_without_evaluator(self, cause: str) -> Actions:
+        if self._stage is RunStage.SCORING:
+            return (self._unscored(f"the evaluator was given up: {cause}"),)
+        self._evaluator_lost = cause
+        return (Notice(EVALUATOR_GIVEN_UP(f"{cause}; training continues without it")),)
+
+    # Time passes.
+
+    def time_passed(self, seen: Look, now_s: float) -> Actions:
+        """Return the actions whose time has come. Called after all events of a round have been reported."""
+        due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
+        actions = [*(self._plans.pop(key)[1] for key in due), *self._end_frozen(seen, now_s)]
+        if self._clock.under_way:
+            actions += self._end_silent(seen, now_s)
+        given_up: list[Action] = []
+        unkillable = self._unkillable(seen.pids, now_s)
+        for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
+            if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
+                message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
+                return (*actions, Ending("failed", 1, message))
+        for task, pid in unkillable:
+            cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
+            given_up += self._give_up(task, cause, gone=False)
+        return (*actions, *(given_up or self._at_limit(seen, now_s)))
+
+    def _end_frozen(self, seen: Look, now_s: float) -> Actions:
+        """Kill processes that have been stopped (SIGSTOP) for too long."""
+        actions: list[Action] = []
+        for task in self._frozen.overdue(seen.frozen, now_s):
+            line = TASK_FROZEN(f"{task} has been frozen for {self._frozen.limit_s:.0f} s: ending it")
+            actions += (Notice(line), *self._kill(task, seen, now_s))
+        return tuple(actions)
+
+    def _end_silent(self, seen: Look, now_s: float) -> Actions:
+        """Kill a worker that is silent while others have updates. It is then started again, and others take its steps."""
+        if (silent := self._silence.longest()) is None:
+            return ()
+        task = Task(WORKER, silent.worker)
+        if seen.pids.get(task) != silent.pid:
+            return ()  # it ended since the last row
+        self.silences.append(silent)
+        line = WORKER_SILENT(
+            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
+            "its stacks are in its log; ending it"
+        )
+        return (WriteStacks((task,)), Notice(line), *self._kill(task, seen, now_s))
+
+    def _kill(self, task: Task, seen: Look, now_s: float) -> Actions:
+        """Kill a task's process, if there is one. If it outlives that, `_unkillable` returns it later."""
+        if (pid := seen.pids.get(task)) is None:
+            return ()
+        self._killed_at.setdefault((task, pid), now_s)
+        return (Kill(task),)
+
+    def _unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
+        """Return the tasks, with their pids, that were killed and are still there. Each is returned once."""
+        self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
+        keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
+        for key in keys:
+            del self._killed_at[key]
+        return keys
+
+    def _at_limit(self, seen: Look, now_s: float) -> Actions:
+        """Return what follows when the limit of the stage is exceeded."""
+        leader = self._topology.leader
+        if (what := self._clock.overdue(leader, now_s)) is None:
+            return ()
+        message = f"{what} ({seen.states}; logs: {self._run_dir.logs})"
+        if self._stage is RunStage.SCORING:
+            return (self._unscored(message),)
+        if self._stage is not RunStage.TRAINING:
+            return (Ending("failed", 1, message),)
+        self._clock.restart(now_s)  # the leader's death restarts the cluster
+        notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
+        return (WriteStacks(self._topology.tasks), *self._kill(leader, seen, now_s), notice)
+
+    def _ended(self) -> Ending:
+        """Return the outcome of a run, once all its work is done."""
+        if self._outcome not in BROKEN:
+            return Ending(self._outcome)
+        return Ending(self._outcome, 1, broken_line(self._outcome, max(0, self._most_applied)))
+
+    def _unscored(self, why: str) -> Ending:
+        do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {shlex.quote(str(self._run_dir.checkpoints))}"
+        return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
+
+    def _drop_plans(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            self._plans.pop(task, None)
+
+    def _tasks(self, types: tuple[str, ...]) -> list[Task]:
+        return [task for task in self._topology.tasks if task.type in types]

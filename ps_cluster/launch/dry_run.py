@@ -1,0 +1,59 @@
+"""Describe what a run would do, and start nothing: its configuration with the origin of each value, its tasks, its memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ps_cluster.config import Resolved
+from ps_cluster.files.yaml_files import parse_yaml
+from ps_cluster.launch import memory
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.system.limits import FreeMemory
+from ps_cluster.system.machine import fastest_precision
+
+_ORIGINS_FROM = 45  # column
+_PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
+    """Yield a file for --config, whose comments say where each value comes from and what the run would take.
+
+    Raises:
+      UserError: there are more tasks than are useful on one machine.
+    """
+    config = resolved.config
+    config.check_fits_one_machine()
+    kind, cluster = config.mode_kind, config.cluster
+    counts = cluster.workers, cluster.parameter_servers
+    topology = ClusterTopology.local(kind.cluster.tasks, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
+    yield from _settings(config.model_dump(mode="json"), resolved)
+    yield f"# tasks: {', '.join(map(str, topology.tasks))}"
+    if config.model.precision == "auto":
+        yield f"# precision: {fastest_precision()} on this machine"
+    needed, network = memory.needed_bytes(config), config.model.name
+    not_known = f"unknown: network {network} was not measured, so the run estimates it once it has built it"
+    yield f"# memory expected: {not_known if needed is None else f'{needed / 1e9:.1f} GB'}; {room}"
+    if told := memory.warning(config, room):
+        yield f"# {told}"
+    yield "# nothing was started"
+
+
+def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> Iterator[str]:
+    indent = "  " * prefix.count(".")
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{_text(name)}:"
+            yield from _settings(value, resolved, f"{prefix}{name}.")
+        else:
+            line = f"{indent}{_text(name)}: {_text(value)}"
+            yield f"{line:<{_ORIGINS_FROM}} # {resolved.origin(prefix + name)}"
+
+
+def _text(value: Any) -> str:
+    """Return a value as YAML on one line: JSON is YAML too, and text that looks like nothing else needs no quotes."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,50 @@
+"""Write and print the ending of a run, on one machine or on several."""
+
+from __future__ import annotations
+
+from ps_cluster.config import RunConfig
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files import locks
+from ps_cluster.files.json_files import read_json
+from ps_cluster.notices import Notify
+from ps_cluster.report import closing_table, summary
+from ps_cluster.report.drawing import try_to_draw_results
+from ps_cluster.report.summary import EndedRun
+from ps_cluster.report.terminal import make_console, print_error, print_line
+from ps_cluster.runs import logs
+from ps_cluster.runs.result_rows import TrainingResult
+from ps_cluster.runs.run_dir import RunDir
+
+
+def training_outcome(run_dir: RunDir) -> str:
+    """Return the outcome that the leader wrote; "failed" where it wrote none."""
+    try:
+        return read_json(run_dir.training_result, TrainingResult).outcome
+    except (FileNotFoundError, UserError):
+        return "failed"
+
+
+def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Notify, *, draw: bool = True) -> int:
+    """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
+
+    Args:
+      draw: also the page of results.
+    Raises:
+      RunFailed: the summary can't be written.
+    """
+    try:
+        with locks.in_turn(run_dir.summary_lock):
+            written = summary.write_summary(run_dir, ended, notify)
+    except OSError as error:
+        raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
+    console = make_console()
+    closing_table.print_numbers(written, console)
+    if not logs.chosen().is_text:
+        print_line(closing_table.as_line(written))
+    if draw and config.evaluation.draw_results:
+        try_to_draw_results(run_dir, notify)
+    closing_table.print_places(written, run_dir, console)
+    if (proof := written.proof) is None or proof.holds:
+        return 0
+    print_error(f"the proof of this run fails: {proof.problem} (all: {run_dir.summary})")
+    return 1

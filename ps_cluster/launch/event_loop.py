@@ -1,0 +1,234 @@
+"""The launcher's event loop: look at tasks and run files, report to `Decisions` what was seen, carry out what follows."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, WORKER
+from ps_cluster.errors import PORT_IN_USE, RunFailed
+from ps_cluster.files.json_rows import RowTail
+from ps_cluster.files.writing import open_append
+from ps_cluster.launch import actions
+from ps_cluster.launch.actions import Action, Actions, Ending
+from ps_cluster.launch.decisions import Decisions, Look
+from ps_cluster.launch.endings import training_outcome
+from ps_cluster.launch.local_cluster import LocalCluster
+from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.report.progress import ProgressView
+from ps_cluster.runs import checkpoints, logs
+from ps_cluster.runs.logs import Line
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.rows import ScalingRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scale_requests import ScaleDesk
+from ps_cluster.runs.update_samples import RecomputedRow
+from ps_cluster.system.forked_tasks import StopHeard
+from ps_cluster.system.stop_signals import StopRequests
+from ps_cluster.system.supervisor import TaskExit
+from ps_cluster.training.resuming import newest_for
+
+
+class EventLoop:
+    """The event loop. Each look polls everything once and reports it to `Decisions`, in the order of `_look`.
+
+    Attributes:
+      scalings: the changes of the number of workers.
+      silences: the worker processes that were killed because they were silent.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        cluster: LocalCluster,
+        run_dir: RunDir,
+        view: ProgressView,
+        requests: StopRequests,
+        limits: LauncherLimits,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self._clock = clock
+        self._sleep = sleep
+        self._cluster = cluster
+        self._run_dir = run_dir
+        self._view = view
+        self._requests = requests
+        self._requests_seen = 0
+        self._look_every_s = limits.look_every_s
+        self._grace_s = limits.grace_s
+        self._scale_desk = ScaleDesk(run_dir, self._notice)
+        self.scalings: list[ScalingRow] = []
+        self._workers: int | None = None  # None: the cluster has not started
+        self._newest = ProgressRow(phase="starting")
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
+        self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
+        self._decisions = Decisions(config, run_dir, limits, clock())
+        self.silences = self._decisions.silences
+        self._ending: Ending | None = None
+
+    def until_the_end(self) -> Ending:
+        """Start the cluster; return its ending once all work is done. The caller stops what still runs."""
+        for rows_of_before in (self._progress, self._evaluation, self._recomputed):
+            rows_of_before.skip()
+        try:
+            self._carry_out((actions.StartCluster(),))
+            while True:
+                self._look()
+                if self._ending is not None:
+                    break
+                self._sleep(self._look_every_s)
+        except StopHeard:  # processes were being started, and no look would hear of the requests
+            while self._ending is None:
+                self._carry_out(self._decisions.stop_requested(self._requests.exit_code, self._clock()))
+        self._read_rows()
+        return self._ending
+
+    @property
+    def stops_at_once(self) -> bool:
+        """True if the user's requests that no look has seen yet end the run at once, without a drain."""
+        return self._decisions.stops_at_once(self._requests.count - self._requests_seen)
+
+    def _carry_out(self, decided: Actions) -> None:
+        """Carry out actions in their order. Nothing is done after the one that ends the run."""
+        for action in decided:
+            if self._ending is None:
+                self._act(action)
+
+    # Looking.
+
+    def _look(self) -> None:
+        # Read before the rows: who asks to stop because of a row finds that row read here too.
+        requests = self._requests.count
+        self._read_rows()
+        if exits := self._cluster.poll():
+            self._report_exits(exits)
+            self._show_tasks()
+        if requests > self._requests_seen:
+            self._requests_seen += 1
+            self._carry_out(self._decisions.stop_requested(self._requests.exit_code, self._clock()))
+        if (workers := self._scale_desk.asked()) is not None:
+            self._carry_out(self._decisions.scale_requested(workers, self._clock()))
+        states = ", ".join(f"{one.task} {one.state}" for one in self._cluster.states())
+        seen = Look(self._cluster.pids, tuple(self._cluster.frozen()), states)
+        self._carry_out(self._decisions.time_passed(seen, self._clock()))
+
+    def _read_rows(self) -> None:
+        for row in with_work(self._run_dir.work, self._progress.new_rows()):
+            self._newest = row
+            self._view.progress(row)
+            workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
+            self._carry_out(self._decisions.progress_seen(row, workers, self._clock()))
+        for score in self._evaluation.new_rows():
+            self._view.evaluation(score)
+            self._carry_out(self._decisions.score_seen(self._clock()))
+        if self._recomputed.new_rows():
+            self._carry_out(self._decisions.score_seen(self._clock()))
+
+    def _report_exits(self, exits: list[TaskExit]) -> None:
+        if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:
+            self._carry_out(self._decisions.port_taken(taken[0], self._clock()))
+        # The leader's end first: exits of other training tasks after it need no recovery.
+        for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
+            # An earlier report may have given its task a new process.
+            if self._cluster.pids.get(task_exit.task) is None:
+                self._report_exit(task_exit)
+
+    def _is_leaders_end(self, task_exit: TaskExit) -> bool:
+        return task_exit.task == self._cluster.topology.leader and task_exit.exit_code == 0
+
+    def _report_exit(self, task_exit: TaskExit) -> None:
+        done = task_exit.task.type == EVALUATOR and task_exit.exit_code == 0
+        if self._is_leaders_end(task_exit):
+            self._carry_out(self._decisions.leader_done(training_outcome(self._run_dir), self._clock()))
+        elif done and checkpoints.ended(self._run_dir.checkpoints):
+            self._carry_out(self._decisions.evaluator_done(self._clock()))
+        else:
+            self._carry_out(self._decisions.task_died(task_exit, self._clock()))
+
+    # Acting.
+
+    def _act(self, action: Action) -> None:
+        cluster = self._cluster
+        match action:
+            case actions.Notice(line):
+                self._notice(line)
+            case actions.StartCluster():
+                cluster.start()
+                self._has_started()
+            case actions.RestartTraining(resume):
+                cluster.restart_training(resume=resume)
+                self._has_started()
+            case actions.RestartTask(task):
+                cluster.restart(task)
+                self._show_tasks()
+            case actions.RestartFromSnapshot():
+                self._restart_from_snapshot(action)
+            case actions.GiveUp(task):
+                cluster.give_up(task)
+                self._has_started()
+            case actions.Scale(start, stop):
+                cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
+                self._has_started()
+            case actions.AnswerScale(line, refused):
+                self._scale_desk.answer(line, refused=refused)
+            case actions.DrainLeader(leader):
+                cluster.signal(leader, signal.SIGTERM)
+            case actions.WriteStacks(tasks):
+                for task in tasks:
+                    cluster.signal(task, signal.SIGUSR1)
+                self._sleep(self._look_every_s)
+            case actions.Kill(task):
+                if task in cluster.pids:
+                    cluster.signal(task, signal.SIGKILL)
+            case actions.StopTraining(grace_s):
+                cluster.stop(TRAINING_TYPES, grace_s)
+                self._has_stopped()
+            case actions.StopAll():
+                cluster.stop_all(grace_s=0)
+                self._has_stopped()
+            case Ending():
+                self._ending = action
+            case _:
+                assert_never(action)
+
+    def _has_started(self) -> None:
+        before, self._workers = self._workers, len(self._cluster.topology.workers)
+        if before is not None and before != self._workers:
+            applied, seconds = self._newest.applied, max(0.0, self._newest.train_seconds)
+            row = ScalingRow(applied=applied, train_seconds=seconds, before=before, workers=self._workers)
+            self.scalings.append(row)
+        self._show_tasks()
+        self._carry_out(self._decisions.cluster_started(self._cluster.topology, self._clock()))
+
+    def _has_stopped(self) -> None:
+        self._show_tasks()
+        self._carry_out(self._decisions.stopped(self._clock()))
+
+    def _restart_from_snapshot(self, request: actions.RestartFromSnapshot) -> None:
+        self._cluster.stop(TRAINING_TYPES, grace_s=0)
+        self._read_rows()  # the last ones of the old leader
+        problem, snapshot = "", False
+        try:
+            snapshot = newest_for(self._cluster.shards, self._run_dir, self._notice) is not None
+            if not snapshot and checkpoints.newest_first(self._run_dir.states):
+                states = f"any state in '{self._run_dir.root}'"
+                problem = f"training can't continue from {states}, and nothing is begun anew over them"
+        except RunFailed as error:
+            problem = str(error)
+        self._carry_out(self._decisions.snapshot_checked(request, snapshot, problem, self._clock()))
+
+    def _show_tasks(self) -> None:
+        self._view.tasks(self._cluster.states())
+
+    def _notice(self, line: Line) -> None:
+        self._view.notice(line)
+        with contextlib.suppress(OSError), open_append(self._run_dir.launcher_log) as log:  # the disk may be full
+            text = logs.chosen().line(line, time.strftime("%Y-%m-%d %H:%M:%S "))
+            log.write(f"{text}\n".encode())

@@ -1,0 +1,221 @@
+"""Keep the processes of a run on this machine: their ports, starts and restarts, and cluster.json."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.tasks import CHIEF, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.launch.pinning import cores_of
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.run_state import TaskState
+from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.rows import ClusterFile
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system import environment
+from ps_cluster.system.forked_tasks import ForkServer
+from ps_cluster.system.limits import allowance
+from ps_cluster.system.private_network import RunNetwork
+from ps_cluster.system.run_processes import life_of
+from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
+from ps_cluster.system.usage import Usage
+
+FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
+
+
+class LocalCluster:
+    """All tasks of a run.
+
+    Attributes:
+      topology: the current tasks and addresses.
+      restarts: how often each task was started again.
+      usage: CPU time and memory of all processes.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_dir: RunDir,
+        supervisor: Supervisor,
+        network: RunNetwork,
+        *,
+        resume: bool,
+        task_argv: tuple[str, ...],
+        fork_server: ForkServer | None = None,
+        notify: Notify,
+    ):
+        self._config = config
+        self._notify = notify
+        self._is_written = True  # cluster.json has the present tasks
+        self._absent = frozenset(range(config.training_workers, config.most_workers))
+        self._run_dir = run_dir
+        self._supervisor = supervisor
+        self._network = network
+        self._task_options = ("--resume",) if resume else ()
+        self._task_argv = task_argv
+        self._fork_server = fork_server
+        self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
+        self.topology = ClusterTopology({})
+        self.restarts: Counter[Task] = Counter()
+        self.usage = Usage()
+
+    def start(self) -> None:
+        """Pick free ports and start every task, all at once."""
+        self._pick_ports()
+        self._start(self.topology.tasks)
+
+    def restart(self, task: Task) -> None:
+        """Start a task again after it has ended, at the same address, which the other tasks know."""
+        self._supervisor.stop([task], grace_s=0)  # whatever it may have left in its process group
+        self.restarts[task] += 1
+        self._start([task])
+
+    def restart_training(self, *, resume: bool) -> None:
+        """Start all training tasks again, on new ports, so that no earlier process reaches them.
+
+        Args:
+          resume: from the newest checkpoint or snapshot, else from the beginning.
+        """
+        self.stop(TRAINING_TYPES, grace_s=0)
+        self._task_options = ("--resume",) if resume else ()
+        self._pick_ports()
+        tasks = self.tasks(TRAINING_TYPES)
+        self.restarts.update(tasks)
+        self._start(tasks)
+
+    def give_up(self, task: Task) -> None:
+        """Never start a worker again, or leave a parameter server out from the next `restart_training` on.
+
+        The other workers keep their index, address, cores and logs. config.yaml gets one parameter server fewer, and the
+        others are numbered anew, because what each of them holds comes from the snapshot.
+        """
+        if task.type == PS:
+            self._config = self._config.with_values({"cluster.parameter_servers": self.shards - 1})
+            write_whole(self._run_dir.config, self._config.to_yaml())
+        else:
+            self.scale(stop=[task], grace_s=0)
+
+    @property
+    def shards(self) -> int:
+        """The number of shards with which training continues after the next restart."""
+        return self._config.shards
+
+    def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
+        """Start workers that were absent, and stop others. This is neither a death nor a restart."""
+        self.topology = self.topology.with_workers(started=start, stopped=stop)
+        self._absent = self.topology.absent
+        self._end(stop, grace_s)
+        self._start(start)
+
+    def _pick_ports(self) -> None:
+        cluster, types = self._config.cluster, self._config.mode_kind.cluster.tasks
+        self.topology = ClusterTopology.local(
+            types,
+            self._config.most_workers,
+            cluster.parameter_servers,
+            evaluator=cluster.evaluator,
+            absent=self._absent,
+        )
+
+    def _start(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            self._supervisor.start(self._spec(task))
+        self._is_written = False
+        if why := self._try_to_write_cluster_file():
+            self._notify(DISK_REFUSES(f"training continues, but cluster.json can't be written: {why}"))
+
+    def _try_to_write_cluster_file(self) -> str | None:
+        """Write cluster.json. If the disk refuses to replace it, return why; `poll` tries again."""
+        try:
+            self._write_cluster_file()
+        except OSError as error:
+            if not self._run_dir.cluster.exists():
+                raise
+            return error.strerror
+        self._is_written = True
+        return None
+
+    def tasks(self, types: tuple[str, ...]) -> list[Task]:
+        """Return the tasks of these types."""
+        return [task for task in self.topology.tasks if task.type in types]
+
+    @property
+    def pids(self) -> dict[Task, int]:
+        """Task → pid of the processes that run, as of the last `poll`."""
+        return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._supervisor.ended}
+
+    def frozen(self) -> list[Task]:
+        """Return the tasks whose process is stopped (SIGSTOP)."""
+        return [task for task in self._supervisor.frozen() if task in self.pids]
+
+    def poll(self) -> list[TaskExit]:
+        if not self._is_written:
+            self._try_to_write_cluster_file()
+        self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
+        return self._supervisor.poll()
+
+    def signal(self, task: Task, number: int) -> None:
+        self._supervisor.signal(task, number)
+
+    def stop(self, types: tuple[str, ...], grace_s: float) -> None:
+        """Stop the tasks of these types."""
+        self._end(self.tasks(types), grace_s)
+
+    def _end(self, tasks: Sequence[Task], grace_s: float) -> None:
+        self._measure()
+        self._outlived += self._supervisor.stop(tasks, grace_s)
+
+    def stop_all(self, grace_s: float) -> list[str]:
+        """Stop everything; return the names of the processes that are still there, usually none."""
+        self._measure()
+        left = self._supervisor.stop_all(grace_s)
+        there = {process.pid: process.task for process in self._outlived if process.child.running}
+        there |= {process.pid: process.task for process in left}
+        return [f"{task} (pid {pid})" for pid, task in there.items()]
+
+    def states(self) -> list[TaskState]:
+        """Return the state of each task."""
+        ended = self._supervisor.ended
+        return [TaskState(one.task, one.pid, ended.get(one.task, "running")) for one in self._supervisor.processes]
+
+    def _measure(self) -> None:
+        processes = {process.pid: process.task for process in self._supervisor.processes if process.child.owns_pid}
+        processes[os.getpid()] = LAUNCHER
+        if self._fork_server is not None and (pid := self._fork_server.pid) is not None:
+            processes[pid] = FORK_SERVER
+        self.usage.look(processes)
+
+    def _write_cluster_file(self) -> None:
+        tasks = [
+            {
+                "type": process.task.type,
+                "index": process.task.index,
+                "pid": process.pid,
+                "address": self.topology.address(process.task),
+                "absent": process.task in self.topology.spare,
+            }
+            for process in self._supervisor.processes
+        ]
+        launcher = {"pid": os.getpid(), "life": life_of(os.getpid())}
+        content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
+        write_json(self._run_dir.cluster, content.model_dump())
+
+    def _spec(self, task: Task) -> TaskSpec:
+        options = ["--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index)]
+        if task.type == WORKER:
+            cores = sorted(os.sched_getaffinity(0))
+            own = cores_of(task.index, self._config, cores, usable=allowance().threads)
+            options += ["--cores", ",".join(map(str, own))]
+        if task.type == CHIEF:  # it waits for these workers before it begins
+            options += ["--least-workers", str(len(self.topology.workers))]
+        return TaskSpec(
+            task=task,
+            argv=(*self._task_argv, *options, *self._task_options),
+            env=environment.for_child(os.environ, os.getpid()) | {"TF_CONFIG": self.topology.tf_config(task)},
+            cwd=self._run_dir.root,
+            log=self._run_dir.log(task.type, task.index),
+            error=self._run_dir.error(task.type, task.index),
+        )

@@ -1,0 +1,57 @@
+"""Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one.
+
+This is for networks that are measured. training/session.py has an estimate for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.tasks import CHIEF
+from ps_cluster.system.limits import FreeMemory
+
+_MB = 10**6
+# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1
+# each): 1,785 MB airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. The tasks' peaks do not all
+# come at the same time.
+SHARED_MB = 100  # the launcher, and the process that tasks are forked from
+SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
+EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
+HOLDS_ALL_MB = 70  # additional, for a worker that holds all parameters itself
+
+
+def needed_bytes(config: RunConfig) -> int | None:
+    """Return the estimated peak memory of all processes of a run together; None for a network without a measurement."""
+    measured_mb = NETWORKS[config.model.name].worker_mb
+    if measured_mb is None:
+        return None
+    images = config.training.batch_size_per_worker / MEASURED_BATCH
+    worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
+    kind = config.mode_kind
+    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.tasks)
+    if config.mode_kind.has_parameter_servers:
+        serving += config.shards
+    else:
+        worker += HOLDS_ALL_MB
+    return round((SHARED_MB + SERVING_MB * serving + worker * config.most_workers) * _MB)
+
+
+def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
+    """Return in words what the largest of several runs takes, so many of them at once."""
+    needed = [needed_bytes(config) for config in configs]
+    if not needed or None in needed:
+        return "unknown, as a network was not measured"
+    return f"up to {at_once * max(filter(None, needed)) / 1e9:.1f} GB"
+
+
+def warning(config: RunConfig, room: FreeMemory) -> str | None:
+    """Return a line for the user where the run will take more memory than there is room for, else None."""
+    needed = needed_bytes(config)
+    if needed is None or needed <= room.memory_bytes:
+        return None
+    return (
+        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may end processes of it; fewer "
+        "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
+    )

@@ -1,0 +1,39 @@
+"""Choose the cores of this machine that each worker is pinned to.
+
+A worker that moves between cores loses its caches, and workers on the same core evict each other's data. In modes
+without waiting, workers need not be equally fast, so each can keep its core. Nobody is pinned under a quota (a
+container with `--cpus`) below the number of visible processors: only the system then knows which of them are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ps_cluster.config import RunConfig
+
+
+def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
+    """Return the cores that a worker may use: its own part where workers are pinned, else all.
+
+    "auto" does not pin in modes where fast workers wait for slow ones: three workers on two cores are not equally fast.
+
+    Args:
+      usable: how many of `cores` may be busy at the same time.
+    """
+    if usable < len(cores) or not keeps_to_cores(config):
+        return cores
+    return own_cores(worker, config.most_workers, cores)
+
+
+def keeps_to_cores(config: RunConfig) -> bool:
+    """Return whether each worker is pinned to a part of the cores."""
+    chosen = config.cluster.pin_workers
+    return config.mode_kind.cluster.pins_workers if chosen == "auto" else chosen
+
+
+def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:
+    """Return the worker's equal share of `cores`; a single core where there are more workers than cores."""
+    if workers > len(cores):
+        return [cores[worker % len(cores)]]
+    each = len(cores) // workers
+    return cores[worker * each : (worker + 1) * each]

@@ -1,0 +1,122 @@
+"""Decide after a death which tasks start again, when, and when to give up.
+
+What follows from the death of a worker, a parameter server, the chief or the evaluator stands in the mode's table,
+`Mode.cluster.on_death` (`ON_DEATH` in config/tasks.py, unless the mode has a table of its own). This module counts by it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from ps_cluster.config.tasks import OnDeaths, Task
+from ps_cluster.errors import PORT_IN_USE
+from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.system.supervisor import TaskExit
+
+CLUSTER = "the cluster"
+
+
+class RestartPolicy:
+    """Counts deaths in a row, and tells when to start again and when to give up. It knows nothing of what died.
+
+    Here it counts the tasks of a run; in tools/fleet.py whole runs; in tools/chaos/ tasks that no launcher starts.
+    """
+
+    def __init__(self, delays_s: Sequence[float]):
+        """Begin without any death. `delays_s`: before the first restart in a row, the second …; the last for all others."""
+        self._delays_s = delays_s
+        self._deaths: Counter[Hashable] = Counter()
+
+    def next_delay_s(self, key: Hashable, restarts: float) -> float | None:
+        """Count a death of `key`; return the seconds after which to start it again, None to give it up.
+
+        Args:
+          restarts: how many there are in a row.
+        """
+        self._deaths[key] += 1
+        if self._deaths[key] > restarts:
+            return None
+        return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
+
+    def deaths(self, key: Hashable) -> int:
+        """Return the number of deaths in the current row."""
+        return self._deaths[key]
+
+    def end_row(self, key: Hashable) -> None:
+        """Forget the deaths of `key`: it recovered, or begins anew."""
+        del self._deaths[key]
+
+
+@dataclass
+class _DeathsInARow:
+    """Deaths without recovery between them, of one task or of the cluster."""
+
+    first: TaskExit
+    died: set[Task] = field(default_factory=set)
+    updates: int = 0  # the most that were applied at the last of them
+    started_s: float = 0.0  # when the task starts, or was started, after the last of them
+
+
+class Recovery:
+    """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster."""
+
+    def __init__(self, limits: LauncherLimits, on_death: OnDeaths):
+        self._stable_s = limits.stable_s
+        self._on_death = on_death
+        self._policy = RestartPolicy(limits.restart_delays_s)
+        self._rows: dict[Hashable, _DeathsInARow] = {}
+
+    def restarts_all(self, death: TaskExit) -> bool:
+        """Return whether all training tasks start again with this one."""
+        # A worker whose port is taken needs another address, which the others only learn by a restart.
+        return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_IN_USE
+
+    def next_delay_s(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
+        """Count a death; return the seconds after which to start again, None to give up.
+
+        Args:
+          updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
+            death, however long ago that was. For a single task the time it lived decides.
+          silent_s: seconds at the end of its life without an update; they do not count as life.
+        """
+        key = self._key(death)
+        row = self._rows.get(key)
+        if row is not None:
+            lived_s = now_s - silent_s - row.started_s
+            has_recovered = updates > row.updates if key == CLUSTER else lived_s > self._stable_s
+        if row is None or has_recovered:
+            row = self._rows[key] = _DeathsInARow(death)
+            self._policy.end_row(key)
+        row.died.add(death.task)
+        row.updates = updates
+        delay_s = self._policy.next_delay_s(key, self._on_death[death.task.type].restarts)
+        row.started_s = now_s + (delay_s or 0.0)
+        return delay_s
+
+    def first_cause(self, death: TaskExit) -> str:
+        """Return the first of the deaths in a row to which this one belongs, on one line."""
+        key = self._key(death)
+        return f"{self._rows[key].first} (given up after {self._policy.deaths(key) - 1} restarts)"
+
+    def others_died(self, task: Task) -> bool:
+        """Return whether, in the row of deaths of the cluster, another task of this type died too.
+
+        Then it is not this one's machine or memory that is at fault, and the cluster does no better without it.
+        """
+        row = self._rows.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
+        return row is not None and any(other.type == task.type and other != task for other in row.died)
+
+    def forgive(self, task: Task) -> None:
+        """Forget the deaths of the cluster, as it goes on without `task`."""
+        if self._on_death[task.type].whole_cluster:
+            self._rows.pop(CLUSTER, None)  # the next death begins a new row
+
+    def _key(self, death: TaskExit) -> Hashable:
+        return CLUSTER if self.restarts_all(death) else death.task
+
+
+def after(delay_s: float) -> str:
+    """Return " in 2 s", or nothing for no delay."""
+    return f" in {delay_s:g} s" if delay_s else ""

@@ -1,0 +1,43 @@
+"""Decide which workers start and which stop when the user asks for another number of workers."""
+
+from __future__ import annotations
+
+from ps_cluster.config import RunConfig
+from ps_cluster.launch.actions import Actions, AnswerScale, Scale
+from ps_cluster.launch.topology import ClusterTopology
+
+
+def refusal(config: RunConfig, workers: int) -> str | None:
+    """Return why a run can't have so many workers, on one line; None if it can."""
+    if why := config.mode_kind.cluster.fixed_workers and config.mode_kind.cannot_scale:
+        return f"--workers: got {workers}: {why}"
+    least, most = config.least_workers, config.most_workers
+    if least <= workers <= most:
+        return None
+    between = f"{least} to {most}" if least < most else f"{least} and no other number of"
+    return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
+
+
+def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
+    """Return the actions that lead to so many workers: the lowest spare index starts, the highest stops."""
+    if line := refusal(config, workers):
+        return (AnswerScale(line, refused=True),)
+    more = workers - len(topology.workers)
+    start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
+    if not more:
+        return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
+    names = ", ".join(map(str, start or stop))
+    done = f"started {names}" if start else f"stopped {names}; others take their steps"
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}{_rate_of(config, workers)}")
+
+
+def _rate_of(config: RunConfig, workers: int) -> str:
+    """Return what is to be told of the learning rate with so many workers; empty where it stays whole."""
+    begun = config.training_workers
+    if not config.mode_kind.lowers_rate or workers <= begun:
+        return ""
+    return f", with {(begun / workers) ** 2:.2g} of the learning rate, which suits {begun}"
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"

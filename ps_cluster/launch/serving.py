@@ -1,0 +1,72 @@
+"""Serve as a parameter server or worker: start TensorFlow's server, and end when the leader says that training has."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.tasks import WORKER
+from ps_cluster.errors import LostTask, UserError
+from ps_cluster.quiet_import import import_tensorflow
+from ps_cluster.runs.leader_messages import LeaderMessage, forget_leader_message, read_leader_message
+from ps_cluster.runs.run_dir import say
+from ps_cluster.system.limits import allowance
+
+LEADER_MESSAGE_INTERVAL_S = 0.5  # between two looks for a message of the leader
+
+
+def serve(
+    config: RunConfig, cluster: dict[str, list[str]], task_type: str, index: int, *, workspace: Path | None = None
+) -> None:
+    """Serve until the process is killed. The server listens on every interface, whatever host its address names.
+
+    Args:
+      workspace: the task's workspace, in which a leader says that training has ended; then return. None: never return.
+    Raises:
+      UserError: the leader does not take this task.
+      tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
+    """
+    if workspace is not None:
+        forget_leader_message(workspace)
+    server = start_server(cluster, task_type, index, config.cluster.intra_op_threads)
+    if workspace is None:
+        server.join()
+        raise RuntimeError("the TensorFlow server ended by itself")
+    _serve_until_ended(workspace)
+
+
+def start_server(
+    cluster: dict[str, list[str]], task_type: str, index: int, intra_op_threads: int
+) -> tf.distribute.Server:
+    """Start the TensorFlow server of a task. `intra_op_threads`: of one operation in a worker."""
+    import_tensorflow()
+    session = tf.compat.v1.ConfigProto()
+    # Idle threads would spin before they sleep, on cores that other tasks need.
+    session.experimental.disable_thread_spinning = True
+    # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py).
+    if task_type == WORKER:
+        session.intra_op_parallelism_threads = intra_op_threads
+        # TensorFlow's default is the number of cores; with a single thread a server never connects.
+        session.inter_op_parallelism_threads = max(2, allowance().threads)
+    return tf.distribute.Server(
+        tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session
+    )
+
+
+def _serve_until_ended(workspace: Path) -> None:
+    newest: LeaderMessage | None = None
+    while newest is None or newest.ended is None:
+        time.sleep(LEADER_MESSAGE_INTERVAL_S)
+        message = read_leader_message(workspace)
+        if message is None or (newest is not None and message.term < newest.term):
+            continue
+        if message.refused is not None:
+            raise UserError(f"the leader does not take this task: {message.refused}")
+        if message.start_again is not None:
+            raise LostTask(f"the leader asks this task to start again: {message.start_again}")
+        if newest is None or message.term > newest.term:
+            say(f"part of the cluster of the leader of term {message.term}")
+        newest = message
+    say(f"the leader says: training is {newest.ended}")

@@ -1,0 +1,143 @@
+"""The time limits of a run and the clocks that keep them: one for its stage, and one for frozen processes.
+
+The launcher of a whole run (decisions.py) and the command `task` (task_decisions.py) keep their limits with these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from ps_cluster.config.tasks import Task
+from ps_cluster.runs.result_rows import SAVING, ProgressRow
+
+UNDER_WAY = ("training", "draining")  # phases in which workers have work
+# Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
+BEGUN = (*UNDER_WAY, SAVING, "writing", "ended")
+
+
+@dataclass(frozen=True)
+class LauncherLimits:
+    """Time limits in seconds. Only time in which the process that keeps them ran counts (ps_cluster/clock.py)."""
+
+    look_every_s: float = 0.2
+    startup_s: float = 180.0  # until training begins
+    standstill_s: float = 60.0  # without a new update
+    frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead
+    # Minimum time without an update, while others have some, for a worker to be silent; more for long steps.
+    silent_s: float = 10.0
+    first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
+    kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
+    stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
+    # Before the first restart in a row, the second …; the last for all others. The first is at once: an accident costs no time.
+    restart_delays_s: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)
+    drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
+    scoring_s: float = 300.0  # for each checkpoint to be scored, once training is over
+    grace_s: float = 5.0  # from SIGTERM to SIGKILL
+    port_attempts: int = 5
+
+    def for_waits_of(self, seconds: float) -> LauncherLimits:
+        """Return these limits for a run whose leader says that an update may take `seconds`."""
+        return replace(
+            self,
+            standstill_s=max(self.standstill_s, seconds),
+            first_update_s=self.first_update_s + seconds,
+            drain_s=max(self.drain_s, 2 * seconds),
+        )
+
+
+class RunStage(Enum):
+    """Starting → training (→ draining) → scoring. A death that restarts the whole cluster leads back to starting."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    DRAINING = "draining"
+    SCORING = "scoring"
+
+
+class StageLimit(NamedTuple):
+    """The limit of one stage.
+
+    Attributes:
+      seconds: returns the limit from the run's `LauncherLimits`. It counts from the beginning of the stage or from the last
+        movement in it: an update while training and draining, a score while scoring.
+      message: says what did not happen. "{leader}" stands for the leader's name.
+    """
+
+    seconds: Callable[[LauncherLimits], float]
+    message: str
+
+
+STAGES: Mapping[RunStage, StageLimit] = {
+    RunStage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin"),
+    RunStage.TRAINING: StageLimit(lambda it: it.standstill_s, "training stands still: no update"),
+    RunStage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end"),
+    RunStage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing"),
+}
+
+
+class StageClock:
+    """Measures for how long nothing has moved in the present stage of a run.
+
+    Attributes:
+      stage: the present stage.
+      limits: the time limits of now. They grow with the wait that the leader announces in its rows.
+    """
+
+    def __init__(self, limits: LauncherLimits, now_s: float):
+        self._limits = self.limits = limits
+        self._seen = (-1, 0)  # updates applied, rows of the ledger's tables written
+        self.enter(RunStage.STARTING, now_s)
+
+    def enter(self, stage: RunStage, now_s: float) -> None:
+        """Begin a stage."""
+        self.stage, self._moved_s = stage, now_s
+
+    def restart(self, now_s: float) -> None:
+        """Count the limit of the stage from now on: something has moved in it."""
+        self._moved_s = now_s
+
+    @property
+    def under_way(self) -> bool:
+        """True while updates are expected."""
+        return self.stage in (RunStage.TRAINING, RunStage.DRAINING)
+
+    def record_row(self, row: ProgressRow, now_s: float) -> bool:
+        """Read a row of progress from the leader. Return whether training begins with it."""
+        self.limits = self._limits.for_waits_of(row.longest_wait_seconds)
+        begins = self.stage is RunStage.STARTING and row.phase in BEGUN
+        if begins:
+            self.enter(RunStage.TRAINING, now_s)
+        if self.under_way and ((row.applied, row.written) != self._seen or row.phase == SAVING):
+            self._seen = row.applied, row.written
+            self.restart(now_s)
+        return begins
+
+    def overdue(self, leader: Task, now_s: float) -> str | None:
+        """Return what did not happen, and for how long, where the limit of the stage is exceeded; else None."""
+        limit_s = STAGES[self.stage].seconds(self.limits)
+        if now_s - self._moved_s <= limit_s:
+            return None
+        return f"{STAGES[self.stage].message.format(leader=leader)} for {limit_s:.0f} s"
+
+
+class FrozenProcesses:
+    """Finds processes that were stopped (SIGSTOP) for too long. They are killed, so that they can't wake up later."""
+
+    def __init__(self, limit_s: float):
+        self.limit_s = limit_s
+        self._since_s: dict[Task, float] = {}
+
+    def overdue(self, frozen: Iterable[Task], now_s: float) -> list[Task]:
+        """Return the tasks whose limit is exceeded. Each is returned once in `limit_s`.
+
+        Args:
+          frozen: the tasks whose process is stopped now.
+        """
+        self._since_s = {task: self._since_s.get(task, now_s) for task in frozen}
+        overdue = [task for task, since_s in self._since_s.items() if now_s - since_s >= self.limit_s]
+        for task in overdue:
+            del self._since_s[task]
+        return overdue

@@ -1,0 +1,317 @@
+"""Decide what one task of a cluster on several machines does: the rules of the command `task`, as a state machine.
+
+Each method of `TaskDecisions` takes an event and returns actions, which task_loop.py carries out. There is no process,
+file or clock here. Stages, their limits and the rule for frozen processes are those of a whole run (stages.py).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
+from ps_cluster.files.values import one_line
+from ps_cluster.launch.actions import Kill, Notice, WriteStacks, broken_line
+from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.checkpoints import EndedMark
+from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
+from ps_cluster.runs.result_rows import BROKEN, ProgressRow
+from ps_cluster.system.child_process import signal_name
+
+SAY_EVERY_S = 10.0  # between two lines about the same wait
+REST_S = 60.0  # how long the leader waits for the other workers once everything else is there
+_NAMED = 3  # tasks that a line names
+
+_CONTINUES = "run the same command again to continue"
+_AGAIN = f"{_CONTINUES} (exit code {RETRY})"
+
+
+@dataclass(frozen=True)
+class RendezvousLimits:
+    """Bounds of the wait for other tasks.
+
+    Attributes:
+      wait_s: how long a task waits for the tasks that it needs.
+      least_workers: training begins as soon as this number of workers is there. None: it begins with all of them, or with
+        those that came within `REST_S`.
+      needs_all: the mode needs all workers.
+    """
+
+    wait_s: float
+    least_workers: int | None = None
+    needs_all: bool = False
+
+
+@dataclass(frozen=True)
+class StartProcess:
+    """Start the process that runs TensorFlow. `least_workers`: the number of workers with which a leader begins; None: all."""
+
+    least_workers: int | None
+
+
+@dataclass(frozen=True)
+class PassSignalOn:
+    """Send the signal that this command got to its process, which then drains the training."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class EndTask:
+    """End the command.
+
+    Attributes:
+      outcome: the leader first writes the ending of the run, with this outcome. None: nothing is written.
+      proof_decides: if the proof of the run does not hold, its exit code replaces `exit_code`.
+      error: the user's mistake, in one line.
+    """
+
+    exit_code: int
+    outcome: str | None = None
+    proof_decides: bool = False
+    error: str | None = None
+
+
+TaskAction = Notice | StartProcess | PassSignalOn | WriteStacks | Kill | EndTask
+TaskActions = tuple[TaskAction, ...]
+
+
+class TaskDecisions:
+    """The rules of one task, and what they remember.
+
+    A leader first waits for the other tasks, then starts its process and keeps its limits. The other tasks start their
+    process at once, and look for the leader from time to time.
+
+    There are two kinds of times. `now_s` passes on every clock, and limits the waits for other tasks. `awake_s` counts
+    only time in which this process ran, and limits what the task's own process does: both may be frozen together.
+
+    Attributes:
+      leads: this task leads the training.
+      others: the addresses of the tasks that a leader waits for, and of the leader for a task that follows it.
+      process_started: the task's process was started, so a leader has waited long enough.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        topology: ClusterTopology,
+        limits: LauncherLimits,
+        rendezvous: RendezvousLimits,
+        *,
+        total_updates: int | None,
+        now_s: float,
+        awake_s: float,
+    ):
+        """Start in the first stage. `total_updates`: of the whole training."""
+        self._task, self._topology = task, topology
+        self._rendezvous = rendezvous
+        self._total_updates = total_updates
+        self.leads = task == topology.leader
+        addresses = topology.addresses
+        if self.leads:
+            self.others = {other: address for other, address in addresses.items() if other != task}
+            if task.type == WORKER:  # without a chief its process waits for the other workers
+                limits = replace(limits, startup_s=limits.startup_s + rendezvous.wait_s)
+        else:  # an evaluator does without the leader
+            self.others = {topology.leader: addresses[topology.leader]} if task.type in topology.types else {}
+        self.process_started = False
+        self._clock = StageClock(limits, awake_s)
+        self._frozen = FrozenProcesses(limits.frozen_s)
+        self._mark: EndedMark | None = None
+        self._stop_signal = 0  # the last one
+        self._waits_since_s = now_s
+        self._rest_since_s: float | None = None  # since when all but workers are there
+        self._leader_answered = False
+        self._said_about: object = None
+        self._say_again_s = 0.0
+
+    def begin(self, now_s: float, awake_s: float) -> TaskActions:
+        """Return the first actions."""
+        address = self._topology.address(self._task)
+        line = Notice(f"{self._task} at {address}" if address else f"{self._task}")
+        return (line,) if self.leads and self.others else (line, *self._start(None, now_s, awake_s))
+
+    def _start(self, least_workers: int | None, now_s: float, awake_s: float) -> TaskActions:
+        self.process_started = True
+        self._waits_since_s = now_s
+        self._clock.restart(awake_s)
+        return (StartProcess(least_workers),)
+
+    # The user, or a scheduler, asks to stop.
+
+    def stop_requested(self, number: int, awake_s: float) -> TaskActions:
+        """This command got a signal that asks it to stop."""
+        first, self._stop_signal = not self._stop_signal, number
+        if self.leads and first and self._clock.stage is RunStage.TRAINING:
+            self._clock.enter(RunStage.DRAINING, awake_s)
+            line = DRAINING("stopping: no new steps; a last checkpoint is written when those under way have ended")
+            return Notice(line), PassSignalOn(number)
+        line = TASK_ENDED(f"{self._task} was stopped by {signal_name(number)}")
+        return (*self._kill(), Notice(line), self._ended(128 + number))
+
+    # A leader waits for the servers of the other tasks.
+
+    def tasks_probed(
+        self, there: Collection[Task], unknown_hosts: Sequence[str], now_s: float, awake_s: float
+    ) -> TaskActions:
+        """A leader that waits has asked all other tasks for an answer.
+
+        Args:
+          there: the tasks that have answered.
+          unknown_hosts: the hosts of the others whose names this machine can't resolve.
+        """
+        limits = self._rendezvous
+        missing = [task for task in self.others if task not in there]
+        workers = sum(task.type == WORKER for task in there)
+        if not missing:
+            return Notice(CONNECTED("all other tasks answer")), *self._start(workers, now_s, awake_s)
+        names = _names(missing, self.others)
+        only_workers = all(task.type == WORKER for task in missing)
+        if only_workers and not limits.needs_all and workers >= (limits.least_workers or 1):
+            self._rest_since_s = now_s if self._rest_since_s is None else self._rest_since_s
+            if limits.least_workers is not None or now_s - self._rest_since_s >= REST_S:
+                line = f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later"
+                return Notice(line), *self._start(workers, now_s, awake_s)
+        else:
+            self._rest_since_s = None
+        waited_s, why = now_s - self._waits_since_s, _why_silent(unknown_hosts)
+        if waited_s < limits.wait_s:
+            waiting = WAITING(f"waiting for {names} ({waited_s:.0f} of {limits.wait_s:g} s){why}")
+            return self._say(waiting, missing, now_s)
+        in_vain = Notice(f"{names} did not answer for {limits.wait_s:g} s{why}")
+        if self._is_complete(self._total_updates):  # it ended before it could tell the others
+            return in_vain, *self._complete()
+        return in_vain, Notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}")), EndTask(RETRY)
+
+    # Another task looks for the leader.
+
+    def leader_probed(self, answers: bool, unknown_hosts: Sequence[str], now_s: float) -> TaskActions:
+        """A task that follows has asked the leader for an answer."""
+        ((leader, address),) = self.others.items()
+        if answers:
+            self._leader_answered, self._waits_since_s = True, now_s
+            if self._said_about == "there":
+                return ()
+            return self._say(CONNECTED(f"{leader} ({address}) answers"), "there", now_s)
+        away_s, wait_s, why = now_s - self._waits_since_s, self._rendezvous.wait_s, _why_silent(unknown_hosts)
+        in_vain = away_s >= wait_s
+        if (in_vain or (self._leader_answered and away_s > SAY_EVERY_S)) and self._is_complete():
+            return *self._kill(), *self._complete()
+        if not in_vain:
+            line = WAITING(f"waiting for {leader} ({address}) ({away_s:.0f} of {wait_s:g} s){why}")
+            return self._say(line, "away", now_s)
+        if not why:
+            return self._give_up(f"{leader} ({address}) did not answer for {wait_s:g} s")
+        # It does not hang, so its stacks would tell nothing.
+        line = TASK_GIVES_UP(f"{self._task} ends: {leader} ({address}) can't be reached{why}; {_AGAIN}")
+        return *self._kill(), Notice(line), self._ended(RETRY)
+
+    # The process trains, and ends.
+
+    def mark_seen(self, mark: EndedMark | None) -> None:
+        """The run directory, if this task sees the leader's, says that training has ended, or says nothing."""
+        self._mark = mark
+
+    def progress_seen(self, row: ProgressRow, awake_s: float) -> None:
+        """The leader's process wrote a row."""
+        self._clock.record_row(row, awake_s)
+
+    def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
+        """Return the actions whose time has come. Called after all events of a round have been reported.
+
+        Args:
+          is_frozen: the task's process is stopped (SIGSTOP).
+        """
+        if self._frozen.overdue([self._task] if is_frozen else [], awake_s):
+            return self._give_up(f"its process was frozen for {self._frozen.limit_s:g} s")
+        if not self.leads or (what := self._clock.overdue(self._task, awake_s)) is None:
+            return ()
+        if self._is_complete(self._total_updates):  # only its last messages to the others take long
+            return *self._kill(), *self._training_ended()
+        return self._give_up(what)
+
+    def process_ended(self, code: int, stop_signal: int) -> TaskActions:
+        """The process ended by itself.
+
+        Args:
+          code: its exit code, negative if a signal ended it.
+          stop_signal: the last signal that asked this command to stop, heard or not; 0 for none.
+        """
+        self._stop_signal = stop_signal
+        if code == 0:
+            line = TASK_ENDED(f"{self._task} has ended")
+            return self._training_ended() if self.leads else (Notice(line), EndTask(0))
+        if code == PORT_IN_USE:
+            return (EndTask(BAD_INPUT, error=taken(self._task, self._topology)),)
+        if code in (FAILED, BAD_INPUT, SUPERSEDED, RETRY):  # the process has said why
+            return (self._ended(code),)
+        number = -code if code < 0 else code - 128
+        line = TASK_GIVES_UP(f"{self._task} was ended by {signal_name(number)}; {_CONTINUES}")
+        return Notice(line), self._ended(128 + number)
+
+    def _training_ended(self) -> TaskActions:
+        """Return how the leader ends after its process has said that training is over."""
+        mark = self._mark
+        if mark is None:
+            return Notice(TASK_GIVES_UP(f"{self._task} has ended without a result")), self._ended(FAILED)
+        told = f"{self._task} has ended: training is {mark.outcome} at step {mark.last_step:,}"
+        line = Notice(TASK_ENDED(told, outcome=mark.outcome, step=mark.last_step))
+        if mark.outcome in BROKEN:
+            why = Notice(TASK_GIVES_UP(broken_line(mark.outcome, mark.last_step)))
+            return line, why, EndTask(FAILED_FOR_GOOD, mark.outcome)
+        preempted = mark.outcome != "completed" and self._stop_signal not in (0, signal.SIGINT)
+        return line, EndTask(RETRY if preempted else 0, mark.outcome, proof_decides=True)
+
+    def _is_complete(self, updates: int | None = None) -> bool:
+        """Return whether training is complete, with this number of updates; None: with any number."""
+        mark = self._mark
+        return mark is not None and mark.outcome == "completed" and updates in (None, mark.last_step)
+
+    def _complete(self) -> TaskActions:
+        return Notice(TASK_ENDED(f"{self._task} has ended: training is completed")), EndTask(0)
+
+    def _give_up(self, why: str) -> TaskActions:
+        """Kill a process that may hang; its stacks tell where."""
+        line = TASK_GIVES_UP(f"{self._task} ends: {why}; {_AGAIN}")
+        return WriteStacks((self._task,)), *self._kill(), Notice(line), self._ended(RETRY)
+
+    def _kill(self) -> TaskActions:
+        return (Kill(self._task),) if self.process_started else ()
+
+    def _ended(self, exit_code: int) -> EndTask:
+        """Return an end that is none of the training. The leader writes it, unless it has changed nothing."""
+        writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
+        return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
+
+    def _say(self, line: Line, about: object, now_s: float) -> TaskActions:
+        """Return a notice. `about`: what the line is about; lines about equal things are `SAY_EVERY_S` apart."""
+        if about == self._said_about and now_s < self._say_again_s:
+            return ()
+        self._said_about, self._say_again_s = about, now_s + SAY_EVERY_S
+        return (Notice(line),)
+
+
+def taken(task: Task, topology: ClusterTopology) -> str:
+    """Return a line on a port that another program has."""
+    return (
+        f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there; usually "
+        "another program does: stop that one, or name another port, the same for every task"
+    )
+
+
+def _why_silent(unknown_hosts: Sequence[str]) -> str:
+    """Return the end of a line about tasks that do not answer: the names of hosts that can't be resolved, or ""."""
+    if not unknown_hosts:
+        return ""
+    named = ", ".join(f"'{one_line(host, 100)}'" for host in unknown_hosts)
+    return (
+        f": this machine can't resolve the name {named}; correct the address, or wait until the name service knows it"
+    )
+
+
+def _names(tasks: Sequence[Task], addresses: Mapping[Task, str]) -> str:
+    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
+    return ", ".join(f"{task} ({addresses[task]})" for task in tasks[:_NAMED]) + more

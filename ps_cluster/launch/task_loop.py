@@ -1,0 +1,226 @@
+"""Look after the process of one task of a cluster on several machines: look, ask `TaskDecisions`, carry out the actions."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from ps_cluster.clock import AwakeClock
+from ps_cluster.config.tasks import Task
+from ps_cluster.errors import UserError
+from ps_cluster.files import writing
+from ps_cluster.files.json_rows import RowTail
+from ps_cluster.launch.actions import Kill, Notice, WriteStacks
+from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.task_decisions import (
+    EndTask,
+    PassSignalOn,
+    RendezvousLimits,
+    StartProcess,
+    TaskAction,
+    TaskActions,
+    TaskDecisions,
+)
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.progress import ProgressView
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import EndedMark
+from ps_cluster.runs.leaders import Superseded
+from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.addresses import unknown_hosts
+from ps_cluster.system.child_process import ChildProcess
+from ps_cluster.system.probes import working
+from ps_cluster.system.stop_signals import StopRequests
+
+PROBE_INTERVAL_S = 2.0  # between two looks for the leader, or at the mark of the end
+GATHER_INTERVAL_S = 1.0  # between two looks of a waiting leader for the other tasks
+STACKS_S = 0.5  # for the stacks of a process to be written before it is killed
+
+
+class TaskWork(Protocol):
+    """What the loop does for its task: starting the process, and the files of a leader."""
+
+    def start(self, least_workers: int | None) -> ChildProcess:
+        """Start the process that runs TensorFlow. `least_workers`: with which a leader begins; None: with all."""
+        ...
+
+    def write_ending(self, outcome: str) -> int:
+        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
+        ...
+
+    def write_workers(self, pids: Mapping[int, int]) -> None:
+        """Write the pids of the workers, by index, whenever they have changed. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The functions by which the loop sees time and other tasks, so that tests can pass in others.
+
+    Attributes:
+      working: returns the tasks whose server answers at its address.
+      unknown_hosts: returns the hosts of some addresses whose names this machine can't resolve.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    working: Callable[[Mapping[Task, str]], set[Task]] = working
+    unknown_hosts: Callable[[Iterable[str]], list[str]] = unknown_hosts
+
+
+class TaskLoop:
+    """The loop of one task. `run` returns the exit code of the command."""
+
+    def __init__(
+        self,
+        task: Task,
+        topology: ClusterTopology,
+        run_dir: RunDir,
+        view: ProgressView,
+        requests: StopRequests,
+        work: TaskWork,
+        limits: LauncherLimits,
+        rendezvous: RendezvousLimits,
+        *,
+        total_updates: int | None = None,
+        surroundings: Surroundings = Surroundings(),
+    ):
+        self._run_dir = run_dir
+        self._view = view
+        self._requests, self._requests_seen = requests, 0
+        self._work = work
+        self._surroundings = surroundings
+        self._clock = surroundings.clock
+        self._awake = AwakeClock(surroundings.clock)
+        self._look_every_s = limits.look_every_s
+        self._decisions = TaskDecisions(
+            task, topology, limits, rendezvous,
+            total_updates=total_updates, now_s=self._clock(), awake_s=self._awake(),
+        )  # fmt: skip
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._scores = RowTail(run_dir.evaluation, EvaluationRow)
+        self._child: ChildProcess | None = None
+        self._workers: dict[int, int] = {}  # index → pid, as they were last written
+        self._next_probe_s = 0.0
+        self._disk_refused_s = -60.0
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Look after the task until it ends. Return the exit code of the command.
+
+        Raises:
+          Superseded: a newer leader has taken over; the process of this one has been killed.
+          UserError: another program has the task's port.
+        """
+        for rows_of_before in (self._progress, self._scores):
+            rows_of_before.skip()
+        self._carry_out(self._decisions.begin(self._clock(), self._awake()))
+        while self._exit_code is None:
+            self._look()
+            if self._exit_code is None:
+                self._surroundings.sleep(self._look_every_s)
+        return self._exit_code
+
+    def _look(self) -> None:
+        ended = self._child.exit_code if self._child is not None else None
+        self._read_rows()
+        if ended is not None:
+            self._decisions.mark_seen(self._read_mark() if self._decisions.leads else None)
+            return self._carry_out(self._decisions.process_ended(ended, self._requests.last_signal))
+        if self._requests.count > self._requests_seen:
+            self._requests_seen += 1
+            return self._carry_out(self._decisions.stop_requested(self._requests.last_signal, self._awake()))
+        if self._decisions.leads:
+            self._check_claim()
+        if self._clock() >= self._next_probe_s:
+            self._probe()
+        if self._child is not None and self._exit_code is None:
+            self._carry_out(self._decisions.time_passed(self._child.is_frozen, self._awake()))
+
+    def _check_claim(self) -> None:
+        """End the process where a newer leader has begun: what it made on the servers belongs to the older leader."""
+        try:
+            with contextlib.suppress(OSError):  # a shared folder that can't be read just now
+                writing.check()
+        except Superseded:
+            if self._child is not None:
+                self._child.kill()
+            raise
+
+    def _probe(self) -> None:
+        """Look at the mark of the end, and for the tasks that this one waits for."""
+        decisions, waits = self._decisions, self._child is None
+        with contextlib.suppress(UserError):  # damaged, or just being written
+            decisions.mark_seen(self._read_mark())
+        if waits or (not decisions.leads and decisions.others):
+            there = self._surroundings.working(decisions.others)
+            missing = [address for task, address in decisions.others.items() if task not in there]
+            unknown = self._surroundings.unknown_hosts(missing) if missing else []
+            now_s = self._clock()
+            if waits:
+                self._carry_out(decisions.tasks_probed(there, unknown, now_s, self._awake()))
+            else:
+                self._carry_out(decisions.leader_probed(bool(there), unknown, now_s))
+        self._next_probe_s = self._clock() + (GATHER_INTERVAL_S if waits else PROBE_INTERVAL_S)
+
+    def _read_mark(self) -> EndedMark | None:
+        return checkpoints.ended(self._run_dir.checkpoints)
+
+    def _read_rows(self) -> None:
+        if not self._decisions.leads or self._child is None:
+            return
+        for row in with_work(self._run_dir.work, self._progress.new_rows()):
+            self._view.progress(row)
+            self._decisions.progress_seen(row, self._awake())
+            self._write_workers({worker.index: worker.pid for worker in row.workers})
+        for score in self._scores.new_rows():
+            self._view.evaluation(score)
+
+    def _write_workers(self, pids: dict[int, int]) -> None:
+        if pids == self._workers:
+            return
+        try:
+            self._work.write_workers(pids)
+            self._workers = pids
+        except OSError as error:  # the next row tries again
+            if self._clock() - self._disk_refused_s > 10.0:
+                self._disk_refused_s = self._clock()
+                line = f"training continues, but cluster.json can't be written: {error.strerror}"
+                self._view.notice(DISK_REFUSES(line))
+
+    def _carry_out(self, actions: TaskActions) -> None:
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: TaskAction) -> None:
+        match action:
+            case Notice(line):
+                self._view.notice(line)
+            case StartProcess(least_workers):
+                self._child = self._work.start(least_workers)
+            case PassSignalOn(number):
+                self._running.signal(number)
+            case WriteStacks():
+                self._running.signal(signal.SIGUSR1)
+                self._surroundings.sleep(STACKS_S)
+            case Kill():
+                self._running.kill()
+            case EndTask():
+                if action.error is not None:
+                    raise UserError(action.error)
+                self._read_rows()
+                of_proof = self._work.write_ending(action.outcome) if action.outcome is not None else 0
+                self._exit_code = of_proof if of_proof and action.proof_decides else action.exit_code
+            case _:
+                assert_never(action)
+
+    @property
+    def _running(self) -> ChildProcess:
+        assert self._child is not None, "no action on a process comes before it was started"
+        return self._child

@@ -1,0 +1,45 @@
+"""Make the working directory of a task. The chief's graph has paths relative to it, so one graph fits all workers."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.tasks import Task
+from ps_cluster.data.packed import PackedDataset, fields_of, file_name
+from ps_cluster.files.writing import open_to_write, write_whole
+from ps_cluster.runs.run_dir import AGREEMENT, IDENTITY, RunDir
+from ps_cluster.training.agreement import CompatibilityFingerprint
+
+
+def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset, *, computes_gradients: bool) -> None:
+    """Make the task's working directory and change into it.
+
+    It holds `agreement.json`, which the leader compares with its own. For a task that computes gradients it also holds
+    links to the training examples of this machine's packed data set, and `identity`, int64 [2]: the task's index and pid.
+    """
+    directory = run_dir.workspace(task.type, task.index)
+    directory.mkdir(parents=True, exist_ok=True)
+    fingerprint = CompatibilityFingerprint.of(config, dataset)
+    _write_into_workspace(directory / AGREEMENT, fingerprint.to_json().encode())
+    if computes_gradients:
+        for name, field in fields_of(dataset.spec).items():
+            file = file_name("train", name, field)
+            (directory / file).unlink(missing_ok=True)
+            (directory / file).symlink_to(dataset.directory / file)
+        _write_into_workspace(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
+    os.chdir(directory)
+
+
+def _write_into_workspace(file: Path, content: bytes) -> None:
+    """Write a file that no other process reads now; over itself where a full disk takes no second one."""
+    try:
+        write_whole(file, content)
+    except OSError:
+        if not file.is_file():
+            raise
+        with os.fdopen(open_to_write(file, os.O_WRONLY), "wb", buffering=0) as there:
+            there.write(content)
+            there.truncate()

@@ -1,0 +1,224 @@
+"""Keep child processes: start each in a process group of its own, signal it, and stop it with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+import psutil
+
+KILL_TIMEOUT_S = 5.0  # from SIGKILL until a process that is still there is given up
+_POLL_INTERVAL_S = 0.05
+
+
+class StartedProcess(Protocol):
+    """The part of `subprocess.Popen` that is used here. `returncode` is negative if a signal ended the process."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+
+
+class Starter(Protocol):
+    """Starts a process, as `subprocess.Popen` does."""
+
+    def __call__(
+        self,
+        argv: list[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None,
+        stdin: int,
+        stdout: IO[bytes] | int | None,
+        stderr: int | None,
+        start_new_session: bool,
+        pass_fds: tuple[int, ...],
+    ) -> StartedProcess: ...
+
+
+def start_here(
+    argv: list[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None,
+    stdin: int,
+    stdout: IO[bytes] | int | None,
+    stderr: int | None,
+    start_new_session: bool,
+    pass_fds: tuple[int, ...],
+) -> subprocess.Popen[bytes]:
+    """Start a process on this machine and in its network."""
+    return subprocess.Popen(
+        argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=start_new_session,
+        pass_fds=pass_fds,
+    )  # fmt: skip
+
+
+def group_members(group: int) -> list[int]:
+    """Return the pids in a process group, without zombies."""
+    members = []
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                members.append(process.pid)
+    return members
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The functions of the operating system that are used here, so that tests can pass in others.
+
+    Attributes:
+      signal_group: sends a signal to a process group.
+      group_members: returns the pids in a process group, without zombies.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    signal_group: Callable[[int, int], None] = os.killpg
+    group_members: Callable[[int], list[int]] = group_members
+
+
+class ChildProcess:
+    """A process that leads a session and a process group of its own. So Ctrl-C in a terminal does not reach it."""
+
+    def __init__(self, started: StartedProcess, machine: Machine = Machine()):
+        self._started = started
+        self._machine = machine
+        self._gone = False  # the process group was seen empty, so its id may be another group's by now
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        output: IO[bytes] | int | None = None,
+        popen: Starter = start_here,
+        pass_fds: tuple[int, ...] = (),
+        machine: Machine = Machine(),
+    ) -> ChildProcess:
+        """Start a process without input. Raises OSError where the machine refuses.
+
+        Args:
+          output: where standard output and standard error go; None: where those of this process go.
+          popen: starts it, e.g. in another network.
+          pass_fds: file descriptors that the process inherits.
+        """
+        started = popen(
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+        return cls(started, machine)
+
+    @property
+    def pid(self) -> int:
+        return self._started.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative if a signal ended the process; None while it runs."""
+        return self._started.poll()
+
+    @property
+    def running(self) -> bool:
+        return self.exit_code is None
+
+    @property
+    def owns_pid(self) -> bool:
+        """True until `exit_code` was asked for after the end. Until then no other process can get its pid."""
+        return self._started.returncode is None
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if the process is stopped (SIGSTOP)."""
+        return self.running and is_stopped(self.pid)
+
+    def is_there(self) -> bool:
+        """Return whether any process of the group lives."""
+        if not self._gone:
+            self._gone = not (self.running or self._machine.group_members(self.pid))
+        return not self._gone
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and its group, if they are there."""
+        if self.is_there():
+            with contextlib.suppress(ProcessLookupError):
+                self._machine.signal_group(self.pid, number)
+
+    def wait(self, within_s: float) -> int | None:
+        """Return the exit code once the process has ended; None if it has not within `within_s` seconds."""
+        deadline_s = self._machine.clock() + within_s
+        while (code := self.exit_code) is None and self._machine.clock() < deadline_s:
+            self._machine.sleep(_POLL_INTERVAL_S)
+        return code
+
+    def kill(self) -> bool:
+        """Kill the process with its group. Return whether they have ended within `KILL_TIMEOUT_S`."""
+        return not kill_all([self], self._machine)
+
+    def stop(self, grace_s: float) -> bool:
+        """Send SIGTERM to the group, and SIGKILL after `grace_s` seconds. Return whether all of it has ended."""
+        return not stop_all([self], grace_s, self._machine)
+
+
+def stop_all(children: Iterable[ChildProcess], grace_s: float, machine: Machine = Machine()) -> list[ChildProcess]:
+    """Send SIGTERM to all groups, and SIGKILL to what is left after `grace_s` seconds.
+
+    Return the children that still have processes; usually there are none.
+    """
+    left = _signal_and_wait(children, signal.SIGTERM, deadline_s := machine.clock() + grace_s, machine)
+    return _signal_and_wait(left, signal.SIGKILL, deadline_s + KILL_TIMEOUT_S, machine)
+
+
+def kill_all(children: Iterable[ChildProcess], machine: Machine = Machine()) -> list[ChildProcess]:
+    """Send SIGKILL to all groups. Return the children that still have processes after `KILL_TIMEOUT_S`."""
+    return _signal_and_wait(children, signal.SIGKILL, machine.clock() + KILL_TIMEOUT_S, machine)
+
+
+def _signal_and_wait(
+    children: Iterable[ChildProcess], number: int, deadline_s: float, machine: Machine
+) -> list[ChildProcess]:
+    left = [child for child in children if child.is_there()]
+    for child in left:
+        child.signal(number)
+    while left and machine.clock() < deadline_s:
+        machine.sleep(_POLL_INTERVAL_S)
+        left = [child for child in left if child.is_there()]
+    return left
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is frozen (SIGSTOP)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, e.g. "SIGKILL"."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def how_ended(exit_code: int) -> str:
+    """Return "exit code 1", or the name of the signal. `exit_code`: negative if a signal ended the process."""
+    return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)
