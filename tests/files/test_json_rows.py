@@ -66,7 +66,7 @@ def test_of_many_rows_some_are_taken_evenly_and_the_last_one(path):
     write(path, b"".join(b'{"number": %d}\n' % number for number in range(1000, 6000)))
     found = numbers(some_rows(path, Numbered, 50))
     assert len(found) == 51 and (found[0], found[-1]) == (1000, 5999)
-    assert {later - earlier for earlier, later in itertools.pairwise(found)} == {100}
+    assert {later - earlier for earlier, later in itertools.pairwise(found[:-1])} == {100}
 
 
 def test_lines_that_are_no_rows_are_left_out_of_some_rows(path):
