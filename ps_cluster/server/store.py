@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ Messages: TypeAlias = "list[list[tf.Tensor]]"
 """The answer of each shard to a pull."""
 
 _Answer = TypeVar("_Answer")
+P = ParamSpec("P")
+R = TypeVar("R")
 MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
 _NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
 
@@ -92,8 +94,9 @@ class ParameterStore:
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
         # and leaving a critical section. So in one graph a push to a shard would wait for the push to the shard before
         # it, with its lock held. In a graph of its own for each shard they go to all at once.
-        def apart(call: Callable[..., Any]) -> Callable[..., Any]:
-            return call if len(parts) == 1 else tf.function(call, autograph=False)
+        def apart(call: Callable[P, R]) -> Callable[P, R]:
+            in_a_graph: Callable[P, R] = tf.function(call, autograph=False)
+            return call if len(parts) == 1 else in_a_graph
 
         self._pulls = [apart(part.pull) for part in self.shards]
         self._pushes = [apart(part.push) for part in self.shards]

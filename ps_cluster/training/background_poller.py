@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Generic, ParamSpec
+
+P = ParamSpec("P")
 
 
-class BackgroundPoller:
+class BackgroundPoller(Generic[P]):
     """Does looks, one after the other, in a thread of its own: one that saves keeps nobody from handing out steps.
 
     Use it as a context manager. A block that ends well waits for the look under way, and raises its error.
     """
 
-    def __init__(self, look: Callable[..., None]):
+    def __init__(self, look: Callable[P, None]):
         self._look = look
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
-        self._under_way: Future[Any] | None = None
+        self._under_way: Future[None] | None = None
 
-    def __enter__(self) -> BackgroundPoller:
+    def __enter__(self) -> BackgroundPoller[P]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -30,9 +32,9 @@ class BackgroundPoller:
     def is_under_way(self) -> bool:
         return self._under_way is not None
 
-    def begin(self, *arguments: object) -> None:
+    def begin(self, *arguments: P.args, **named: P.kwargs) -> None:
         """Begin a look. Call it while none is under way."""
-        self._under_way = self._pool.submit(self._look, *arguments)
+        self._under_way = self._pool.submit(self._look, *arguments, **named)
 
     def ended_within(self, seconds: float) -> bool:
         """Wait so long for the look under way; return whether it has ended. Raises its error."""

@@ -39,7 +39,7 @@ from ps_cluster.training.placement import device_of, names_of_all_devices
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import worker_row
+from ps_cluster.training.worker import StepTimes, worker_row
 
 OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
 
@@ -141,11 +141,9 @@ class SplitDispatch:
         for number, (part, result) in enumerate(zip(self._store.shards, results, strict=True)):
             with tf.device(self._holders[number]):
                 computed = now_after(result.gradient)
-                row = worker_row(
-                    self._identities[number], result,
-                    scheduled_time=scheduled, asked_time=asked[number], admitted_time=asked[number],
-                    pulled_time=now_after(weights[number]), computed_time=computed, pushed_time=computed,
-                )  # fmt: skip
+                pulled_time = now_after(weights[number])
+                times = StepTimes(scheduled, asked[number], asked[number], pulled_time, computed, computed)
+                row = worker_row(self._identities[number], result, times)
                 pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
         return tf.stack(pushed)
 

@@ -130,12 +130,14 @@ class TrainStep:
         from ps_cluster.data.augment import resized
 
         training = self._config.training
+        sample, number = self._part(step)
         batch = batches.batch_of(
             step,
             batch_size=training.batch_size_per_worker,
             examples=self._examples,
             seed=training.seed,
-            **self._part(step),
+            sample=sample,
+            number=number,
         )
         examples = batches.rows_of(batch, self._spec, self._examples)
         targets, varied = self._judge.targets(examples.target), examples.inputs
@@ -146,14 +148,14 @@ class TrainStep:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)
 
-    def _part(self, step: tf.Tensor) -> dict[str, Any]:
-        """Return the arguments of `batch_of` for the examples that this process walks through."""
+    def _part(self, step: tf.Tensor) -> tuple[Sample | None, tf.Tensor | None]:
+        """Return the part of the examples that this process walks through, and the step's number in it: see `batch_of`."""
         if self._config.training.sample != OF_WORKER:
-            return {"sample": self._config.sample}
+            return self._config.sample, None
         workers = self._config.cluster.workers
         # One that `scale` has added shares a part.
         own = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
-        return {"sample": own, "number": number_in_step(self._config, step)}
+        return own, number_in_step(self._config, step)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""

@@ -11,7 +11,7 @@ imports this module, to check modes: nothing here imports TensorFlow before a gr
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,10 +61,32 @@ class Dispatch(Protocol):
         """
 
 
-def worker_row(identity: WorkerIdentity, result: StepResult, **times: tf.Tensor | float) -> tf.Tensor:
-    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]. `times`: each column that is a time."""
-    values = dict.fromkeys(REMAINDER_COLUMNS, 0.0) | vars(identity) | vars(result) | times
-    return tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
+@dataclass(frozen=True)
+class StepTimes:
+    """When a worker reached each point of a step, float64 [] each, in unix seconds.
+
+    Attributes:
+      scheduled_time: when the chief handed out the step. asked_time: when the worker asked for weights.
+      admitted_time: when it was allowed to pull. pulled_time: when the weights had arrived.
+      computed_time: when the gradient was there. pushed_time: when the push began.
+    """
+
+    scheduled_time: tf.Tensor | float
+    asked_time: tf.Tensor
+    admitted_time: tf.Tensor
+    pulled_time: tf.Tensor
+    computed_time: tf.Tensor
+    pushed_time: tf.Tensor
+
+
+def worker_row(identity: WorkerIdentity, result: StepResult, times: StepTimes) -> tf.Tensor:
+    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]."""
+    columns = {
+        "worker": identity.worker, "pid": identity.pid, "examples": result.examples, "ids_checksum": result.ids_checksum,
+        "loss": result.loss, "metric": result.metric, "learning_rate": result.learning_rate, **vars(times),
+        **dict.fromkeys(REMAINDER_COLUMNS, 0.0),
+    }  # fmt: skip
+    return tf.stack([tf.cast(columns[name], tf.float64) for name in WORKER_COLUMNS])
 
 
 def with_remainders(row: tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
@@ -103,11 +125,9 @@ class TimedComputation:
             result = replace(result, gradient=sent.vector)
         computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
-        row = worker_row(
-            identity, result,
-            scheduled_time=scheduled, asked_time=asked, admitted_time=admitted, pulled_time=pulled_time,
-            computed_time=computed_time, pushed_time=now_after(computed_time, *waited),
-        )  # fmt: skip
+        pushed_time = now_after(computed_time, *waited)
+        times = StepTimes(scheduled, asked, admitted, pulled_time, computed_time, pushed_time)
+        row = worker_row(identity, result, times)
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
             settled = [] if sent is None else sent.settle(outcomes)

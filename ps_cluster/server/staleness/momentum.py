@@ -21,16 +21,22 @@ class CorrectedMomentum(StalenessMethod):
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
-        if not hasattr(config.optimizer, "momentum"):
+        if _momentum_of(config) is None:
             raise ValueError(
                 f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has none to correct"
             )
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
-        workers = config.mode_kind.emulated_workers(config)
-        return config.optimizer.model_copy(
-            update={"momentum": corrected_momentum(config.optimizer.momentum, workers)}  # type: ignore[attr-defined]
-        )
+        workers, wanted = config.mode_kind.emulated_workers(config), _momentum_of(config)
+        if wanted is None:
+            return config.optimizer  # `check` refuses it
+        return config.optimizer.model_copy(update={"momentum": corrected_momentum(wanted, workers)})
+
+
+def _momentum_of(config: RunConfig) -> float | None:
+    """Return the momentum of the optimizer rule; None: the rule has no such setting."""
+    momentum: float | None = getattr(config.optimizer, "momentum", None)
+    return momentum
 
 
 def corrected_momentum(momentum: float, workers: int) -> float:

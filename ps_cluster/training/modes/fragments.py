@@ -13,7 +13,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Dispatch, with_remainders, worker_row
+from ps_cluster.training.worker import Dispatch, StepTimes, with_remainders, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # between the seeds of two shards
@@ -124,11 +124,8 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
                 progress = worker.take(step, first, end, progress)
                 computed = now_after(progress.state)
                 waited = slow_down.wait(identity.worker, step, computed - began)
-                row = worker_row(
-                    identity, progress.result(end, tf.zeros([0]), tf.zeros([0])),
-                    scheduled_time=scheduled, asked_time=asked, admitted_time=asked, pulled_time=asked,
-                    computed_time=computed, pushed_time=now_after(computed, *waited),
-                )  # fmt: skip
+                times = StepTimes(scheduled, asked, asked, asked, computed, now_after(computed, *waited))
+                row = worker_row(identity, progress.result(end, tf.zeros([0]), tf.zeros([0])), times)
                 exchanged, outcome = worker.exchange(index, step, row, after([row], progress.state))
                 outcomes.append(outcome)
                 progress, began = progress._replace(state=exchanged), now_after(exchanged)

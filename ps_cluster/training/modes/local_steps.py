@@ -63,8 +63,8 @@ def take_local_steps(
     first: int,
     end: int | tf.Tensor,
     progress: Progress,
-    keep: Any,
-    take: Callable[..., tuple[StepResult, tf.Tensor]],
+    keep: np.ndarray,
+    take: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[StepResult, tf.Tensor]],
     goes_on: GoesOn | None = None,
 ) -> Progress:
     """Take the steps of a period from `first` up to `end`, one after the other.
