@@ -44,7 +44,7 @@ def changed(config: RunConfig) -> dict[str, ChangedSetting]:
     found: dict[str, ChangedSetting] = {}
     for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
         chosen = nested({key: one.value for key, one in found.items()})
-        default = _of_classes(config) | flat(defaults_for(chosen)[0])
+        default = _class_defaults(config) | flat(defaults_for(chosen)[0])
         found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
     return {key: found[key] for key in values if key in found}
 
@@ -56,7 +56,7 @@ def telling(config: RunConfig) -> dict[str, Any]:
     return {key: values[key] for key in keys if key in values}
 
 
-def _of_classes(config: RunConfig) -> dict[str, Any]:
+def _class_defaults(config: RunConfig) -> dict[str, Any]:
     """Return dotted key → default, for the settings whose default is in the class of their section."""
     found: dict[str, Any] = {}
     for section in type(config).model_fields:

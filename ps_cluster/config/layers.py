@@ -24,7 +24,7 @@ from ps_cluster.config.recipe import recipe_for
 from ps_cluster.config.schema import PAGE, RunConfig, fitted
 from ps_cluster.config.sections import (
     CHOSEN,
-    KEY,
+    ISOLATION_KEY,
     Layer,
     adapted_to_choices,
     check_used,
@@ -63,7 +63,9 @@ class Resolved:
         """Return where the value of a dotted key comes from: a layer, or the default of the choice in its section."""
         having = [layer for layer in self.layers if layer.has(key)]
         value = flat(self.tree).get(key)
-        found = [layer.origin for layer in having if flat(layer.settings).get(key) == value] if key == KEY else []
+        found = (
+            [layer.origin for layer in having if flat(layer.settings).get(key) == value] if key == ISOLATION_KEY else []
+        )
         found = found or [layer.origin_of(key) for layer in having]
         if found and key in flat(self.tree):  # a layer may have set it for a choice that a later layer replaced
             return found[-1]
@@ -168,8 +170,8 @@ def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str)
         return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {known}"
     value = reprlib.repr(first["input"])
     return (
-        f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
-        f"{listed(having)}): leave it out"
+        f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it belongs "
+        f"to {listed(having)}): leave it out"
     )
 
 

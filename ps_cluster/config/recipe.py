@@ -96,7 +96,7 @@ def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]
         raise UserError(first_error(error, origin)) from error
     places = [found.place for found in table]
     if len(set(places)) < len(places):
-        raise UserError(f"{origin}: modes: the same mode, workers and batch come twice")
+        raise UserError(f"{origin}: modes: the same mode, workers and batch appear twice")
     return table
 
 

@@ -51,7 +51,7 @@ WORDS = ("auto", "require", "off")
 INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # the longest name in Linux; the firewall would read a * as a pattern
 
 
-def _known(value: object) -> object:
+def _check_isolation(value: object) -> object:
     if value in WORDS or (isinstance(value, str) and re.fullmatch(INTERFACE, value)):
         return value
     nearest = did_you_mean(value, WORDS) if isinstance(value, str) else ""
@@ -60,7 +60,7 @@ def _known(value: object) -> object:
 
 
 Isolation = Annotated[
-    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_known)
+    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_check_isolation)
 ]
 
 
@@ -72,7 +72,7 @@ def interface_of(setting: str) -> str | None:
 # Parse `--straggler`: workers that are slow on purpose.
 
 _NUMBER = r"([0-9]{1,4}(?:\.[0-9]{1,6})?)"
-_ONE = re.compile(rf"(0|[1-9][0-9]{{0,4}}):(?:{_NUMBER}x|\+{_NUMBER}s)")
+_STRAGGLER = re.compile(rf"(0|[1-9][0-9]{{0,4}}):(?:{_NUMBER}x|\+{_NUMBER}s)")
 MOST_TIMES, MOST_EXTRA_S = 1000, 3600
 NONE, GAMMA = "none", "random:gamma"
 
@@ -127,14 +127,14 @@ def parse_stragglers(text: str) -> Stragglers:
         return Stragglers()
     if text == GAMMA:
         return Stragglers(gamma=True)
-    slow = tuple(_slowness(part) for part in text.split(";"))
+    slow = tuple(_parse_slowness(part) for part in text.split(";"))
     if len({one.worker for one in slow}) < len(slow):
         raise ValueError(f"{text!r:.80} names a worker twice")
     return Stragglers(slow)
 
 
-def _slowness(text: str) -> Slowness:
-    match = _ONE.fullmatch(text.strip())
+def _parse_slowness(text: str) -> Slowness:
+    match = _STRAGGLER.fullmatch(text.strip())
     if not match:
         raise ValueError(
             f"{text!r:.80} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"

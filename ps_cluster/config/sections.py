@@ -33,9 +33,7 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise UserError(
-                    f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs"
-                )
+                raise UserError(f"{key}: '{section}' is {branch!r:.300}, but it has to be a section with settings")
         branch[name] = value
     return tree
 
@@ -152,7 +150,7 @@ def _name(tree: Layer, section: str, key: str) -> Any:
 
 # Check which settings a mode uses. If the user gives a setting that the mode does not use, it is refused, never ignored.
 
-_OF_TASKS = {
+_TASK_OF_SETTING = {
     "cluster.workers": WORKER, "cluster.min_workers": WORKER, "cluster.max_workers": WORKER,
     "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
 }  # fmt: skip
@@ -166,8 +164,8 @@ def uses(mode: str, key: str) -> bool:
     section, _, name = key.partition(".")
     if section == "mode":
         return name in kind.Settings.model_fields
-    if key in _OF_TASKS:
-        return _OF_TASKS[key] in kind.cluster.tasks
+    if key in _TASK_OF_SETTING:
+        return _TASK_OF_SETTING[key] in kind.cluster.tasks
     return section not in kind.uses.ignores and key not in kind.uses.ignores
 
 
@@ -176,8 +174,8 @@ def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         users = tuple(name for name in MODES.own if uses(name, key))
         if users and not any(uses(mode, key) for mode in modes):  # unknown keys are reported elsewhere
-            nobody = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
-            raise ValueError(f"{key}: got {value!r:.80}: {nobody} (it is of {listed(users)}): leave it out")
+            reason = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
+            raise ValueError(f"{key}: got {value!r:.80}: {reason} (it belongs to {listed(users)}): leave it out")
 
 
 def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
@@ -212,7 +210,7 @@ def listed(names: Sequence[str]) -> str:
 
 # Join layers of settings. The strictest value of `cluster.isolation` wins, so that a request for protection is always met.
 
-KEY = "cluster.isolation"
+ISOLATION_KEY = "cluster.isolation"
 _STRICTER = ("off", "auto", "require")  # in ascending order; an interface is stricter than all of them
 
 
@@ -224,7 +222,9 @@ def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return {key: the strictest `cluster.isolation` in layers of dotted keys}; {} if no layer sets it."""
-    asked = [value for layer in layers if isinstance(value := layer.get(KEY), str)]
+    asked = [value for layer in layers if isinstance(value := layer.get(ISOLATION_KEY), str)]
     return (
-        {KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))} if asked else {}
+        {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}
+        if asked
+        else {}
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.sections import CHOSEN, KEY, Layer, flat, merged, nested
+from ps_cluster.config.sections import CHOSEN, ISOLATION_KEY, Layer, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
@@ -24,7 +24,7 @@ EXTENDS = "extends"
 MOST_FILES = 10  # the longest chain of files that extend each other
 VARIABLE = "PS_CLUSTER__"
 OPTIONS = "options"
-ISOLATION_VARIABLE = VARIABLE + KEY.upper().replace(".", "__")
+ISOLATION_VARIABLE = VARIABLE + ISOLATION_KEY.upper().replace(".", "__")
 _VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]+)*){{1,9}}")
 
 

@@ -54,7 +54,7 @@ class CheckpointFolder:
             return fitted(checkpoint.meta.config)
         except ValidationError as error:
             raise UserError(
-                f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"
+                f"checkpoint of step {checkpoint.step}: contains no configuration, and there is no config.yaml"
             ) from error
 
     def scores_after_training(self) -> bool:

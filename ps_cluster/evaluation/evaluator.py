@@ -307,7 +307,7 @@ class _Evaluator:
             return OutOfPatience(f"{self._folder.describe_lack()} after {patience_s:g} s of waiting")
         return OutOfPatience(
             f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
-            "go on with run --resume, then evaluate again"
+            "continue it with run --resume, then evaluate again"
         )
 
 

@@ -50,10 +50,10 @@ def compare(
         expected = original(batch)
         for name, predictions in others.items():
             found = predictions(batch)
-            apart = np.abs(found - expected)
+            differences = np.abs(found - expected)
             same = (objective.decisions(found) == objective.decisions(expected)).reshape(len(some), -1).all(1)
-            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), apart.mean(1).sum()
-            largest[name] = float(np.maximum(largest[name], apart.max()))  # np.maximum keeps NaN
+            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), differences.mean(1).sum()
+            largest[name] = float(np.maximum(largest[name], differences.max()))  # np.maximum keeps NaN
     checks = {}
     for name, total in sums.items():
         metric, share, mean = (total / len(ids)).tolist()

@@ -55,8 +55,8 @@ STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
 PERIOD_STATISTICS_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
 STEP_TOLERANCE = 1e-3  # relative to the length of an update's step; TensorFlow's kernels compute in float32
 ROUNDING = 2.0**-22  # relative error of a float32 value after a few operations
-_ROUNDED_OTHERWISE = 0.01  # the largest share of weights that may be rounded to the neighbouring value
-_NOTHING = 1e-9  # an absolute error that is always allowed
+_MOST_ROUNDED_DIFFERENTLY = 0.01  # the largest share of weights that may be rounded to the neighbouring value
+_ALWAYS_ALLOWED = 1e-9  # an absolute error that is always allowed
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Findings:
         if deviation > 1:
             self.problems.append(f"{self.name}: {says}")
 
-    def leave(self, line: str) -> None:
+    def leave_unchecked(self, line: str) -> None:
         """Record, once, a line about what can't be computed again."""
         if line not in self.unchecked:
             self.unchecked.append(line)
@@ -87,7 +87,7 @@ class Recomputation:
 
     def __init__(self, run_dir: RunDir, config: RunConfig, dataset: Callable[[], PackedDataset]):
         """Create a recomputation of a run's sampled updates. `dataset`: returns the packed data set of the run."""
-        self._run_dir, self._config, self._find = run_dir, config, dataset
+        self._run_dir, self._config, self._find_dataset = run_dir, config, dataset
         self._mode: Mode = config.mode_kind
 
     def next(self) -> RecomputedRow | None:
@@ -106,7 +106,7 @@ class Recomputation:
             except Malformed as error:
                 row = RecomputedRow(update=0, workers=[], unchecked=[f"a sampled update that is damaged: {error}"])
             else:
-                row = self._tried(sample)
+                row = self._recompute_safely(sample)
             append_row(self._run_dir.recomputed, row.model_copy(update={"seconds": time.monotonic() - started}))
             if not row.problems:  # a sample that disagrees is kept as evidence
                 path.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ class Recomputation:
             return row
         return None
 
-    def _tried(self, sample: UpdateSample) -> RecomputedRow:
+    def _recompute_safely(self, sample: UpdateSample) -> RecomputedRow:
         """Compute an update again. After an error the update counts as unchecked, so that the evaluator can continue."""
         try:
             return self.of(sample)
@@ -134,7 +134,7 @@ class Recomputation:
         findings = _Findings(f"update {header.update} of {workers}")
         with np.errstate(all="ignore"):  # a diverging training has NaN or infinite values
             if header.settings != settings_digest(self._config):
-                findings.leave("updates of before a resume with other settings")
+                findings.leave_unchecked("updates from before a resume with other settings")
             elif all(map(_is_finite, sample.shards)):
                 self._compare_gradients(sample, findings)
                 self._compare_statistics(sample, findings)
@@ -144,7 +144,7 @@ class Recomputation:
                     self._compare_given(shard, findings, where)
                     self._compare_update(sample, index, findings, where)
             else:
-                findings.leave("updates with values that are not finite")
+                findings.leave_unchecked("updates with values that are not finite")
         return RecomputedRow(
             update=header.update,
             term=header.term,
@@ -156,7 +156,7 @@ class Recomputation:
 
     @cached_property
     def _dataset(self) -> PackedDataset:
-        return self._find()
+        return self._find_dataset()
 
     @cached_property
     def _steps(self) -> RecomputedSteps:
@@ -176,9 +176,9 @@ class Recomputation:
         """Compare the gradient and the fresh statistics that the shards received with those of plain Keras."""
         gradients, steps = sample.header.gradients, self._steps
         for reason in filter(None, map(steps.unchecked, gradients)):
-            return findings.leave(reason)
+            return findings.leave_unchecked(reason)
         statistics = np.concatenate([shard.given_statistics for shard in sample.shards])
-        found = [steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
+        found = [steps.recompute(gradient, _given_weights(sample), statistics) for gradient in gradients]
         gradient = np.mean([one.gradient for one in found], axis=0)
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
@@ -186,17 +186,19 @@ class Recomputation:
         tolerances = PERIOD_TOLERANCE if self._mode.promise.takes_local_steps else GRADIENT_TOLERANCE
         tolerance = tolerances[self._precision] * _size(expected)
         if error > tolerance and self._config.model.precision == "bfloat16":
-            rounded = [self._rounding_steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
+            rounded = [
+                self._rounding_steps.recompute(gradient, _given_weights(sample), statistics) for gradient in gradients
+            ]
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
             tolerance = max(tolerance, TIMES_ROUNDING * _size(np.concatenate(in_bfloat16) - expected))
         says = f"its gradient is not the one that is computed again: {_compared(received, expected)}"
         # With lossy compression the received vector is the gradient + what was left out before - what is left out now.
         remainders = float(np.mean([one.remainders for one in gradients]))
-        findings.note("gradient", error, tolerance + remainders + _NOTHING, says)
+        findings.note("gradient", error, tolerance + remainders + _ALWAYS_ALLOWED, says)
         fresh = np.mean([one.fresh for one in found], axis=0)
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
         tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.promise.takes_local_steps else STATISTICS_TOLERANCE
-        tolerance = tolerances[self._precision] * _size(fresh) + _NOTHING
+        tolerance = tolerances[self._precision] * _size(fresh) + _ALWAYS_ALLOWED
         says = f"the statistics that it pushed are not those that are computed again: {_compared(pushed, fresh)}"
         findings.note("fresh statistics", _size(pushed - fresh), tolerance, says)
         return None
@@ -217,13 +219,15 @@ class Recomputation:
     def _compare_given(self, shard: SampledShard, findings: _Findings, where: str) -> None:
         """Compare the weights that a worker got with those that the shard had at that moment."""
         if self._mode.delay(self._config):
-            return findings.leave("the weights given to workers: mode.simulate_workers gives those of older versions")
+            return findings.leave_unchecked(
+                "the weights given to workers: mode.simulate_workers gives those of older versions"
+            )
         if len(shard.given) != shard.length:
-            return findings.leave(
+            return findings.leave_unchecked(
                 f"the weights given to workers: in mode {self._mode.name} each has weights of its own"
             )
         differ = self.differing_weights(shard)
-        tolerance = _ROUNDED_OTHERWISE if set(shard.at_pull) - {"weights"} else 0.0
+        tolerance = _MOST_ROUNDED_DIFFERENTLY if set(shard.at_pull) - {"weights"} else 0.0
         says = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
         findings.note("given weights", differ, tolerance, says)
         return None
@@ -247,16 +251,18 @@ class Recomputation:
         expected = self._after_update(sample, index)
         if expected is None:
             name = self._config.optimizer.rule
-            return findings.leave(f"what updates do: optimizer.rule {name} or the staleness method has no equation")
+            return findings.leave_unchecked(
+                f"what updates do: optimizer.rule {name} or the staleness method has no equation"
+            )
         before = _as_float64(shard.before)
         for name in sorted(expected):
             step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
-            tolerance = self._step_tolerance * _size(step) + ROUNDING * _size(before[name]) + _NOTHING
+            tolerance = self._step_tolerance * _size(step) + ROUNDING * _size(before[name]) + _ALWAYS_ALLOWED
             what = "the weights" if name == "weights" else f"the slot '{name}'"
             says = f"{what}{where} did not change as the equation says: {_compared(made, step)}"
             findings.note("weights" if name == "weights" else "slots", _size(made - step), tolerance, says)
         if "weights" not in expected:
-            findings.leave(
+            findings.leave_unchecked(
                 f"the weights after an update: rule {self._config.optimizer.rule} needs whole matrices for them"
             )
         return None
@@ -314,7 +320,7 @@ class Recomputation:
         )
         expected = self._steps.keep**self._config.batches_per_step * before + fresh
         says = f"the moving statistics did not take in what was pushed: {_compared(after - before, expected - before)}"
-        tolerance = ROUNDING * (_size(before) + _size(fresh)) + _NOTHING
+        tolerance = ROUNDING * (_size(before) + _size(fresh)) + _ALWAYS_ALLOWED
         findings.note("statistics", _size(after - expected), tolerance, says)
 
 
@@ -323,7 +329,7 @@ def _is_finite(shard: SampledShard) -> bool:
     return all(bool(np.isfinite(vector).all()) for vector in (*vectors, *shard.before.values(), *shard.after.values()))
 
 
-def _given(sample: UpdateSample) -> np.ndarray:
+def _given_weights(sample: UpdateSample) -> np.ndarray:
     """Return the weights that a worker got, in the order of the network: [n], or [vectors, n]."""
     vectors = len(sample.shards[0].given) // sample.shards[0].length
     joined = np.concatenate([shard.given.reshape(vectors, -1) for shard in sample.shards], axis=1)

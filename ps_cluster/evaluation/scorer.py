@@ -112,9 +112,9 @@ class Scorer:
         self._first = first
         views = DATASETS[config.data.dataset].views()
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
-        self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
+        self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
-        self._sums_of_views = views and _summing(partial(views, first), self._judge.of_first, dataset.spec)
+        self._sums_of_views = views and _make_sums(partial(views, first), self._judge.of_first, dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out examples once; with `augmented` also the test examples over their views.
@@ -123,11 +123,13 @@ class Scorer:
           UserError: the checkpoint belongs to another network.
         """
         self._assign(checkpoint)
-        held_out = self._over("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
+        held_out = (
+            self._score_split("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
+        )
         self._compiled.take_results()
-        metric, loss, kept = self._over("test", self._sums)
+        metric, loss, kept = self._score_split("test", self._sums)
         compiled = self._compiled.take_results()
-        by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
+        by_views = self._score_split("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
         about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
         predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, *held_out, by_views, compiled, predictions)
@@ -213,7 +215,7 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
+    def _score_split(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
         """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
         metric, loss, kept = 0.0, 0.0, None
@@ -263,7 +265,7 @@ SumBatch = Callable[[dict[str, np.ndarray], np.ndarray], BatchSums]
 """A function of inputs by name, [B, ...] each, and packed targets [B, ...]."""
 
 
-def _summing(
+def _make_sums(
     outputs: Callable[[dict[str, tf.Tensor]], Any],
     judge: LossAndMetric,
     spec: ExampleSpec,

@@ -395,8 +395,8 @@ def load_to_go_on(
         except CheckpointUnreadable as error:
             if wait_s is None:
                 raise StatesUnreadable(
-                    f"{error}; asked {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: see to the disk, or to "
-                    "the limit of open files, and go on with --resume"
+                    f"{error}; tried {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: check the disk and "
+                    "the limit of open files, then continue with --resume"
                 ) from error
             notify(f"{error}; asking again in {wait_s:g} s")
             sleep(wait_s)

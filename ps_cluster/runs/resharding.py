@@ -26,14 +26,14 @@ from ps_cluster.runs.ledger import COUNTS
 Arrays = Mapping[str, np.ndarray]
 
 LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs in addition to its parameters
-_ALIKE = [COUNTS.index(name) for name in ("version", "accepted")]
+_SAME_ON_ALL_SHARDS = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
 def is_consistent_cut(arrays: Arrays) -> bool:
     """Return whether all shards of a checkpoint have accepted the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
-    alike = (arrays["counts"][:, _ALIKE], arrays[ACCEPTED_STEPS])
+    alike = (arrays["counts"][:, _SAME_ON_ALL_SHARDS], arrays[ACCEPTED_STEPS])
     return not len(arrays["waiting"]) and all(bool((rows == rows[:1]).all()) for rows in alike)
 
 

@@ -21,8 +21,8 @@ CODE = "code"  # folder in a run directory, or next to the runs of a comparison
 TEMPORARY = "tmp"  # folder for the temporary files of running processes
 IDENTITY = "identity"  # file in a worker's workspace: int64 [2], its index and its pid
 # Files in a worker's workspace with the state that the worker keeps (training/worker_state.py).
-_OF_TRAINING = "local-"
-OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
+_WORKER_STATE = "local-"
+OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def residual_files(part: int) -> tuple[str, ...]:
     Args:
       part: the index of the shard if each shard gets separate pushes, else 0.
     """
-    return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
+    return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
 # File in every task's workspace: the settings, data and versions that the task uses (training/agreement.py).
@@ -132,7 +132,7 @@ class RunDir:
         """Return the directory of an earlier run. Raises UserError if `root` is not a run directory."""
         run_dir = cls(Path(os.path.realpath(root)))
         if not run_dir.config.is_file():
-            raise UserError(f"run directory '{root}' is not {_lack_of(run_dir, root)}")
+            raise UserError(f"run directory '{root}' is not {_why_no_run(run_dir, root)}")
         return run_dir
 
     def clear(self) -> None:
@@ -166,7 +166,7 @@ class RunDir:
         """
         folders = (*self.states, self.journals)
         found = [path for folder in folders for path in folder.glob("[!.]*")]
-        found += self.tasks.glob(f"*/{_OF_TRAINING}*")
+        found += self.tasks.glob(f"*/{_WORKER_STATE}*")
         kept = [path for path in found if path.stat().st_size]
         if not kept:
             return None
@@ -254,7 +254,7 @@ class RunDir:
         return self.workspace(task_type, index) / "task.json"
 
 
-def _lack_of(run_dir: RunDir, root: Path) -> str:
+def _why_no_run(run_dir: RunDir, root: Path) -> str:
     """Return why a folder is no run directory, as the end of a sentence that says "is not "."""
     if not root.is_dir():
         beside = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
@@ -281,19 +281,21 @@ def check_unused(root: Path) -> None:
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
 
 
-_unsaid: deque[str] = deque(maxlen=100)
-_saying = threading.RLock()  # several threads may print at the same time, e.g. when several workers are lost together
+_unprinted: deque[str] = deque(maxlen=100)
+_print_lock = (
+    threading.RLock()
+)  # several threads may print at the same time, e.g. when several workers are lost together
 
 
 def say(line: log_formats.Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
-    _unsaid.append(log_formats.chosen().line(line))
+    _unprinted.append(log_formats.chosen().line(line))
     say_the_rest()
 
 
 def say_the_rest() -> None:
     """Print the lines that could not be printed before, if that is possible now."""
-    with _saying, contextlib.suppress(OSError):
-        while _unsaid:
-            print(_unsaid[0], flush=True)
-            _unsaid.popleft()
+    with _print_lock, contextlib.suppress(OSError):
+        while _unprinted:
+            print(_unprinted[0], flush=True)
+            _unprinted.popleft()

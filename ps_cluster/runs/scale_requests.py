@@ -65,7 +65,7 @@ class ScaleDesk:
         except FileNotFoundError:  # the command has ended
             return None
         except UserError as error:
-            self._notify(f"a request to scale is left out: {error}")
+            self._notify(f"a request to scale is ignored: {error}")
             return None
         finally:
             path.unlink(missing_ok=True)

@@ -79,7 +79,7 @@ class Records:
         except FileNotFoundError:
             return None
         except UserError as error:
-            self._notify(f"the best model so far is not known, this one takes its place: {error}")
+            self._notify(f"the best model so far is unknown, so this model replaces it: {error}")
             return None
 
     @property

@@ -36,11 +36,11 @@ class TrainingTimes(Row):
     interrupted: Seconds = 0.0
 
     @model_validator(mode="after")
-    def _are_of_one_story(self) -> TrainingTimes:
+    def _are_consistent(self) -> TrainingTimes:
         if (self.first_update is None) != (self.last_update is None):
-            raise ValueError("of first_update and last_update there is only one")
+            raise ValueError("only one of first_update and last_update is given")
         if self.resumed_update is not None and not self.stood:
-            raise ValueError("there is a resumed_update, but nothing stood")
+            raise ValueError("there is a resumed_update, but stood is empty")
         return self
 
     @property
@@ -89,7 +89,7 @@ class TrainingTimes(Row):
 
 
 @dataclass(frozen=True)
-class _Setting:
+class _ClockSetting:
     """A period in which the machine's clock was off by `shift` seconds, because it had been set."""
 
     shift: float
@@ -113,7 +113,7 @@ class TrainingClock:
         self._monotonic = monotonic
         self._wall = wall
         self._offset = wall() - monotonic()
-        self._settings = [_Setting(0.0, -math.inf)]
+        self._settings = [_ClockSetting(0.0, -math.inf)]
         self._looked = wall()  # unix time of the last look, on a clock that was never set
         self._times = TrainingTimes()
         self._zero: float | None = None  # the monotonic time of training second 0; None: training has not begun
@@ -161,7 +161,7 @@ class TrainingClock:
         if abs(change) > JUMP_S:
             now = wall - last.shift - change
             self._settings[-1] = replace(last, until=now)
-            self._settings.append(_Setting(last.shift + change, self._looked))
+            self._settings.append(_ClockSetting(last.shift + change, self._looked))
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
