@@ -322,9 +322,9 @@ def load(path: Path) -> Checkpoint:
     try:
         header, arrays = open_tensors(path, CheckpointHeader)
         checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
-        own = name_of(checkpoint.step, checkpoint.term)
-        if _FILE_NAME.fullmatch(path.name) and path.name != own:
-            raise Malformed(f"it is that of {own}")
+        right_name = name_of(checkpoint.step, checkpoint.term)
+        if _FILE_NAME.fullmatch(path.name) and path.name != right_name:
+            raise Malformed(f"it is that of {right_name}")
         return checkpoint
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error

@@ -327,22 +327,22 @@ def audit(
     shards, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        shard_audit, own = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        shard_audit, counters = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed, OSError) as error:
             problems.append(str(error))
-        problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(own, scheduled))
-        shards.append({"index": index, "rows": shard_audit.rows, "steps": shard_audit.distinct, **own})
-        audits.append((shard_audit, own))
-    problems += _schedule_problems(min(one.applied(own) for one, own in audits), scheduled, total, leaves)
+        problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(counters, scheduled))
+        shards.append({"index": index, "rows": shard_audit.rows, "steps": shard_audit.distinct, **counters})
+        audits.append((shard_audit, counters))
+    problems += _schedule_problems(min(one.applied(counters) for one, counters in audits), scheduled, total, leaves)
     return {
         "holds": not problems,
         "problems": problems[:MOST_PROBLEMS],
         "shards": shards,
-        "duplicated": max(shard_audit.excess(own) for shard_audit, own in audits),
+        "duplicated": max(shard_audit.excess(counters) for shard_audit, counters in audits),
     }
 
 

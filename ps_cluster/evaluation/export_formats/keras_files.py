@@ -1,4 +1,4 @@
-"""Export to Keras's own files: .keras, and the older .h5."""
+"""Export to the file formats of Keras: .keras, and the older .h5."""
 
 from __future__ import annotations
 
