@@ -79,7 +79,7 @@ class Records:
         except FileNotFoundError:
             return None
         except UserError as error:
-            self._notify(f"the best model so far is unknown, so this model replaces it: {error}")
+            self._notify(f"the best model so far is unknown, so this model takes its place: {error}")
             return None
 
     @property
