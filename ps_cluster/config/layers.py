@@ -165,9 +165,9 @@ def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str)
     key, kinds = CHOSEN[section]
     having, chosen = users(section, name), tree[section][key]
     if not having:
-        known = listed(list(kinds[chosen].Settings.model_fields))
-        hint = did_you_mean(f"{section}.{name}", known_keys())
-        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {known}"
+        known = list(kinds[chosen].Settings.model_fields)
+        hint = did_you_mean(f"{section}.{name}", [*known_keys(), *(f"{section}.{one}" for one in known)])
+        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {listed(known)}"
     value = reprlib.repr(first["input"])
     return (
         f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it belongs "

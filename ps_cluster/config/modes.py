@@ -118,8 +118,8 @@ class UsedSettings:
 class Mode(ABC):
     """A way to turn the workers' gradients into updates.
 
-    A mode with parameter servers subclasses `training.modes.base.ParameterServerMode`, and overrides what differs from
-    plain asynchronous training.
+    A mode with parameter servers subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs
+    from plain asynchronous training.
 
     Attributes:
       name: the name by which users choose the mode.
@@ -178,7 +178,8 @@ class Mode(ABC):
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
         """Return "weights" and the slots after an update, computed in numpy, for the proof.
 
-        None: the optimizer rule decides them, not the mode.
+        Slots are those of rule, staleness method and shard (`ParameterShard.slots`); one that is left out is not
+        compared. None: the optimizer rule decides them, not the mode.
         """
         return None
 

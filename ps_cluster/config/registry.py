@@ -182,6 +182,11 @@ class Registry(Generic[T]):
                 f"'{name}' is no {self.noun}: it has to be {function}a {self._base.__module__}.{self._base.__name__}: "
                 f"{self.page}"
             )
+        if wanted := getattr(self._base, "Settings", None):
+            settings = getattr(made, "Settings", None)
+            if not isinstance(settings, type) or not issubclass(settings, wanted):
+                base = f"{wanted.__module__}.{wanted.__name__}"
+                raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
         made = copy(made)  # the object in the user's module keeps its name
         made.name = name
         return made
