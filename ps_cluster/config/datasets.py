@@ -281,7 +281,7 @@ def _is_path(text: str, folder: Path) -> bool:
 
 
 def _all_forms() -> Iterator[Form]:
-    """Yield the package's own forms, then those of installed packages."""
+    """Yield the forms of this package, then those of installed packages."""
     return (FORMS[name] for name in FORMS.names)
 
 
@@ -555,7 +555,7 @@ class _DataSets(Registry[DataSet]):
 
     @property
     def with_settings(self) -> Iterator[Any]:
-        """Yield the package's own data sets, and the forms."""
+        """Yield the data sets of this package, and the forms of data."""
         return chain((one for one in self if one.offered), FORMS)
 
     @property

@@ -158,7 +158,7 @@ class PickledFunction:
         try:
             with _running(str(self._reference.file)):
                 functions = pickle.loads(self._reference.file.read_bytes())
-        except Exception as error:  # e.g. a module that it names is not here
+        except Exception as error:  # e.g. a module that the function imports is not installed
             raise UserError(f"'{self._reference}': the function can't be read: {_reason(error)}") from error
         if not isinstance(functions, dict) or self._reference.name not in functions:
             raise UserError(f"'{self._reference}': the file holds no '{self._reference.name}'")
@@ -207,7 +207,7 @@ def _module(reference: Reference) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        with without_first_lines(), _running(path):  # many begin with `import keras`
+        with without_first_lines(), _running(path):  # users' files often begin with `import keras`
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]

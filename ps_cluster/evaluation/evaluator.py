@@ -28,7 +28,7 @@ from ps_cluster.training.tensorboard_files import EvaluationWriter
 POLL_S = 0.5
 NICE = 10
 PATIENCE_S = 600.0
-# Attempts, `POLL_S` apart, at a checkpoint that is missing or unreadable. A damaged one is not tried again.
+# The number of attempts, `POLL_S` apart, to read a missing or unreadable checkpoint. A damaged one is not read again.
 ATTEMPTS = 5
 
 
@@ -85,7 +85,7 @@ class _Evaluator:
         self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
         self._recomputation: Recomputation | None = None
-        self._recomputation_off = False  # the disk has refused
+        self._recomputation_off = False  # True after the disk has refused
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
         self._unreadable: dict[

@@ -40,7 +40,7 @@ def compare(
 ) -> dict[str, ExportCheck]:
     """Return name → results on the test examples. If there are more than `most`, use `most` evenly spaced ones."""
     objective = OBJECTIVES[dataset.spec.objective]
-    sums = {name: np.zeros(3) for name in others}  # of metrics, of equal decisions, of mean differences
+    sums = {name: np.zeros(3) for name in others}  # the sums of metrics, equal decisions and mean differences
     largest = dict.fromkeys(others, 0.0)
     inputs, target = dataset.inputs("test"), dataset.target("test")
     ids = spaced(dataset.test_examples, most)

@@ -55,7 +55,7 @@ def dataset_of(
 class Scored:
     """Scores: means over examples of the metric (an accuracy of 0..1, or an error) and the loss; None if not finite."""
 
-    metric: float | None  # on the test examples
+    metric: float | None  # metric and loss on the test examples
     loss: float | None
     validation_metric: float | None = None  # on held-out training examples, if there are any
     validation_loss: float | None = None

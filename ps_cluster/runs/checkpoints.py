@@ -223,7 +223,7 @@ def saved_at(directory: Path) -> float | None:
     """Return when the newest checkpoint of a directory was written, in unix seconds; None without a checkpoint."""
     try:
         return max((path.stat().st_mtime for path in list(by_step(directory).values())[-1:]), default=None)
-    except (OSError, CheckpointError):  # it has just been removed
+    except (OSError, CheckpointError):  # the file has just been removed
         return None
 
 

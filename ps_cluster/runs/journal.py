@@ -112,7 +112,7 @@ class Journal:
         self.path, self.rows, self.checksum = path, 0, checksum
         self._unwritten: deque[bytes] = deque()
         self._unconfirmed: deque[bytes] = deque()  # written since the last successful fdatasync
-        self._written = self._confirmed = 0  # rows
+        self._written = self._confirmed = 0  # numbers of rows
         try:
             self._file = open_to_write(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except OSError as error:

@@ -17,7 +17,7 @@ REMAINDER_COLUMNS = ("remainder_before", "remainder_after")
 # The columns that the parameter server fills. Times are unix seconds. The update was made with the row's learning rate x
 # `rate_factor` (`server.staleness.RateOfMoreWorkers`).
 STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
-# See `server.staleness.RateOfMoreWorkers`.
+# The constants of `server.staleness.RateOfMoreWorkers`.
 RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
 HEARD_OF = 16  # a worker takes part if one of the last HEARD_OF x (number of workers so far) updates is its own
 # The columns that the worker pushes with the gradient. The times of a step, in order: the chief schedules the dispatch. The

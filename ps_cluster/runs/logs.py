@@ -57,7 +57,7 @@ PROGRESS = LogEvent("progress")  # the progress of training, every 5 s and at ea
 SCORE = LogEvent("score")
 WAITING = LogEvent("waiting")  # a task waits for others
 CONNECTED = LogEvent("connected")  # the awaited tasks answer
-DRAINING = LogEvent("draining")  # a stop was asked for: no new steps
+DRAINING = LogEvent("draining")  # a stop was requested, so no new steps begin
 RUN_ENDED = LogEvent("run_ended")
 TASK_ENDED = LogEvent("task_ended")  # a task of `ps-cluster task`
 

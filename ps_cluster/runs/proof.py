@@ -88,7 +88,7 @@ class FactorsOfRates:
     def __init__(self, begun_with: int):
         """Start before the first update. `begun_with`: the number of workers at the start of training."""
         self._begun = begun_with
-        self._heard: dict[int, int] = {}  # worker → updates since its newest one
+        self._heard: dict[int, int] = {}  # worker → number of updates since its newest update
         self._before = 0.0  # logarithm of the newest factor
 
     def read(self, workers: np.ndarray) -> np.ndarray:
@@ -136,8 +136,8 @@ class ShardAudit:
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
-        self._newest, self._run = 0, rounds.most  # the last row's version, and how many rows in a row have it
-        self._begun = 0  # updates with a row
+        self._newest, self._run = 0, rounds.most  # version of the last row, and number of consecutive rows with it
+        self._begun = 0  # number of updates that have at least one row
         self._factors = None if expected.begun_with is None else FactorsOfRates(expected.begun_with)
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None
@@ -282,7 +282,7 @@ class ShardAudit:
 
         If a shard has no such step, and as many steps as were handed out, its steps are those that were handed out.
         """
-        if self._rounds.steps_per_update > 1:  # the rows of version v are of round v - 1: `_check_rounds`
+        if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
         others = scheduled.missing_below(self._steps.end)
         strange: np.ndarray = others[self._steps.holds(others)]

@@ -185,7 +185,7 @@ def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarra
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-# metrics/recomputed.jsonl
+# The rows of metrics/recomputed.jsonl.
 
 
 class RecomputedRow(Row):

@@ -37,7 +37,7 @@ class Tflite(ExportFormat):
             try:
                 with without_lines(_COMPILER_LINES):
                     content = tf.lite.TFLiteConverter.from_saved_model(folder).convert()
-            except Exception as error:  # of the converter or of the compiler below it
+            except Exception as error:  # an error of the converter, or of the compiler that it calls
                 raise Malformed(_why_no_tflite(str(error))) from error
             path.write_bytes(content)
 
