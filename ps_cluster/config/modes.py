@@ -86,7 +86,7 @@ class ClusterShape:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a mode promises about its updates.
+    """The properties that a mode promises for its updates.
 
     Attributes:
       waits: the reason for which a worker may have to wait.

@@ -184,7 +184,7 @@ def _can_hold(rows: np.ndarray, dtype: str) -> bool:
 
 
 def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[NamedExamples]:
-    """Yield the rows of arrays. `first`: the number of the first one in its file."""
+    """Yield the rows of arrays in batches. `first`: the number of the first row in its file."""
     count = len(next(iter(arrays.values())))
     for start in range(0, count, BATCH_SIZE):
         inputs = {

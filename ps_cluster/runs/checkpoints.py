@@ -101,7 +101,7 @@ class ProgressState(Row):
 
 
 class CheckpointMeta(Row):
-    """What a checkpoint contains in addition to its arrays; None for values that its writer did not record.
+    """The contents of a checkpoint in addition to its arrays; None for values that its writer did not record.
 
     Attributes:
       config: the configuration of the run, as in config.yaml.

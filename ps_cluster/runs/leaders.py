@@ -84,7 +84,7 @@ def _path(folder: Path, term: int) -> Path:
 
 @dataclass(frozen=True)
 class LeaderStart:
-    """How a leader was started. The default is a start by a launcher on the same machine.
+    """The way in which a leader was started. By default a launcher on the same machine has started it.
 
     Attributes:
       alone: no launcher watches the other tasks. The leader reports the end of training to them, and gives the steps of

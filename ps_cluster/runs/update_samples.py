@@ -30,7 +30,7 @@ MOST_WAITING = 8  # while more files than this wait, no further update is sample
 
 @dataclass(frozen=True)
 class SampledShard:
-    """What a shard recorded of one sampled update. All arrays are float32, except `positions`.
+    """The record of one sampled update on one shard. All arrays are float32, except `positions`.
 
     Attributes:
       update: the number of the update.
