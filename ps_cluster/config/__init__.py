@@ -1,4 +1,4 @@
-"""The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
+"""Read and validate the configuration of a run: all settings, typed and checked in one place. No TensorFlow."""
 
 from ps_cluster.config.changes import ChangedSetting, changed, rate_origin, telling
 from ps_cluster.config.layers import Resolved, build_config, load_config, resolve

@@ -1,4 +1,4 @@
-"""Tell which settings of a run differ from the defaults: default.yaml with the recipe of what is chosen."""
+"""Find the settings of a run that differ from their defaults, which are those of default.yaml and of the recipes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ps_cluster.config.recipe import found_rates, has_rates, rated_as, rates_fou
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import CHOSEN, flat, nested
 
-# The defaults of later keys follow from the values of earlier ones: network, data set and mode choose a rule and a batch,
-# and these choose a learning rate.
+# The defaults of later keys depend on the values of earlier keys. Network, data set and mode decide the default rule and
+# batch size, which decide the default learning rate.
 _DECIDE_RECIPES = ("model.name", "data.dataset", "mode.name")
 _DECIDE_RATES = (
     "cluster.workers",
@@ -21,7 +21,7 @@ _DECIDE_RATES = (
     *(key for section, choice in CHOSEN.items() if (key := f"{section}.{choice.key}") not in _DECIDE_RECIPES),
 )
 
-_ALWAYS_TOLD = (
+_ALWAYS_SHOWN = (
     "cluster.parameter_servers",
     "optimizer.learning_rate",
     "training.epochs",
@@ -38,26 +38,26 @@ class ChangedSetting(NamedTuple):
 
 
 def changed(config: RunConfig) -> dict[str, ChangedSetting]:
-    """Return dotted key → value and default, of the settings that differ from the defaults."""
+    """Return dotted key → value and default, for the settings that differ from their defaults."""
     values = flat(config.model_dump(mode="json"))
     others = tuple(key for key in values if key not in (*_DECIDE_RECIPES, *_DECIDE_RATES))
     found: dict[str, ChangedSetting] = {}
     for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
         chosen = nested({key: one.value for key, one in found.items()})
-        default = _of_classes(config) | flat(defaults_for(chosen)[0])
+        default = _class_defaults(config) | flat(defaults_for(chosen)[0])
         found |= {key: ChangedSetting(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
     return {key: found[key] for key in values if key in found}
 
 
 def telling(config: RunConfig) -> dict[str, Any]:
-    """Return dotted key → value of the settings by which runs are told apart: the usual ones, and what was changed."""
+    """Return dotted key → value of the settings that distinguish runs: the usual ones, and all changed ones."""
     values = flat(config.model_dump(mode="json"))
-    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_TOLD, *changed(config)))
+    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_SHOWN, *changed(config)))
     return {key: values[key] for key in keys if key in values}
 
 
-def _of_classes(config: RunConfig) -> dict[str, Any]:
-    """Return dotted key → the default in its section's class, of the settings that have one."""
+def _class_defaults(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → default, for the settings whose default is in the class of their section."""
     found: dict[str, Any] = {}
     for section in type(config).model_fields:
         for name, field in type(getattr(config, section)).model_fields.items():
@@ -68,7 +68,7 @@ def _of_classes(config: RunConfig) -> dict[str, Any]:
 
 
 def rate_origin(config: RunConfig) -> str:
-    """Return in words where the learning rate of a complete configuration comes from."""
+    """Describe where the learning rate of a complete configuration comes from."""
     rule, model = config.optimizer.rule, config.model.name
     if "optimizer.learning_rate" in changed(config):
         return "as given" if model in NETWORKS.own else "as given, or as the network was compiled"

@@ -1,4 +1,4 @@
-"""Base classes of data sets and of forms of data; which examples a run takes, and the settings of augmentation."""
+"""Define the base classes of data sets and forms of data, samples of the examples, and the settings of augmentation."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ Inputs: TypeAlias = "Mapping[str, tf.Tensor]"
 NetworkOutputs: TypeAlias = "Callable[[Inputs], tf.Tensor]"
 """Inputs → the outputs of a network, float32 [B, outputs]."""
 Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, Any], dict[str, tf.Tensor]]"
-"""(inputs, the batch that they are of, the fields of an example, the section `data`) → the inputs, varied."""
+"""(inputs, their batch, the form of an example, the section `data`) → the augmented inputs."""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
-"""(a network, inputs) → the mean of its outputs over views of each example, float32 [B, outputs]."""
+"""(network, inputs) → the mean of the network's outputs over views of each example, float32 [B, outputs]."""
 
 
-# The settings of image augmentation, and their short form. Without TensorFlow, because the launcher reads them too.
+# The settings of image augmentation, and their short form. This part does not need TensorFlow, because the launcher reads
+# the settings too.
 
 
 def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
@@ -47,12 +48,12 @@ def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
 
 
 Factor = Annotated[float, Field(ge=0, le=100)]
-# The tuple is not strict, because YAML has a list; its factors are.
+# The tuple is not strict, because YAML has lists instead of tuples. Its factors are strict.
 FactorRange = Annotated[tuple[Factor, Factor], Field(strict=False), AfterValidator(_ascending)]
 
 
 class Augmentation(Section):
-    """The variations that `ps_cluster.data.augment.augment` draws; the defaults draw none.
+    """The settings of `ps_cluster.data.augment.augment`. The defaults change nothing.
 
     A value out of range raises pydantic's `ValidationError`, which names the field and the value.
     """
@@ -60,13 +61,13 @@ class Augmentation(Section):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     crop_padding_pixels: int = Field(0, ge=0, le=10_000)
-    """Pad by this much on every side, mirrored, and crop back at random."""
+    """Pad every side with this many mirrored pixels, and crop to the old size at a random place."""
 
     flip: Literal["none", "random", "alternating"] = "none"
-    """Mirror left-right: a coin for every image and step, or each image in every second epoch."""
+    """Mirror left-right. random: with probability 1/2 at each step. alternating: each image in every second epoch."""
 
     hue_delta: float = Field(0.0, ge=0, le=0.5)
-    """Turn the hue by up to this fraction of the circle, either way."""
+    """Shift the hue by up to this fraction of the colour circle, in either direction."""
 
     contrast_range: FactorRange = (1.0, 1.0)
     """Multiply the distance from each channel's mean by a factor from this range."""
@@ -75,10 +76,10 @@ class Augmentation(Section):
     """Multiply the saturation by a factor from this range."""
 
     cutout_pixels: int = Field(0, ge=0, le=10_000)
-    """Side of the square that is blanked with the mean colour."""
+    """Side of a square in each image that is filled with the mean colour."""
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError, with the setting and its value, for variations that images of `shape` do not allow."""
+        """Raise ValueError, with the setting and its value, for an augmentation that images of `shape` do not allow."""
         *sides, channels = shape
         if self.crop_padding_pixels >= min(sides):
             raise ValueError(
@@ -92,9 +93,13 @@ class Augmentation(Section):
 
 
 class Variation(NamedTuple):
-    """A part of the short form `flip,crop=4,hue=0.1`: the setting that it gives, how it is read, and how it is written.
+    """A part of the short form `flip,crop=4,hue=0.1`.
 
-    `bare`: the value of the name alone; None where it needs one.
+    Attributes:
+      setting: the setting of `Augmentation` that the part sets.
+      read: parses the text after "=".
+      form: shows users how to write the part.
+      bare: the value if the part is the name alone; None if the name needs a value.
     """
 
     setting: str
@@ -108,7 +113,7 @@ def _range(text: str) -> list[float]:
     return [decimal(lowest), decimal(highest)]
 
 
-# What a name alone means is what configs/default.yaml has.
+# A name without a value means the value in configs/default.yaml.
 VARIATIONS = {
     "flip": Variation("flip", str, "flip or flip=random", "alternating"),
     "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
@@ -121,10 +126,10 @@ NO_VARIATION = "none"
 
 
 def read_variations(text: str) -> dict[str, Any]:
-    """Return all settings for the short form, e.g. "flip,crop=4,hue=0.1" or "none". What it leaves out is switched off.
+    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; what it omits is switched off.
 
     Raises:
-      ValueError: a name that is unknown or there twice, or a value that can't be read.
+      ValueError: a name is unknown or appears twice, or a value can't be read.
     """
     settings = Augmentation().model_dump(mode="json")
     seen: set[str] = set()
@@ -150,12 +155,13 @@ def _value(variation: Variation, text: str) -> Any:
         raise ValueError(f"{text!r:.80} {error}: write {variation.form}") from error
 
 
-# The part of the training examples that a run, or each of its workers, sees: all, a shard, a sample. No TensorFlow.
+# The training examples that a run, or each of its workers, uses: all, a data shard, or a bootstrap sample.
 
 ALL = "all"
-OF_WORKER = "shard:worker"  # of as many shards as there are workers, each worker sees the one of its index
+OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
 MOST_SHARDS = 1000
-# A bootstrap sample takes one of so many copies of each example, each once: near enough to drawing with replacement.
+# A bootstrap sample draws without replacement from this many copies of each example. That is practically the same as to
+# draw with replacement.
 COPIES = 1024
 _SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BOOTSTRAP = re.compile(r"bootstrap:(0|[1-9][0-9]{0,8})")
@@ -163,10 +169,10 @@ _BOOTSTRAP = re.compile(r"bootstrap:(0|[1-9][0-9]{0,8})")
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of N examples: every `of`-th from `index` on, of a random order (by `seed`) of `copies` of each example.
+    """A part of N examples. `copies` of each are put in random order (by `seed`); every `of`-th from `index` on is taken.
 
-    A shard has one copy: shards of the same `of` are disjoint, and together they are all. A bootstrap sample (Breiman
-    1996, "Bagging Predictors") has N of many copies, so on average 63 % of the examples, some of them several times.
+    A data shard has one copy of each. The `of` data shards are disjoint, and together they hold all examples. A bootstrap
+    sample (Breiman 1996, "Bagging Predictors") takes N of many copies: on average 63 % of the examples, some repeatedly.
     """
 
     seed: int = 0
@@ -175,14 +181,14 @@ class Sample:
     copies: int = 1
 
     def size(self, examples: int) -> Any:
-        """Return how many of so many examples it has: an int, or int64 [] as `index` is."""
+        """Return how many of `examples` the sample has: an int, or int64 [] if `index` is a tensor."""
         return (examples - self.index + self.of - 1) // self.of
 
 
 def parse_sample(text: str) -> Sample | None:
-    """Return the sample of "shard:0/4" or "bootstrap:7" (its seed). Raises ValueError for another text.
+    """Parse "shard:0/4" or "bootstrap:7" (7 is the seed). Raises ValueError for any other text.
 
-    None where the run sees all: "all", and "shard:worker", of which each worker makes its own sample.
+    Return None if the run uses all examples: for "all", and for "shard:worker", where each worker makes its own sample.
     """
     if text in (ALL, OF_WORKER):
         return None
@@ -197,20 +203,20 @@ def parse_sample(text: str) -> Sample | None:
     return Sample(index=int(found[1]), of=int(found[2]))
 
 
-# The forms of data that are read from a path, without code of the user's.
+# The forms of data that the package can read from a path without any code of the user.
 #
-# `--dataset PATH` is recognised once, where the user has written it. From then on the data set's name is `FORM:/the/path`,
-# so nobody has to look at the disk to know which settings it has. The forms are in `ps_cluster/data/forms/`.
+# The form of `--dataset PATH` is recognised once, when the user's setting is read. From then on the name of the data set is
+# `FORM:/the/path`, so no task has to look at the disk to know which settings it has. See `ps_cluster/data/forms/`.
 
 
 class Form:
     """A form of data. Subclass it, and write both methods.
 
     Attributes:
-      name: its name; users may write `name:path` to choose it.
-      looks_for: in words, what a path must be.
-      endings: of names of files that have this form.
-      Settings: the class of the section `data` of its data sets.
+      name: the name of the form; users may write `name:path` to choose it.
+      looks_for: a description of what the path must be.
+      endings: the endings of the names of files that have this form.
+      Settings: the class of the section `data` for data sets of this form.
     """
 
     name = ""
@@ -219,15 +225,15 @@ class Form:
     Settings: type[DataSettings]
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a file or folder has this form. Looks at names, and at the beginning of a file at most."""
+        """Return whether a file or folder has this form. Read at most names and the beginning of a file."""
         return path.name.lower().endswith(self.endings) and os.path.isfile(path)
 
     def one_change(self, path: Path) -> str:
-        """Return what would give a path this form, where a single change would; "" for none. Looks as `recognises` does."""
+        """Describe the single change that would give a path this form; "" if there is none. Read no more than `recognises`."""
         return ""
 
     def dataset(self, path: Path) -> DataSet:
-        """Return the data set at a path, which need not exist. `read` refuses what is damaged."""
+        """Return the data set at a path, which need not exist. Damaged data is refused later, by `read`."""
         raise NotImplementedError
 
 
@@ -235,7 +241,7 @@ FORMS: Registry[Form] = Registry("form of data", Form, "ps_cluster.data.forms", 
 
 
 class FormPath(NamedTuple):
-    """A path in a form of data."""
+    """A path, and the form of the data at it."""
 
     form: Form
     path: Path
@@ -245,16 +251,16 @@ class FormPath(NamedTuple):
 
 
 def parse(text: str) -> FormPath | None:
-    """Return the place that `FORM:PATH` names, None for any other text."""
+    """Parse `FORM:PATH`; return None for any other text."""
     form, _, path = text.partition(":")
     return FormPath(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
 
 
 def named_by_user(text: str, folder: Path) -> str:
-    """Return `FORM:/the/path` for a path that the user has written, as seen from `folder`; any other text as it is.
+    """Return `FORM:/the/path` for a path that the user has written, relative to `folder`; any other text unchanged.
 
     Raises:
-      UserError: there is nothing at the path, or it has no known form.
+      UserError: nothing is at the path, or the data there has no known form.
     """
     if place := parse(text):
         return str(place._replace(path=absolute_path(place.path, folder)))
@@ -268,12 +274,14 @@ def named_by_user(text: str, folder: Path) -> str:
 def _is_path(text: str, folder: Path) -> bool:
     if "/" in text or os.path.exists(folder / text):
         return True
-    name = Path(text).name.lower()  # without an ending, installed forms need not be loaded
+    name = Path(
+        text
+    ).name.lower()  # a name without a dot has no ending, so the forms of installed packages need not be loaded
     return "." in name and any(name.endswith(form.endings) for form in _all_forms())
 
 
 def _all_forms() -> Iterator[Form]:
-    """Yield the package's own forms, then those of installed packages."""
+    """Yield the forms of this package, then those of installed packages."""
     return (FORMS[name] for name in FORMS.names)
 
 
@@ -292,22 +300,23 @@ def _recognised(path: Path) -> FormPath:
     raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. {shown}")
 
 
-# The data sets: how each is found and read, what its examples are, and how they are varied. No TensorFlow.
+# The data sets: how each is found and read, what its examples are, and how they are augmented. No TensorFlow.
 #
-# The package's own are in `ps_cluster/data/sets/`.
+# The data sets of this package are in `ps_cluster/data/sets/`.
 
 SPLITS = ("train", "test")
 MOST_CLASSES = 2**16
 
 
 class DataSettings(Section):
-    """The section `data` of a configuration. A data set adds settings of its own in a subclass, with defaults."""
+    """The section `data` of a configuration. A subclass adds the settings of one data set, with defaults."""
 
     dataset: Annotated[str, AfterValidator(lambda name: DATASETS.check_name(name))] = Field(
-        description="The data set, or the path of your own; auto: CIFAR-10, else a generated one."
+        description="The data set, or the path of your data; auto: CIFAR-10 if available, else a generated one."
     )
     data_dir: PathFromText | None = Field(
-        default=None, description="The archive or folder of the data set; null: look in the caches, then download."
+        default=None,
+        description="The archive or folder that holds the data set; null: look in the caches, then download.",
     )
 
 
@@ -318,26 +327,29 @@ class ImageSettings(DataSettings):
 
 
 class OwnDataSettings(DataSettings):
-    """Settings of data that users bring."""
+    """Settings of the user's data."""
 
     objective: Literal["auto", "classification", "multi-label", "regression"] = Field(
-        default="auto", description="What is trained for; auto: by the targets."
+        default="auto", description="The objective of the training; auto: it is chosen by the form of the targets."
     )
     held_out: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the examples that is held out to test on, where no others are."
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Share of the examples that is held out for testing, if the data has no test examples.",
     )
 
 
 class OwnImageSettings(OwnDataSettings, ImageSettings):
-    """Settings of images that users bring."""
+    """Settings of the user's images."""
 
 
 class NotThisDataSet(UserError):
-    """A file or folder is not the data set that was looked for. The message starts with its path."""
+    """A file or folder is not the wanted data set. The message starts with its path."""
 
 
 class Download(NamedTuple):
-    """The address of a file of a data set, its SHA-256 in hexadecimal, and its size."""
+    """The address of a file of a data set, its SHA-256 in hexadecimal, and its size in bytes."""
 
     url: str
     sha256: str
@@ -350,14 +362,14 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """A data set as it was read.
+    """The contents of a data set.
 
     Attributes:
-      spec: the form of its examples. `mean` and `std` of its fields may be left empty.
-      arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or what
-        returns arrays for shards of itself. The target's name is "target", that of weights "weight".
-      notes: lines for a person to read, e.g. what was held out.
-      encoding: how columns of a table became numbers (runs/rows.py); None if they did not.
+      spec: the form of the examples. `mean` and `std` of the fields may be empty.
+      arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or an
+        object that returns parts of itself as arrays. The target is called "target", the examples' weights "weight".
+      notes: lines for the user, e.g. which examples were held out.
+      encoding: how the columns of a table became numbers (runs/rows.py); None if the data is no table.
     """
 
     spec: ExampleSpec
@@ -374,14 +386,14 @@ class Contents:
         objective: str = "classification",
         classes: Sequence[str] = (),
     ) -> Contents:
-        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target",
-        and weights, if there are any, as "weight".
+        """Return contents whose spec follows from the arrays in `train`.
 
         Args:
-          classes: names of the classes or labels; () numbers them.
+          train, test: field → [N, ...]. The target is called "target", weights of the examples "weight".
+          classes: the names of the classes or labels; (): their numbers are their names.
 
         Raises:
-          UserError: there is no target, or something is no array.
+          UserError: there is no target, or a field is no array.
         """
         _check_split(train)
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
@@ -405,7 +417,7 @@ def _check_split(rows: Mapping[str, Rows]) -> None:
 
 def _number_of_classes(labels: Rows) -> int:
     if np.dtype(labels.dtype).kind not in "iu" or not len(labels):
-        return 0  # packing says what is wrong
+        return 0  # packing reports the mistake
     highest = int(labels[:].max())
     if highest >= MOST_CLASSES:
         raise UserError(f"dataset: a label is {highest}, of at most {MOST_CLASSES:,} classes: number them from 0")
@@ -413,25 +425,26 @@ def _number_of_classes(labels: Rows) -> int:
 
 
 NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
-"""The recipe of data that is no images: networks for images, such as the default one, can't take it."""
+"""The recipe of data without images, which networks for images, such as the default network, can't take."""
 
 
 class DataSet:
-    """A data set. Subclass it and write `read`, or bring a function that returns `Contents`.
+    """A data set. Subclass it and write `read`, or write a function that returns `Contents`.
 
     Attributes:
       name: the name by which users choose it.
-      title: its name in sentences, if that is another.
-      generated: whether a program made it up. That is said wherever a number of it is.
+      title: the name in sentences, if it differs.
+      generated: whether a program generates the data. Every output with a result of such data says so.
       Settings: the class of the section `data`, with this data set's own settings.
-      recipe: a layer of settings in which it differs from configs/default.yaml, whatever the network.
+      recipe: the settings in which it differs from configs/default.yaml with any network, as a layer.
       recipes: network → a layer of settings for this data set with this network.
-      version: raise it whenever `read` returns something else for the same source: it is packed again then.
-      archive: name of the file, or the files, that users have. downloads: where they are; none if it can't be downloaded.
-      wanted: what to look for in a folder, in words.
-      path: of data that a user has named by its path, that path. It is packed again when something there changes.
-      candidates_of: for a name that stands for several data sets, their names, best first.
-      offered: whether help and lists of choices name it.
+      version: increase it whenever `read` returns something else for the same source, so that the data is packed again.
+      archive: the name of the file, or files, that users may already have.
+      downloads: the addresses of these files; none if the data set can't be downloaded.
+      wanted: a description of the files to look for in a folder; "" if the data set needs no files.
+      path: the path of data that a user has named by its path. It is packed again when something there changes.
+      candidates_of: the names of several data sets that this name may stand for, the best first.
+      offered: whether help and lists of choices contain the data set.
     """
 
     page = "docs/extending.md#your-own-data"
@@ -450,7 +463,7 @@ class DataSet:
     offered = True
 
     def augmentation(self) -> Augment | None:
-        """Return the function that varies the examples of a batch; None: the network is trained on them as they are."""
+        """Return the function that augments the examples of a batch; None: there is no augmentation."""
         return None
 
     def views(self) -> MeanOverViews | None:
@@ -459,36 +472,36 @@ class DataSet:
 
     @property
     def full_name(self) -> str:
-        """Its name in sentences."""
+        """The name in sentences."""
         return self.title or self.name
 
     @property
     def kind(self) -> str:
-        """The word for its origin: "synthetic" if it is generated, else "real"."""
+        """The origin of the data: "synthetic" if it is generated, else "real"."""
         return "synthetic" if self.generated else "real"
 
     @property
     def is_on_disk(self) -> bool:
-        """True if it is read from files that have to be found or downloaded."""
+        """True if the data set is read from files that have to be found or downloaded."""
         return bool(self.wanted)
 
     def candidates(self, place: Path) -> Iterable[Path]:
-        """Yield the paths that it could be read from: `place`, or what is in that folder, best first. Opens nothing."""
+        """Yield the paths from which `read` may read: `place`, or paths in that folder, the best first. Opens no file."""
         return ()
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
-        """Return the whole data set, read from a candidate; from None if it is not on disk.
+        """Read the whole data set from a candidate. `source` is None if the data set needs no files.
 
         Args:
           settings: the section `data`, an object of `Settings`.
 
         Raises:
-          NotThisDataSet: `source` is damaged or something else.
+          NotThisDataSet: `source` is damaged, or is no such data set.
         """
         raise NotImplementedError
 
     def own_settings(self, settings: DataSettings) -> dict[str, Any]:
-        """Return the settings on which `read` may depend: those that only this data set has."""
+        """Return the settings on which `read` may depend: all that only this data set has."""
         return settings.model_dump(mode="json", exclude=set(ImageSettings.model_fields))
 
     def check(self, config: RunConfig) -> None:
@@ -502,7 +515,7 @@ class DataSet:
 
 
 class ImageDataSet(DataSet):
-    """A data set whose examples are one image each."""
+    """A data set in which each example is one image."""
 
     Settings = ImageSettings
 
@@ -525,7 +538,7 @@ class ImageDataSet(DataSet):
 
 
 class _Function(DataSet):
-    """A data set that a function without arguments returns: `Contents`, or arrays (data/own_arrays.py)."""
+    """A data set from a function without arguments that returns `Contents` or arrays (data/own_arrays.py)."""
 
     Settings = OwnDataSettings
     version = 2
@@ -538,11 +551,11 @@ class _Function(DataSet):
 
 
 class _DataSets(Registry[DataSet]):
-    """All data sets: by name, or by the path of data in one of the forms that are known."""
+    """All data sets, by name or by the path of data in one of the known forms."""
 
     @property
     def with_settings(self) -> Iterator[Any]:
-        """Yield the package's own data sets, and the forms."""
+        """Yield the data sets of this package, and the forms of data."""
         return chain((one for one in self if one.offered), FORMS)
 
     @property
@@ -550,7 +563,7 @@ class _DataSets(Registry[DataSet]):
         return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def named_by_user(self, name: str, folder: Path) -> str:
-        """Return a name that the user has written: of code with its whole path, of data also with its form."""
+        """Return a name that the user has written, with an absolute path for code, and with form and path for data."""
         if super().__contains__(name):
             return super().named_by_user(name, folder)
         return named_by_user(name, folder)

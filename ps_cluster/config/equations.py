@@ -1,8 +1,8 @@
-"""What an update is made of, in numpy, for equations by which it can be computed again.
+"""Define the inputs and results of the numpy equations with which the proof computes an update again.
 
-An optimizer rule, a staleness method and a mode each have a method `equation`. It computes in float64, by the equation of
-its source, what the parameter server computes in float32 with TensorFlow's kernels (`server/`, `training/modes/`). The proof
-compares the two. One without an equation returns None, and the proof says that it could not compute its updates again.
+Optimizer rules, staleness methods and modes have a method `equation`. It computes in float64, with the equation of its
+paper, what the parameter server computes in float32 with TensorFlow's kernels (`server/`, `training/modes/`). The proof
+compares the two. If `equation` returns None, the proof reports that such updates could not be computed again.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Slots = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class UpdateParts:
-    """What one update is made of, at k positions of a shard's vectors. All arrays are float64.
+    """The inputs of one update, at k positions of a shard's vectors. All arrays are float64.
 
     Attributes:
       weights: [k], before the update.
       gradient: [k].
-      slots: those of rule, method and mode, before the update.
-      learning_rate: of the update.
-      updates_before: how many updates the shard had applied before.
+      slots: the slots of rule, method and mode, before the update.
+      learning_rate: the learning rate of the update.
+      updates_before: the number of updates that the shard had applied before.
       factors: [k], the learning-rate factors of the weights.
       decay: [k], the share of each weight that decay removes per unit of learning rate.
-      share: by how much the gradient counts, a number or [k]; None where it counts whole.
-      is_whole: whether the k positions are all of the vector, in order.
+      share: the factor by which the gradient counts, a number or [k]; None: it counts fully.
+      is_whole: whether the k positions are the complete vector, in order.
     """
 
     weights: np.ndarray
@@ -44,7 +44,7 @@ class UpdateParts:
 
     @property
     def shared_gradient(self) -> np.ndarray:
-        """The gradient, scaled by the share that it counts for."""
+        """The gradient, scaled by `share`."""
         shared: np.ndarray = self.gradient if self.share is None else self.share * self.gradient
         return shared
 
@@ -58,15 +58,15 @@ class UpdateParts:
 
 @dataclass(frozen=True)
 class ArrivedParts:
-    """A gradient that arrives, at k positions, for the equation of a staleness method. All arrays are float64.
+    """The inputs of a staleness method's equation: a gradient that arrives, at k positions. All arrays are float64.
 
     Attributes:
       gradient: [k], as received.
-      staleness: the updates that the shard applied between the pull and the push.
+      staleness: the number of updates that the shard applied between the pull and the push.
       updates_before: as in `UpdateParts`.
-      workers: those whose staleness is usual.
+      workers: the number of workers whose staleness counts as usual.
       weights: [k], at the moment of the push.
-      slots: those of the method; "pulled" are the weights of the worker's last pull.
+      slots: the slots of the method; "pulled" holds the weights of the worker's last pull.
     """
 
     gradient: np.ndarray
@@ -78,14 +78,14 @@ class ArrivedParts:
 
     @property
     def moved(self) -> np.ndarray:
-        """How far the weights have moved since the worker's pull, [k]."""
+        """The change of the weights since the worker's pull, [k]."""
         moved: np.ndarray = self.weights - self.slots["pulled"]
         return moved
 
 
 @dataclass(frozen=True)
 class CorrectedParts:
-    """What a staleness method makes of a gradient: the gradient to apply [k], its share, and slots that have changed."""
+    """The result of a staleness method: the gradient to apply [k], its share, and the slots that have changed."""
 
     gradient: np.ndarray
     share: np.ndarray | float | None = None

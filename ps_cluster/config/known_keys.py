@@ -1,4 +1,4 @@
-"""The dotted keys of all settings."""
+"""List the dotted keys of all settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.config.sections import CHOSEN
 
 @lru_cache
 def known_keys() -> tuple[str, ...]:
-    """Return the dotted keys of all settings, also those of single modes, networks, …, and the names of the sections."""
+    """Return the dotted keys of all settings, including those of single modes, networks, …, and the section names."""
     found = dict.fromkeys(sections())
     for section, model in sections().items():
         kinds = CHOSEN[section].kinds.with_settings if section in CHOSEN else ()

@@ -1,12 +1,12 @@
 """Merge the layers of settings into a configuration. Later layers win.
 
-1. defaults: configs/default.yaml; those of settings of one mode, network, … are in its class.
-2. recipe: what suits the chosen network, data set, mode, number of workers and batch (config/recipe.py).
-3. files: those that the user's file extends, then that file.
-4. environment: variables PS_CLUSTER__SECTION__KEY.
+1. defaults: configs/default.yaml; the defaults of a setting of one mode, network, … are in its class.
+2. recipe: settings that suit the chosen network, data set, mode, number of workers and batch size (config/recipe.py).
+3. files: the files that the user's file extends, then the user's file.
+4. environment: the variables PS_CLUSTER__SECTION__KEY.
 5. options: `--set key=value`, then the command's own options.
 
-Of `cluster.isolation` the strictest value wins, whichever layer has it.
+The setting `cluster.isolation` is an exception: its strictest value wins, whichever layer has it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ps_cluster.config.recipe import recipe_for
 from ps_cluster.config.schema import PAGE, RunConfig, fitted
 from ps_cluster.config.sections import (
     CHOSEN,
-    KEY,
+    ISOLATION_KEY,
     Layer,
     adapted_to_choices,
     check_used,
@@ -57,15 +57,17 @@ class Resolved:
 
     config: RunConfig
     layers: tuple[NamedLayer, ...]
-    tree: Layer  # what the layers gave together
+    tree: Layer  # the merged layers
 
     def origin(self, key: str) -> str:
-        """Return where the value of a dotted key comes from: a layer, or the default of what is chosen in its section."""
+        """Return where the value of a dotted key comes from: a layer, or the default of the choice in its section."""
         having = [layer for layer in self.layers if layer.has(key)]
         value = flat(self.tree).get(key)
-        found = [layer.origin for layer in having if flat(layer.settings).get(key) == value] if key == KEY else []
+        found = (
+            [layer.origin for layer in having if flat(layer.settings).get(key) == value] if key == ISOLATION_KEY else []
+        )
         found = found or [layer.origin_of(key) for layer in having]
-        if found and key in flat(self.tree):  # a layer may have had it for a choice that was not made in the end
+        if found and key in flat(self.tree):  # a layer may have set it for a choice that a later layer replaced
             return found[-1]
         section = key.partition(".")[0]
         if section not in CHOSEN:
@@ -90,18 +92,18 @@ def resolve(
     size: NamedLayer | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Resolved:
-    """Merge all layers. They are the user's own, so code that they name may be run.
+    """Merge all layers. Later layers win, except that the strictest `cluster.isolation` wins.
 
-    A later layer wins over those before it. But of `cluster.isolation` the strictest wins, whichever layer has it.
+    The user has written these layers, so the code that they name may be run.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
       overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over file and environment.
-      size: that of a cluster on several machines; wins over all, whether the mode uses it or not.
+      size: the size of a cluster on several machines; it wins over all layers, whether the mode uses it or not.
       environment: environment variables; those named PS_CLUSTER__SECTION__KEY win over the file.
     Raises:
-      UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or a setting that the
-        mode does not use. A file may repeat defaults of unused settings, as the config.yaml of a run does.
+      UserError: a file can't be read, a key is unknown, a value has the wrong type or range, or the mode does not use
+        a setting. A file may repeat the defaults of unused settings, as the config.yaml of a run does.
     """
     given = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
     layers = [*given, size] if size else given
@@ -114,13 +116,13 @@ def resolve(
     try:
         config = fitted(tree)
     except ValidationError as error:
-        raise UserError(_told(error, tree, _origin(error, layers, given))) from error
+        raise UserError(_message(error, tree, _origin(error, layers, given))) from error
     _check_used(config.mode.name, given, flat(base))
     return Resolved(config, tuple(layers), tree)
 
 
 def load_config(file: Path) -> RunConfig:
-    """Return the complete configuration in a run's config.yaml. Raises UserError for a wrong one."""
+    """Read a run's config.yaml, which is complete. Raises UserError if it is wrong."""
     tree = read_yaml(file)
     try:
         return fitted(tree)
@@ -129,12 +131,12 @@ def load_config(file: Path) -> RunConfig:
 
 
 def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
-    """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all.
+    """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all layers.
 
     Args:
-      environment: environment variables. That of the isolation alone counts: the run goes on as it was.
+      environment: environment variables. Only that of the isolation counts, because a resumed run keeps its settings.
     Raises:
-      UserError: a wrong value, or a setting that the run's mode does not use.
+      UserError: a value is wrong, or the run's mode does not use a setting.
     """
     before = load_config(file)
     of_isolation = of_environment({name: value for name, value in environment.items() if name == ISOLATION_VARIABLE})
@@ -147,13 +149,13 @@ def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolv
     return Resolved(config, layers, config.model_dump(mode="json"))
 
 
-def _told(error: ValidationError, tree: Layer, origin: str) -> str:
-    """Return one line about the first problem, with the known key that is nearest to an unknown one."""
-    return _of_another(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
+def _message(error: ValidationError, tree: Layer, origin: str) -> str:
+    """Describe the first problem on one line, with the known key that is most similar to an unknown key."""
+    return _setting_of_another_choice(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
 
 
-def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
-    """Return the message for a setting of a mode, network, … that is not chosen; None for any other error."""
+def _setting_of_another_choice(error: ValidationError, tree: Layer, origin: str) -> str | None:
+    """Describe a setting that belongs to a mode, network, … that is not chosen; None for any other error."""
     first = error.errors(include_url=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
         return None
@@ -163,18 +165,18 @@ def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
     key, kinds = CHOSEN[section]
     having, chosen = users(section, name), tree[section][key]
     if not having:
-        known = listed(list(kinds[chosen].Settings.model_fields))
-        hint = did_you_mean(f"{section}.{name}", known_keys())
-        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {known}"
+        known = list(kinds[chosen].Settings.model_fields)
+        hint = did_you_mean(f"{section}.{name}", [*known_keys(), *(f"{section}.{one}" for one in known)])
+        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {listed(known)}"
     value = reprlib.repr(first["input"])
     return (
-        f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
-        f"{listed(having)}): leave it out"
+        f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it belongs "
+        f"to {listed(having)}): leave it out"
     )
 
 
 def _check_used(mode: str, given: Sequence[NamedLayer], defaults: Mapping[str, Any]) -> None:
-    """Raise UserError for a setting of the user's that the mode does not use."""
+    """Raise UserError if the user has given a setting that the mode does not use."""
     for layer in given:
         values = flat(layer.settings)
         if layer.may_repeat:
@@ -186,16 +188,16 @@ def _check_used(mode: str, given: Sequence[NamedLayer], defaults: Mapping[str, A
 
 
 def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequence[NamedLayer]) -> str:
-    """Return where the first wrong value came from; values that don't fit together may come from several layers."""
+    """Return where the first wrong value comes from. Values that don't fit together may come from several layers."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
     found = [layer.origin for layer in layers if field and layer.has(field)]
     return found[-1] if found else names_of(given)
 
 
 def defaults_for(user: Layer) -> tuple[Layer, tuple[NamedLayer, NamedLayer]]:
-    """Return what is below the user's settings: the two layers, and both merged.
+    """Return the two layers below the user's settings, merged, and each by itself.
 
-    Settings that belong to a mode, network, … that is not chosen are left out.
+    They do not contain settings of a mode, network, … that is not chosen.
     """
     defaults = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
     base, recipe = recipe_for(defaults, user)

@@ -1,6 +1,7 @@
-"""Import TensorFlow and Keras when they are first used: a module can then hold an object of the catalogue and its graph code.
+"""Import TensorFlow and Keras when they are first used.
 
-The launcher reads all objects of the catalogue, and never imports TensorFlow.
+So one module can define an object of a registry together with its graph code. The launcher reads all registries, and
+never imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -31,5 +32,5 @@ __all__ = ["graph", "keras", "tf"]
 
 
 def graph(method: Callable[..., Any]) -> Any:
-    """Make a method a graph, as `tf.function` does, but for each object by itself, when the object first uses it."""
+    """Convert a method to a graph, as `tf.function` does. Each object gets its own graph when it first uses the method."""
     return cached_property(lambda owner: tf.function(method.__get__(owner), autograph=False))

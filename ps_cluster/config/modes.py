@@ -1,4 +1,4 @@
-"""The base class of modes: every part in which one may differ from plain asynchronous training.
+"""Define the base class of modes, with every part in which a mode may differ from plain asynchronous training.
 
 The package's own modes are in ps_cluster/training/modes/, a file for each.
 """
@@ -42,7 +42,7 @@ class Waits(Enum):
 
 
 class Flow(NamedTuple):
-    """Data that tasks of one type send to those of another, or of the same, for the picture of a cluster."""
+    """Data that tasks of one type send to tasks of another or the same type. The drawing of a cluster shows it."""
 
     sender: str
     receiver: str
@@ -50,10 +50,10 @@ class Flow(NamedTuple):
 
 
 class ModeSettings(Section):
-    """The section `mode` of a configuration. A mode adds settings of its own in a subclass, with defaults."""
+    """The section `mode` of a configuration. A subclass adds the settings of one mode, with defaults."""
 
     name: Annotated[str, AfterValidator(lambda name: MODES.check_name(name))] = Field(
-        description="How gradients of the workers become updates."
+        description="The way in which the workers' gradients become updates."
     )
 
 
@@ -86,10 +86,10 @@ class ClusterShape:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a mode promises about its updates.
+    """The properties that a mode promises for its updates.
 
     Attributes:
-      waits: what a worker may have to wait for.
+      waits: the reason for which a worker may have to wait.
       is_stale: whether an update may be computed from older weights than those that it is applied to.
       takes_local_steps: whether a step id stands for several batches, after which worker and server exchange weights.
     """
@@ -104,7 +104,8 @@ class UsedSettings:
     """The settings that a mode uses.
 
     Attributes:
-      ignores: dotted keys and whole sections that the mode does not use, besides those of tasks that it does not have.
+      ignores: dotted keys and whole sections that the mode does not use. Settings of tasks that the mode does not have
+        need not be listed.
       own_rule: the only optimizer rule that the mode works with; None: any rule.
       unlabelled: the mode's own settings that labels of runs leave out.
     """
@@ -117,8 +118,8 @@ class UsedSettings:
 class Mode(ABC):
     """A way to turn the workers' gradients into updates.
 
-    A mode with parameter servers subclasses `training.modes.base.ParameterServerMode`, and overrides what differs from
-    plain asynchronous training.
+    A mode with parameter servers subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs
+    from plain asynchronous training.
 
     Attributes:
       name: the name by which users choose the mode.
@@ -177,7 +178,8 @@ class Mode(ABC):
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots | None:
         """Return "weights" and the slots after an update, computed in numpy, for the proof.
 
-        None: the optimizer rule decides them, not the mode.
+        Slots are those of rule, staleness method and shard (`ParameterShard.slots`); one that is left out is not
+        compared. None: the optimizer rule decides them, not the mode.
         """
         return None
 
@@ -200,12 +202,12 @@ class Mode(ABC):
 
     @property
     def cannot_scale(self) -> str:
-        """Why the number of workers can't change, for messages."""
+        """A clause for messages: why the number of workers can't change."""
         return f"mode {self.name} keeps its number of workers: {self.cluster.fixed_workers}"
 
     @property
     def shares_steps(self) -> bool:
-        """True if all workers take part in each step, each of them with the shard of its own part of the network."""
+        """True if all workers take part in each step, because each holds only a part of the network."""
         return self.cluster.splits != "data"
 
     def shards(self, config: RunConfig) -> int:
@@ -221,9 +223,10 @@ class Mode(ABC):
 
     @property
     def lowers_rate(self) -> bool:
-        """True if the rate is lowered while more workers take part than at first (`server.staleness.RateOfMoreWorkers`).
+        """True if the learning rate is lowered while more workers take part than at the start of training.
 
-        With local steps the rate is that of a worker's own updates, which are not stale.
+        See `server.staleness.RateOfMoreWorkers`. With local steps the rate is not lowered: it belongs to the worker's own
+        updates, which are not stale.
         """
         return self.promise.is_stale and not self.cluster.fixed_workers and not self.promise.takes_local_steps
 
@@ -249,7 +252,7 @@ class Mode(ABC):
             raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {rule}")
 
     def label(self, config: RunConfig) -> str:
-        """Return the mode's name with the settings that make it another method, e.g. "bounded s=2"."""
+        """Return the mode's name and the settings that change its method, e.g. "bounded s=2"."""
         return self.name
 
     def batches_per_step(self, config: RunConfig) -> int:
@@ -261,15 +264,15 @@ class Mode(ABC):
         return False
 
     def late_workers(self, config: RunConfig) -> int:
-        """Return the number of workers whose gradients may come too late for an update and are dropped."""
+        """Return the number of workers whose gradients may come too late for an update, so that they are dropped."""
         return 0
 
     def grace_seconds(self, config: RunConfig) -> float:
-        """Return how long an update waits for late gradients, once it has those that it needs."""
+        """Return the seconds that an update waits for late gradients once it has enough of them."""
         return 0.0
 
     def delay(self, config: RunConfig) -> int:
-        """Return by how many versions the weights of a pull are older than the newest."""
+        """Return the number of versions by which pulled weights are older than the newest weights."""
         return 0
 
     def emulated_workers(self, config: RunConfig) -> int:
@@ -277,7 +280,7 @@ class Mode(ABC):
         return config.training_workers
 
     def worker_vectors(self, config: RunConfig) -> int:
-        """Return the number of vectors of all weights that a worker's process keeps, besides those it writes to files."""
+        """Return how many vectors of all weights a worker's process keeps in memory, except those that it writes to files."""
         return 0
 
 

@@ -1,4 +1,4 @@
-"""The base class of networks.
+"""Define the base class of networks.
 
 The package's own networks are in ps_cluster/models/networks/.
 """
@@ -23,29 +23,31 @@ from ps_cluster.errors import UserError
 
 
 class NetworkSettings(Section):
-    """The section `model` of a configuration. A network adds settings of its own in a subclass, with defaults."""
+    """The section `model` of a configuration. A subclass adds the settings of one network, with defaults."""
 
     name: Annotated[str, AfterValidator(lambda name: NETWORKS.check_name(name))] = Field(description="The network.")
     precision: Literal["auto", "bfloat16", "float32"] = Field(
-        description="Dtype of the computation; auto: bfloat16 where the processor has instructions for it."
+        description="Dtype of the computation; auto: bfloat16 if the processor has instructions for it."
     )
 
 
 class ActivationSettings(NetworkSettings):
     """The settings of a network whose activation can be chosen."""
 
-    activation: Literal["relu", "gelu", "silu"] = Field(default="relu", description="Function after each hidden layer.")
+    activation: Literal["relu", "gelu", "silu"] = Field(
+        default="relu", description="Activation function after each hidden layer."
+    )
 
 
 class Network:
-    """A network. Subclass it, or bring a function that returns a Keras model (`FunctionNetwork`).
+    """A network. Subclass it, or write a function that returns a Keras model (`FunctionNetwork`).
 
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
-      worker_mb: measured memory in MB of a worker's process with a batch of 128 (launch/topology.py); None if unknown.
-      recipe: a layer of settings in which it differs from configs/default.yaml. Under `modes` it can have a learning
-        rate and a momentum for a mode, number of workers and batch, found on held-out examples (`FoundRates`).
+      worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/topology.py); None if unknown.
+      recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
+        rates and momenta for single modes, numbers of workers and batch sizes, found on held-out examples (`FoundRates`).
     """
 
     page = "docs/extending.md#your-own-network"
@@ -55,29 +57,30 @@ class Network:
     recipe: Mapping[str, Any] = {}
 
     def check(self, examples: ExampleSpec, settings: Any) -> None:
-        """Raise ValueError, or UserError, where `build` would not take the examples or settings.
+        """Raise ValueError or UserError if `build` can't use the examples or settings.
 
-        It is called before a run starts any process, so it works without TensorFlow.
+        This method is called before a run starts any process, so it must work without TensorFlow.
         """
 
     def build(self, examples: ExampleSpec, settings: Any) -> keras.Model:
-        """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each.
+        """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each example.
 
-        A plain Keras model: one that is saved loads without this code. Raise ValueError where the examples don't fit.
+        The model is a plain Keras model, so that a saved one loads without this code. Raise ValueError if the examples
+        don't fit.
         """
         raise NotImplementedError
 
     def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
-        """Change Keras's initial weights, which `build` has left.
+        """Change the initial weights that Keras has drawn in `build`.
 
         Args:
-          spec: what `build` was given.
-          examples: name of a field → its first training examples [N, …]; None if the weights are loaded next.
+          spec: the form of the examples, as in `build`.
+          examples: name of a field → its first training examples [N, …]; None if saved weights are loaded afterwards.
         """
 
 
 def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
-    """Raise UserError where the chosen network says that it does not take such examples."""
+    """Raise UserError if the chosen network does not accept such examples."""
     try:
         NETWORKS[settings.name].check(spec, settings)
     except ValueError as error:
@@ -90,10 +93,10 @@ def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> Us
 
 
 class FunctionNetwork(Network):
-    """A function of nothing, of the examples, or of the examples and the settings."""
+    """A user's function that returns a Keras model. It takes nothing, the examples, or the examples and the settings."""
 
     def __init__(self, function: Callable[..., Any]):
-        """Keep the function. Raises UserError where it takes other arguments; a pickled one is asked when it is built."""
+        """Keep the function. Raises UserError if it takes other arguments; a pickled function is checked in `build`."""
         self._function = function
         if not isinstance(function, user_code.PickledFunction):
             arguments_taken(function)
@@ -104,16 +107,16 @@ class FunctionNetwork(Network):
 
 
 def arguments_taken(function: Callable[..., Any]) -> int:
-    """Return how many of (examples, settings) a user's function is given: 0, 1 or 2.
+    """Return how many of (examples, settings) to pass to a user's function: 0, 1 or 2.
 
-    An argument with a default keeps it, unless it is called `examples` or `settings`.
+    An argument with a default value is not passed, unless its name is `examples` or `settings`.
 
     Raises:
-      UserError: it takes others; says so in its own words.
+      UserError: the function takes other arguments.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
-    count = sum(1 for _ in takewhile(_is_given, parameters))
+    count = sum(1 for _ in takewhile(_is_passed, parameters))
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         count = 2
     try:
@@ -129,13 +132,13 @@ def arguments_taken(function: Callable[..., Any]) -> int:
     return count
 
 
-def _is_given(parameter: inspect.Parameter) -> bool:
+def _is_passed(parameter: inspect.Parameter) -> bool:
     positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     return positional and (parameter.default is parameter.empty or parameter.name in ("examples", "settings"))
 
 
 class SavedNetwork(Network):
-    """A model in a .keras file: its weights are the initial ones."""
+    """A model in a .keras file. Its weights are the initial weights."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -148,13 +151,13 @@ class SavedNetwork(Network):
 
 
 class Networks(Registry[Network]):
-    """The networks, and models that Keras has saved as FILE.keras."""
+    """All networks by name, and models that Keras has saved as FILE.keras."""
 
     def __contains__(self, name: object) -> bool:
         return _is_saved(name) or super().__contains__(name)
 
     def named_by_user(self, name: str, folder: Path) -> str:
-        """Return a name that the user has written, a file with its whole path; it may be read from now on."""
+        """Return a name that the user has written, with the absolute path of a file. The file may be read from now on."""
         if not _is_saved(name):
             return super().named_by_user(name, folder)
         file = user_code.absolute_path(name, folder)

@@ -1,4 +1,4 @@
-"""The form of a data set's examples: named arrays of any dtype and shape. No TensorFlow."""
+"""Define the form of a data set's examples (named arrays of any dtype and shape) and the objectives. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ps_cluster.models.judges import LossAndMetric
     from ps_cluster.report.analysis import Analysis
 
-TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
-BYTES = 256  # values of a byte
+TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are not inputs
+BYTES = 256  # the number of values of a byte
 
 
 @runtime_checkable
 class Rows(Protocol):
-    """A field of many examples: a numpy array, or anything that makes parts of one when it is asked for them."""
+    """A field of many examples: a numpy array, or an object that creates parts of an array on request."""
 
     @property
     def dtype(self) -> Any: ...
@@ -39,14 +39,14 @@ class Rows(Protocol):
 
 
 def check_rows(what: str, value: object) -> None:
-    """Raise Malformed for a value that is no array with a row for each example."""
+    """Raise Malformed if a value is not an array with a row for each example."""
     refuse_sparse(what, value)
     if not isinstance(value, Rows) or not value.shape:
         raise Malformed(f"{what} is {type(value).__name__}, not an array with a row for each example")
 
 
 def refuse_sparse(what: str, value: object) -> None:
-    """Raise Malformed for a sparse matrix of scipy, which looks like an array and has no length."""
+    """Raise Malformed for a sparse matrix of scipy, which looks like an array but has no length."""
     if hasattr(value, "toarray"):
         raise Malformed(f"{what} is a sparse {type(value).__name__}: give an array, e.g. its toarray()")
 
@@ -56,12 +56,12 @@ class Field:
     """One array of an example.
 
     Attributes:
-      dtype: numpy's name of it, e.g. "uint8".
-      shape: of one example, e.g. (32, 32, 3); () for a number.
-      mean, std: of the training examples along the last axis (one value for a number), in the field's own units; empty
-        if unknown.
-      codes: of rows of codes, such as the categories of a table: how many there are in each place of the last axis, so
-        that they go from 0 to less than that; empty if these are no codes.
+      dtype: the name of its numpy dtype, e.g. "uint8".
+      shape: the shape of one example, e.g. (32, 32, 3); () for a number.
+      mean, std: mean and standard deviation of the training examples along the last axis (one value for a number), in
+        the field's units; empty if unknown.
+      codes: for codes, such as the categories of a table: the number of different codes at each place of the last axis.
+        Codes count from 0. Empty if the field has no codes.
     """
 
     dtype: str
@@ -82,20 +82,20 @@ class Field:
 
     @property
     def network_dtype(self) -> str:
-        """The dtype in which networks are given it: float32 for pixels, else its own."""
+        """The dtype in which networks get the field: float32 for pixels, else `dtype`."""
         return "float32" if self.is_image else self.dtype
 
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """The form of an example: the inputs that a network is given, and the target that it shall predict.
+    """The form of an example: the inputs of the network, and the target that it has to predict.
 
     Attributes:
       inputs: name → field, in the network's order.
       target: the field to predict, e.g. a label.
-      objective: name of the kind of task (config/objectives.py), e.g. "classification".
-      classes: names of the classes, by label; of a regression's target none.
-      weight: the field that says how much an example counts, a float of shape (); None if all count alike.
+      objective: the name of the objective, e.g. "classification".
+      classes: the names of the classes, by label; empty for a regression.
+      weight: the field with the weight of an example, a float of shape (); None if all examples count equally.
     """
 
     inputs: Mapping[str, Field]
@@ -106,17 +106,17 @@ class ExampleSpec:
 
     @property
     def outputs(self) -> int:
-        """The number of values that a network returns for an example. For a row of codes: one for each code of each place."""
+        """The number of values that a network returns for an example. For codes: one value for each code of each place."""
         return len(self.classes) or sum(self.target.codes) or math.prod(self.target.shape)
 
     @property
     def unit(self) -> str:
-        """The word for several examples: "images" where each is one, else "examples"."""
+        """The word for several examples: "images" if each example is one image, else "examples"."""
         fields = list(self.inputs.values())
         return "images" if len(fields) == 1 and fields[0].is_image else "examples"
 
     def image(self, network: str) -> Field:
-        """Return the only input, which is an image. Raises UserError, which names the network, for other examples."""
+        """Return the only input, an image. For other examples raise UserError with the name of the network."""
         fields = list(self.inputs.values())
         if len(fields) != 1 or not fields[0].is_image:
             as_pixels = ""
@@ -129,12 +129,12 @@ class ExampleSpec:
 
     @property
     def is_text(self) -> bool:
-        """True if an example is a window of bytes and its target has the byte after each of them."""
+        """True if an example is a window of bytes, and its target holds the byte after each of them."""
         fields = [*self.inputs.values(), self.target]
         return len(fields) == 2 and all(field.codes == (BYTES,) * math.prod(field.shape) for field in fields)
 
     def window(self, network: str) -> int:
-        """Return the bytes in a window of text. Raises UserError, which names the network, for other examples."""
+        """Return the number of bytes in a window of text. For other examples raise UserError with the name of the network."""
         if not self.is_text:
             raise UserError(f"model.name: '{network}' takes text, such as data set python_source; got {self}")
         return math.prod(self.target.shape)
@@ -144,26 +144,26 @@ class ExampleSpec:
         return ", ".join(f"{name} {field.dtype} {list(field.shape)}" for name, field in self.inputs.items())
 
 
-# The objectives: what a network is trained for, and how its outputs are judged. No TensorFlow.
+# The objectives: what a network is trained for, with loss and metric of its outputs.
 #
-# Each names its TensorFlow part, a subclass of `ps_cluster.models.judges.LossAndMetric`.
+# The TensorFlow part of each objective is a subclass of `ps_cluster.models.judges.LossAndMetric`.
 
 SMOOTHING = "training.label_smoothing"
 IN_DEVIATIONS = "targets in standard deviations"
-_ROWS = 2**16  # targets that are looked at together
+_ROWS = 2**16  # the number of targets that are read at a time
 
 
 class Objective:
-    """A kind of task. Subclass it, and override what differs.
+    """An objective. Subclass it, and override what differs.
 
     Attributes:
       name: the name by which data sets choose it.
-      has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
-      has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
+      has_accuracy: whether the metric is the share of correct predictions, 0 to 1; else it is an error, better if small.
+      has_units: whether networks are trained in standard deviations of the target, and saved in the target's units.
       smooths_labels: whether `training.label_smoothing` has a meaning.
       weighs_classes: whether `training.class_weights` has a meaning.
-      activation: Keras's name of what turns the outputs of a saved model into predictions.
-      reading: how the package's own networks take the targets, in words, where there is a choice.
+      activation: Keras's name of the activation that turns the outputs of a saved model into predictions.
+      reading: a description of how the networks of this package scale the targets; "" if they don't.
     """
 
     name = ""
@@ -175,26 +175,26 @@ class Objective:
     reading = ""
 
     def judge(self) -> type[LossAndMetric]:
-        """Return the class of loss, metric and prediction."""
+        """Return the class that computes loss, metric and predictions."""
         raise NotImplementedError
 
     def results(self) -> type[Analysis] | None:
-        """Return the class that analyses the predictions of which `LossAndMetric.kept` has the numbers; None: there is none."""
+        """Return the class that analyses the arrays of `LossAndMetric.kept`; None: there is no analysis."""
         return None
 
     @property
     def field(self) -> str:
-        """The name of the metric in rows and summary: "accuracy", or "error" for one that is better if smaller."""
+        """The name of the metric in rows and summary: "accuracy" or "error"."""
         return "accuracy" if self.has_accuracy else "error"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
+        """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Raise ValueError, in a few words, if targets that are held out differ from all, `target`, as in sorted data."""
+        """Raise ValueError, with a short reason, if held-out targets differ from all targets, as they do in sorted data."""
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield name and indices, int64 [M], of the examples that belong together by their target [N, ...]."""
+        """Yield the name and the indices, int64 [M], of each group of examples with similar targets [N, ...]."""
         yield "all", np.arange(len(target))
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
@@ -202,27 +202,27 @@ class Objective:
         return ", ".join(number_text(value) for value in np.ravel(target))
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the judge's prediction of an example, [outputs], in the words of `named_target`."""
+        """Return a prediction of the judge, [outputs], in words, as `named_target` does for a target."""
         return self.named_target(prediction, spec)
 
     def task(self, outputs: int) -> str:
-        """Return what is to be predicted, in words."""
+        """Describe what the network has to predict."""
         return f"{self.name} with {outputs} outputs"
 
     def numbers(self, spec: ExampleSpec) -> tuple[int, ...]:
-        """Return how many numbers a network may return for an example, the usual one first."""
+        """Return the numbers of outputs that a network may have, the usual number first."""
         return (spec.outputs,)
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
-        """Return what predictions [N, outputs] decide for: [N] or [N, outputs]."""
+        """Return the decisions that follow from predictions [N, outputs]: [N] or [N, outputs]."""
         return predictions
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return the metric of each prediction [N, outputs], [N]; the judge has it for outputs, in a graph."""
+        """Return the metric of each prediction [N, outputs]: [N]. The judge computes it from outputs, in a graph."""
         raise NotImplementedError
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
-        """Return the metric on test targets of an answer that does not look at the inputs; None where none is known."""
+        """Return the metric, on test targets, of a constant prediction that ignores the inputs; None if unknown."""
         return None
 
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
@@ -238,7 +238,7 @@ class Objective:
 
 
 class Classification(Objective):
-    """Each example is of one class. Target: a whole number, from 0."""
+    """Each example belongs to one class. The target is the class's number, counted from 0."""
 
     name = "classification"
     weighs_classes = True
@@ -262,7 +262,7 @@ class Classification(Objective):
             raise ValueError(f"a label is {lowest if lowest < 0 else highest}, of {len(spec.classes)} classes")
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield those of each class."""
+        """Yield the examples of each class."""
         ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
         yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
 
@@ -270,7 +270,7 @@ class Classification(Objective):
         return f"{outputs:,} classes"
 
     def numbers(self, spec: ExampleSpec) -> tuple[int, ...]:
-        """Return one for each class; one number also tells two classes apart."""
+        """Return one output for each class. For two classes a single output is enough."""
         return (2, 1) if spec.outputs == 2 else (spec.outputs,)
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
@@ -290,14 +290,14 @@ class Classification(Objective):
         return right
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float | None:
-        """Return the share of the most frequent class: that of the answer that always names it."""
+        """Return the share of the most frequent class, which is the accuracy if all predictions are this class."""
         if not spec.classes:
             return None
         counts = sum(np.bincount(part, minlength=len(spec.classes)) for part in _parts(target, np.int64))
         return float(np.max(counts) / len(target))
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
-        """Refuse a part without a class that a random part would lack with a probability below one in a million."""
+        """Refuse held-out targets without a class that a random part would lack with a probability below 1e-6."""
         counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
         missing = np.flatnonzero((counts > 0) & (of_part == 0))
         share = counts[missing].sum() / len(target)
@@ -306,7 +306,7 @@ class Classification(Objective):
 
 
 class MultiLabel(Objective):
-    """Each example has any number of labels. Target: 0 or 1 for each."""
+    """Each example has any number of labels. The target is 0 or 1 for each label."""
 
     name = "multi-label"
     activation = "sigmoid"
@@ -328,7 +328,7 @@ class MultiLabel(Objective):
             raise ValueError("a target is neither 0 nor 1")
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield those of each label; an example may have several."""
+        """Yield the examples of each label. An example may have several labels."""
         for index, label in enumerate(spec.classes):
             yield label, np.flatnonzero(target[:, index])
 
@@ -336,7 +336,7 @@ class MultiLabel(Objective):
         return f"{outputs:,} labels, several at once"
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the labels that the example has; of predictions those above 1/2."""
+        """Return the labels whose value is above 1/2."""
         return ", ".join(label for label, share in zip(spec.classes, target) if share > 0.5) or "none"
 
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
@@ -348,13 +348,13 @@ class MultiLabel(Objective):
         return shares
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
-        """Return the accuracy of the answer that gives each label to all, or to none, whichever is right more often."""
+        """Return the accuracy if each label is predicted for all examples or for none, whichever is right more often."""
         share = np.count_nonzero(target, axis=0) / len(target)
         return float(np.maximum(share, 1 - share).mean())
 
 
 class Regression(Objective):
-    """Each example has one or several numbers to predict. Target: floating-point."""
+    """Each example has one or several numbers to predict. The target is floating-point."""
 
     name = "regression"
     has_accuracy = False
@@ -381,7 +381,7 @@ class Regression(Objective):
             raise ValueError("a target is not a finite number")
 
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield those of each range of the first number: eight, each half a standard deviation wide, about the mean."""
+        """Yield the examples by ranges of the first number: eight ranges around the mean, half a standard deviation wide."""
         first = target.reshape(len(target), -1)[:, 0]
         mean, std = (float(known[0]) if known else 0.0 for known in (spec.target.mean, spec.target.std))
         edges = mean + std * np.arange(-1.5, 2, 0.5)
@@ -408,11 +408,10 @@ class Regression(Objective):
 
 
 class NextByte(Objective):
-    """Each byte of a window of text is predicted from those before it. Target: uint8 [window], the bytes that follow.
+    """Each byte of a window of text is predicted from the bytes before it. Target: uint8 [window], the next bytes.
 
-    A network returns `BYTES` scores for each place, end to end. The error is in bits per byte: the mean over the places of
-    the logarithm, to base 2, of one over the probability that the right byte was given. 8 is what a guess has that knows
-    nothing of text.
+    A network returns `BYTES` scores for each place, concatenated. The error is in bits per byte: the mean over all places of
+    -log2(p), where p is the predicted probability of the correct byte. Equal probabilities for all bytes give an error of 8.
     """
 
     name = "next-byte"
@@ -429,7 +428,7 @@ class NextByte(Objective):
             raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not a row of bytes with its codes")
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
-        """Return the text."""
+        """Return the target as text."""
         return np.asarray(target, np.uint8).tobytes().decode("utf-8", "replace")
 
     def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
@@ -445,7 +444,7 @@ class NextByte(Objective):
         return found
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        """Return bits per byte; predictions are scores."""
+        """Return bits per byte. The predictions are scores."""
         scores = predictions.reshape(*target.shape, BYTES).astype(np.float64)
         scores -= scores.max(-1, keepdims=True)
         logarithms = np.take_along_axis(scores, target[..., None].astype(np.int64), -1)[..., 0]
@@ -453,14 +452,14 @@ class NextByte(Objective):
         return bits
 
     def guess(self, target: np.ndarray, spec: ExampleSpec) -> float:
-        """Return the entropy of the bytes: what the best answer has that knows only how frequent each byte is."""
+        """Return the entropy of the bytes: the error of the best prediction that knows only how frequent each byte is."""
         counts = np.sum([np.bincount(part.ravel(), minlength=BYTES) for part in _parts(target, np.int64)], axis=0)
         shares = counts[counts > 0] / target.size
         return float(-(shares * np.log2(shares)).sum())
 
 
 def _parts(target: np.ndarray, dtype: type[np.generic]) -> Iterator[np.ndarray]:
-    """Yield targets some at a time: they may be a mapped file that is larger than memory."""
+    """Yield `_ROWS` targets at a time, because they may be a mapped file that is larger than memory."""
     for first in range(0, len(target), _ROWS):
         yield np.asarray(target[first : first + _ROWS], dtype)
 
@@ -469,9 +468,9 @@ def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndar
     """Return float32 [classes]: the weight of each class, 1 for those that are not named.
 
     Args:
-      given: name of a class, or its label as text → weight.
+      given: the name of a class, or its label as text → weight.
     Raises:
-      ValueError: there is no such class, or it is named twice.
+      ValueError: a class does not exist, or is named twice.
     """
     weights = np.ones(len(classes), np.float32)
     named: set[int] = set()

@@ -1,4 +1,4 @@
-"""The base class of optimizer rules: how a parameter server changes its weights with one gradient.
+"""Define the base class of optimizer rules: how a parameter server changes its weights with one gradient.
 
 The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 """
@@ -23,7 +23,7 @@ Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 
 class LearningRateFactor(Section):
-    # Not a regular expression, because matching some of those takes practically for ever.
+    # Not a regular expression, because the matching of some regular expressions practically never ends.
     match: str = Field(max_length=100, pattern=r"^[A-Za-z0-9_/*?-]+$")
     factor: Factor
 
@@ -37,14 +37,16 @@ class LearningRateFactor(Section):
 
 
 class RuleSettings(Section):
-    """The section `optimizer` of a configuration. A rule adds settings of its own in a subclass, with defaults."""
+    """The section `optimizer` of a configuration. A subclass adds the settings of one rule, with defaults."""
 
     rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))] = Field(
-        description="How a parameter server changes its weights with a gradient."
+        description="The rule by which a parameter server changes its weights with a gradient."
     )
-    learning_rate: float = Field(gt=0, le=LARGEST_FACTOR, description="The highest; the section `schedule` scales it.")
+    learning_rate: float = Field(
+        gt=0, le=LARGEST_FACTOR, description="The highest learning rate; the section `schedule` scales it."
+    )
     weight_decay: Factor = Field(
-        description="Decoupled: an update also subtracts learning rate x weight_decay x weight from each weight."
+        description="Decoupled decay: an update also subtracts learning rate x weight_decay x weight from each weight."
     )
     learning_rate_factors: tuple[LearningRateFactor, ...] = Field(
         strict=False,
@@ -53,18 +55,22 @@ class RuleSettings(Section):
         "first match wins. Factor 0: the variable is not trained.",
     )
     clip_norm: Limit | None = Field(
-        description="Scale the gradient of a variable down to this norm where it is larger. A worker does it to its own "
-        "gradient, before the push."
+        description="Scale the gradient of a variable down to this norm if its norm is larger. The worker does this before "
+        "the push."
     )
-    global_clip_norm: Limit | None = Field(description="The same for the norm of the whole gradient.")
-    clip_value: Limit | None = Field(description="Cut each number of a gradient to between - this and this.")
+    global_clip_norm: Limit | None = Field(
+        description="Scale the whole gradient down to this norm if its norm is larger."
+    )
+    clip_value: Limit | None = Field(
+        description="Clip each number of a gradient to the range from -clip_value to clip_value."
+    )
 
     @model_validator(mode="after")
     def _clips_in_one_way(self) -> RuleSettings:
         given = {name: getattr(self, name) for name in CLIPPING if getattr(self, name) is not None}
         if len(given) > 1:
-            told = " and ".join(f"optimizer.{name} {value:g}" for name, value in given.items())
-            raise ValueError(f"got {told}: choose one way to clip")
+            clips = " and ".join(f"optimizer.{name} {value:g}" for name, value in given.items())
+            raise ValueError(f"got {clips}: choose one way to clip")
         return self
 
 
@@ -74,10 +80,11 @@ class OptimizerRule:
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `optimizer`, with this rule's own settings.
-      usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the same rule.
+      usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
-      staleness_method: the one that mode async uses with this rule, unless somebody chooses another.
-      staleness_method_of_compile: the same where compile() gives the rate, which suits `fit`; None: the same one.
+      staleness_method: the default staleness method of mode async with this rule.
+      staleness_method_of_compile: the default if the learning rate comes from compile(), where it was chosen for `fit`;
+        None: `staleness_method`.
     """
 
     name = ""

@@ -1,7 +1,7 @@
-"""The recipe: the settings that suit the chosen network, data set, mode, number of workers and batch, as one layer.
+"""Compute the recipe: one layer of settings that suit the chosen network, data set, mode, workers and batch size.
 
-`modes` in the recipe of a network (`Network.recipe`) is a table of what was found on held-out examples. A learning rate and
-a momentum are good for one mode, number of workers and batch, so an entry is used for exactly those, never scaled to others.
+`modes` in the recipe of a network (`Network.recipe`) is a table of learning rates and momenta that were found on held-out
+examples. An entry suits one mode, number of workers and batch size. It is used only for these, never scaled to others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ps_cluster.files.values import first_error
 OF_MODES = "modes"  # the table in a recipe
 COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
 METHOD = "staleness.method"
-# They belong together: if one of these is set by hand, the others are not taken from the table.
+# These settings belong together: if the user sets one of them, none is taken from the table.
 BELONG_TOGETHER = (
     "optimizer.rule",
     "optimizer.learning_rate",
@@ -36,9 +36,9 @@ BELONG_TOGETHER = (
 
 
 class FoundRates(Section):
-    """Settings of the optimizer, with the mode, workers (1 in mode single) and batch that they were found for.
+    """Settings of the optimizer, with the mode, workers (1 in mode single) and batch size for which they were found.
 
-    beta_2, global_clip_norm: None is what the recipe has for all modes.
+    If beta_2 or global_clip_norm is None, the recipe's value for all modes is used.
     """
 
     mode: str
@@ -69,12 +69,12 @@ def has_key(layer: Mapping[str, Any], key: str) -> bool:
 
 
 def of_users_network(rule: object) -> dict[str, Any]:
-    """Return safe settings for a network that is not the package's own, as a layer above configs/default.yaml.
+    """Return safe settings for a network that this package does not contain, as a layer above configs/default.yaml.
 
-    That file has what was chosen for airbench on CIFAR-10; little of it helps another network, and much of it harms.
+    The settings in that file were chosen for airbench on CIFAR-10. Many of them harm another network.
 
     Args:
-      rule: the optimizer rule that somebody has chosen; None: that of the network's compile().
+      rule: the optimizer rule that was chosen; None: the rule of the network's compile().
     """
     chosen = RULES[rule] if isinstance(rule, str) and rule in RULES else RULES[COMPILED]
     own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
@@ -89,22 +89,22 @@ def of_users_network(rule: object) -> dict[str, Any]:
 
 
 def read_modes(recipe: Mapping[str, Any], origin: str) -> tuple[FoundRates, ...]:
-    """Return the table of a recipe, empty without one. Raises UserError for an invalid table."""
+    """Return the table of a recipe; empty if the recipe has no table. Raises UserError if the table is invalid."""
     try:
         table = _TABLE.validate_python({OF_MODES: recipe.get(OF_MODES) or ()})[OF_MODES]
     except ValidationError as error:
         raise UserError(first_error(error, origin)) from error
     places = [found.place for found in table]
     if len(set(places)) < len(places):
-        raise UserError(f"{origin}: modes: the same mode, workers and batch come twice")
+        raise UserError(f"{origin}: modes: the same mode, workers and batch appear twice")
     return table
 
 
 def rated_as(mode: Mode, workers: Any) -> tuple[str, Any]:
     """Return the mode and the number of workers whose learning rates in a recipe suit a mode.
 
-    Where the optimizer takes the steps of one process, in a worker by itself or through a network in parts, the rates are
-    those of mode single.
+    The rates of mode single suit every mode whose optimizer takes the steps of one process: modes with local steps, and
+    modes that divide the network among the workers.
 
     Args:
       workers: `cluster.workers`, which is not validated yet.
@@ -116,20 +116,20 @@ def rated_as(mode: Mode, workers: Any) -> tuple[str, Any]:
 
 
 def found_for(table: Sequence[FoundRates], settings: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table's entry for the mode, workers and batch of `settings` as a layer; empty without an entry.
+    """Return the table's entry for the mode, workers and batch size of `settings` as a layer; empty without an entry.
 
     Args:
       settings: the merged layers, not yet validated.
-      user: the user's layer. If it sets one of `BELONG_TOGETHER`, nothing of the table is used; the method that the rule
-        has anyway may be named.
+      user: the user's layer. If it sets one of `BELONG_TOGETHER`, the table is not used. The exception is a staleness
+        method that is the default of the rule anyway.
     """
     training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
     if not all(isinstance(section, Mapping) for section in (training, cluster, chosen)):
-        return {}  # the validation later refuses it
+        return {}  # the validation refuses it later
     mode = chosen.get("name")
     if not isinstance(mode, str) or mode not in MODES:
         return {}
-    # With local steps the method is of the outer step, and the table of the inner ones.
+    # With local steps the method belongs to the outer step, and the table to the local steps.
     is_usual = MODES[mode].promise.takes_local_steps or _names_the_usual_method(settings)
     if any(has_key(user, key) for key in BELONG_TOGETHER if not (key == METHOD and is_usual)):
         return {}
@@ -149,7 +149,7 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
 
     Args:
       base: the defaults.
-      user: the settings that the user has given. They choose network, data set, mode, workers and batch.
+      user: the user's settings. They choose network, data set, mode, workers and batch size.
     """
     data_set: DataSet = _chosen("data", base, user)
     network: Network = _chosen("model", merged(base, data_set.recipe), user)
@@ -185,13 +185,13 @@ def recipe_for(base: Layer, user: Layer) -> tuple[Layer, NamedLayer]:
 
 
 def _chosen(section: str, base: Layer, user: Layer) -> Any:
-    """Return the object chosen in a section. For an unknown name, which the validation refuses, it has no recipe."""
+    """Return the object that is chosen in a section. An unknown name, which the validation refuses, has no recipe."""
     no_choice = {"data": DataSet(), "model": Network()}
     return chosen_kinds(merged(base, user)).get(section, no_choice[section])
 
 
 def _staleness_method(settings: Layer) -> NamedLayer:
-    """Return a layer with the staleness method of the chosen rule; an empty one where the servers do not use that rule."""
+    """Return a layer with the chosen rule's staleness method; empty if the parameter servers do not use the rule."""
     chosen = chosen_kinds(settings)
     rule, mode = chosen.get("optimizer"), chosen.get("mode")
     if not (isinstance(rule, OptimizerRule) and isinstance(mode, Mode)) or mode.promise.takes_local_steps:
@@ -202,16 +202,16 @@ def _staleness_method(settings: Layer) -> NamedLayer:
 
 
 def found_rates(network: Network) -> tuple[FoundRates, ...]:
-    """Return the rates for single modes in a network's recipe."""
+    """Return the table of rates in a network's recipe."""
     return read_modes(network.recipe, f"the recipe of network {network.name}")
 
 
 def rates_found(config: RunConfig) -> FoundRates | None:
-    """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
+    """Return the recipe's rates for a configuration's network, mode, workers and batch size, even if it uses others."""
     place = (*rated_as(config.mode_kind, config.cluster.workers), config.training.batch_size_per_worker)
     return next((rates for rates in found_rates(NETWORKS[config.model.name]) if rates.place == place), None)
 
 
 def has_rates(config: RunConfig) -> bool:
-    """Return whether the network's recipe has rates for any single mode."""
+    """Return whether the network's recipe has a table of rates."""
     return bool(found_rates(NETWORKS[config.model.name]))

@@ -1,4 +1,4 @@
-"""Look up objects of one kind by name: the package's own, those of installed packages, and those in users' files."""
+"""Look up modes, networks, … by name: those of this package, of installed packages, and in users' files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ps_cluster.files.values import one_line
 
 
 class Named(Protocol):
-    """The part that all objects of the catalogue have: the name by which users choose them."""
+    """An object with a name by which users choose it."""
 
     name: str
 
@@ -35,22 +35,22 @@ T = TypeVar("T", bound=Named, covariant=True)
 
 
 class Registry(Generic[T]):
-    """All objects of one kind (data set, mode, network, …), by name.
+    """All objects of one type (data set, mode, network, …), by name.
 
-    The package's own are the instances of `base` in the module `home`, or in the modules of the package `home`, and the
-    subclasses there that have a `name` of their own: a new one is found without being named anywhere else.
+    The objects of this package are the instances of `base` in the module `home`, or in the modules of the package `home`,
+    and instances of the subclasses there that define a `name`. So a new object need not be listed anywhere.
     """
 
     def __init__(self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] | None = None):
-        """Keep where to look; nothing is imported yet.
+        """Create a registry. Nothing is imported yet.
 
         Args:
-          noun: the kind's name in messages, e.g. "optimizer rule".
-          base: the class of the objects. (mypy takes no abstract class for a `type[T]`.) Its `page`, where it has one, is
-            the page of the documentation that shows how to bring one.
-          home: the module or package that defines the package's own.
-          group: the entry point group by which installed packages add others, e.g. "ps_cluster.modes".
-          wrap: converts what a file or package defines, e.g. a function, to an object of the kind; None: nothing is one.
+          noun: the word for an object in messages, e.g. "optimizer rule".
+          base: the class of the objects. (mypy takes no abstract class for a `type[T]`.) Its attribute `page`, if any, is
+            the page of the documentation that shows how to write such an object.
+          home: the module or package that defines the objects of this package.
+          group: the entry point group through which installed packages add objects, e.g. "ps_cluster.modes".
+          wrap: converts a function in a user's file to an object; None: functions are not accepted.
         """
         self.noun = noun
         self._base = base
@@ -61,13 +61,13 @@ class Registry(Generic[T]):
 
     @property
     def settings(self) -> type[Section]:
-        """The class of the settings that all objects of this kind have."""
+        """The class with the settings that all objects have in common."""
         shared: type[Section] = self._base.Settings
         return shared
 
     @cached_property
     def own(self) -> dict[str, T]:
-        """The package's own objects, by name."""
+        """The objects of this package, by name."""
         found: dict[str, T] = {}
         for module in self._modules():
             things = [thing for thing in vars(module).values() if isinstance(thing, self._base)]
@@ -86,7 +86,7 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the package's own objects, file by file, then those of installed packages."""
+        """The names of the objects of this package, file by file, then of those of installed packages."""
         others = [name for name in entry_point_names(self._group) if name not in self.own]
         return (*self.own, *others)
 
@@ -95,28 +95,28 @@ class Registry(Generic[T]):
 
     @property
     def with_settings(self) -> Iterator[Any]:
-        """Yield what may have settings of its own: the package's own objects."""
+        """Yield the objects that may have settings which others do not have."""
         return iter(self)
 
     def named_by_user(self, name: str, folder: Path) -> str:
-        """Return a name that the user has written, a file of code with its whole path; it may be run from now on.
+        """Return a name that the user has written, with the absolute path of a file of code. The file may be run from now on.
 
         Args:
-          folder: from which relative paths are seen.
+          folder: the folder to which paths are relative.
         """
         return named_by_user(name, folder)
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
             return False
-        # Installed packages last: to look for them takes milliseconds.
+        # Installed packages come last, because the search for them takes milliseconds.
         return name in self.own or parse(name) is not None or name in entry_point_names(self._group)
 
     def __getitem__(self, name: str) -> T:
         """Return the object of this name.
 
         Raises:
-          UserError: there is none, or it can't be loaded, or it is not of this kind.
+          UserError: there is no such object, it can't be loaded, or it is no instance of the registry's class.
         """
         if name in self.own:
             return self.own[name]
@@ -125,23 +125,23 @@ class Registry(Generic[T]):
         return self._brought[name]
 
     def code_of(self, name: str) -> Path | None:
-        """Return the file that has to be trusted for a name, if there is one."""
+        """Return the file of code that a name refers to, which has to be trusted; None if there is none."""
         reference = parse(name)
         return reference.file if reference else None
 
     def check_name(self, name: str) -> str:
-        """Return `name`. Raises ValueError, which lists what is supported and names the page, if it is unknown."""
+        """Return `name`. If it is unknown, raise ValueError with all known names and the page of the documentation."""
         if name not in self:
             raise ValueError(f"{self.unknown(name)}: {self.page}")
         return name
 
     @property
     def page(self) -> str:
-        """The page of the documentation that shows how to bring one."""
+        """The page of the documentation that shows how to write such an object."""
         return getattr(self._base, "page", "docs/extending.md")
 
     def unknown(self, name: str) -> str:
-        """Return a message with all that is supported, and the known name that is nearest to `name`."""
+        """Return a message for an unknown name: the most similar known name, and all known names."""
         hint = did_you_mean(name, self.names)
         if name.endswith(".py"):
             hint = f"name what the file defines, as '{name:.80}:NAME'. "
@@ -157,7 +157,7 @@ class Registry(Generic[T]):
         return self._made(found, name)
 
     def _loaded(self, reference: Reference) -> Any:
-        """Return what a file defines. Raises UserError, with the page for the user who has named the file."""
+        """Load what a file defines. If the user has named the file, an error also names the page of the documentation."""
         try:
             return load(reference)
         except UserError as error:
@@ -166,7 +166,7 @@ class Registry(Generic[T]):
             raise UserError(f"{self.noun} {error}: {self.page} shows how to bring one") from error
 
     def _made(self, found: Any, name: str) -> T:
-        """Return `found` as an object of the kind, with `name` as its name."""
+        """Return `found` as an object of the registry's class, with `name` as its name."""
         is_class = isinstance(found, type)
         if is_class and issubclass(found, self._base):
             try:
@@ -182,7 +182,12 @@ class Registry(Generic[T]):
                 f"'{name}' is no {self.noun}: it has to be {function}a {self._base.__module__}.{self._base.__name__}: "
                 f"{self.page}"
             )
-        made = copy(made)  # what the user's module holds keeps its name
+        if wanted := getattr(self._base, "Settings", None):
+            settings = getattr(made, "Settings", None)
+            if not isinstance(settings, type) or not issubclass(settings, wanted):
+                base = f"{wanted.__module__}.{wanted.__name__}"
+                raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
+        made = copy(made)  # the object in the user's module keeps its name
         made.name = name
         return made
 

@@ -1,4 +1,4 @@
-"""The base class of learning-rate schedules: the factor of the peak rate at each update.
+"""Define the base class of learning-rate schedules: the factor of the highest rate at each update.
 
 The package's own schedules are in ps_cluster/training/schedules.py.
 """
@@ -18,36 +18,36 @@ SMALLEST_SIDE = 16  # pixels: images are not made smaller
 
 
 class ImageScale(Section):
-    """Images of `scale` x their sides, until the share `until` of the steps is done."""
+    """Scale the sides of images by `scale`, until the share `until` of the steps is done."""
 
     scale: float = Field(gt=0, le=1)
     until: Fraction
 
     def side(self, side: int) -> int:
-        """Return the pixels that a side of so many becomes."""
+        """Return the scaled length of a side, in pixels."""
         return min(side, max(SMALLEST_SIDE, round(side * self.scale)))
 
 
 class ScheduleSettings(Section):
-    """The section `schedule` of a configuration. A schedule adds settings of its own in a subclass."""
+    """The section `schedule` of a configuration. A subclass adds the settings of one schedule."""
 
     kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.check_name(name))] = Field(
-        description="How the learning rate goes on after it has risen."
+        description="Shape of the learning rate after the warm-up."
     )
-    warmup_fraction: Fraction = Field(description="Share of the steps in which the learning rate rises.")
+    warmup_fraction: Fraction = Field(description="Share of the steps in which the learning rate rises (warm-up).")
     start_factor: Fraction = Field(description="Learning rate of the first step, as a share of the highest.")
     end_factor: Fraction = Field(description="Learning rate of the last step, as a share of the highest.")
     image_scales: tuple[ImageScale, ...] = Field(
         strict=False,
         max_length=20,
-        description="Train on smaller images at first: those of `scale` x their side, 16 pixels or more, until this share "
-        "of the steps. Only for networks that take images of any size.",
+        description="Train on smaller images at first: their sides are scaled by `scale`, to 16 pixels or more, until the "
+        "share `until` of the steps is done. Only for networks that take images of any size.",
     )
 
     def left(self, done: float) -> float:
-        """Return the share of the steps that is left after the share `done`, as steps with images of the size then.
+        """Return the work that is left after the share `done`, as a share of all steps at the current image size.
 
-        The time of a step goes by the pixels of its images.
+        The time of a step is proportional to the number of pixels in its images.
         """
         left, now, begin = 0.0, None, done
         for until, size in (*((scale.until, scale.scale**2) for scale in self.image_scales), (1.0, 1.0)):

@@ -1,4 +1,4 @@
-"""The typed sections of a configuration, and values derived from them for a run."""
+"""Define the typed sections of a configuration, and the values that a run derives from them."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ from ps_cluster.installation import PROGRAM
 
 PAGE = "docs/configuration.md"  # lists all settings
 
-# On one machine. More tasks would only wait for processors and memory.
+# The limits on one machine. More tasks would only wait for processors and memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
 MOST_WORKERS_OF_A_CLUSTER = 1000
-# Of one worker, before a step is measured. The largest network here reaches 215 in float32 with a core to itself.
+# The assumed speed of one worker until a step has been measured. The largest network of this package reaches 215 in
+# float32 on a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
-STEPS_IN_TIME = 3  # a wait for a step is at least so many times what the slowest worker's steps take
+STEPS_IN_TIME = 3  # the wait for a step lasts at least this many steps of the slowest worker
 
-# In steps, for a shard's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
+# The window, in steps, of a shard's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
-# An epoch of fewer updates teaches little, unless the whole training has enough of them.
+# A network learns little in an epoch with fewer than FEW_UPDATES, unless the whole training has ENOUGH_UPDATES.
 FEW_UPDATES, ENOUGH_UPDATES = 10, 200
 LONGEST_SECONDS = 1e9  # far above any useful value
 ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 
 
-# The values of `cluster.isolation`: a word, or the interface to which a task on several machines keeps.
+# The values of `cluster.isolation`: one of WORDS, or the only network interface on which a task accepts connections.
 
 WORDS = ("auto", "require", "off")
-INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # Linux has no longer names; a * would be a pattern for the firewall
+INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # the longest name in Linux; the firewall would read a * as a pattern
 
 
-def _known(value: object) -> object:
+def _check_isolation(value: object) -> object:
     if value in WORDS or (isinstance(value, str) and re.fullmatch(INTERFACE, value)):
         return value
     nearest = did_you_mean(value, WORDS) if isinstance(value, str) else ""
@@ -59,19 +60,19 @@ def _known(value: object) -> object:
 
 
 Isolation = Annotated[
-    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_known)
+    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_check_isolation)
 ]
 
 
 def interface_of(setting: str) -> str | None:
-    """Return the interface that the setting names, None for one of the words."""
+    """Return the network interface that the setting names; None if the setting is one of WORDS."""
     return None if setting in WORDS else setting.partition("=")[2]
 
 
 # Parse `--straggler`: workers that are slow on purpose.
 
 _NUMBER = r"([0-9]{1,4}(?:\.[0-9]{1,6})?)"
-_ONE = re.compile(rf"(0|[1-9][0-9]{{0,4}}):(?:{_NUMBER}x|\+{_NUMBER}s)")
+_STRAGGLER = re.compile(rf"(0|[1-9][0-9]{{0,4}}):(?:{_NUMBER}x|\+{_NUMBER}s)")
 MOST_TIMES, MOST_EXTRA_S = 1000, 3600
 NONE, GAMMA = "none", "random:gamma"
 
@@ -84,7 +85,7 @@ TASK_VARIATION = 0.1
 
 @dataclass(frozen=True)
 class Slowness:
-    """The slowness of a worker: its step takes `factor` times its own time, plus `extra_s` seconds."""
+    """The slowness of one worker: its steps take `factor` times as long as usual, plus `extra_s` seconds."""
 
     worker: int
     factor: float = 1.0
@@ -93,7 +94,7 @@ class Slowness:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The slow workers: named ones, or (`gamma`) all, by factors drawn for each worker and each of its steps."""
+    """The slow workers. With `gamma` all workers are slow, by random factors of each worker and each of its steps."""
 
     slow: tuple[Slowness, ...] = ()
     gamma: bool = False
@@ -106,30 +107,34 @@ class Stragglers:
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Return the seconds of the slowest worker's step if others take `own_s`; for random ones, nearly a bound."""
+        """Return the seconds that the slowest worker's step takes; with `gamma` longer steps are very rare.
+
+        Args:
+          own_s: the seconds that a step of a worker without slowness takes.
+        """
         if self.gamma:
             return own_s * float(machine_means(workers, seed).max()) * (1 + 5 * TASK_VARIATION)
         return max([own_s, *(slow.factor * own_s + slow.extra_s for slow in self.slow)])
 
 
 def parse_stragglers(text: str) -> Stragglers:
-    """Parse `"none"`, `"2:5x"`, `"1:+0.2s"`, several of these joined by `;`, or `"random:gamma"`.
+    """Parse `"none"`, `"random:gamma"`, or workers such as `"2:5x"` and `"1:+0.2s"`, joined by `;`.
 
     Raises:
-      ValueError: it is none of these.
+      ValueError: the text has none of these forms.
     """
     if text == NONE:
         return Stragglers()
     if text == GAMMA:
         return Stragglers(gamma=True)
-    slow = tuple(_slowness(part) for part in text.split(";"))
+    slow = tuple(_parse_slowness(part) for part in text.split(";"))
     if len({one.worker for one in slow}) < len(slow):
         raise ValueError(f"{text!r:.80} names a worker twice")
     return Stragglers(slow)
 
 
-def _slowness(text: str) -> Slowness:
-    match = _ONE.fullmatch(text.strip())
+def _parse_slowness(text: str) -> Slowness:
+    match = _STRAGGLER.fullmatch(text.strip())
     if not match:
         raise ValueError(
             f"{text!r:.80} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"
@@ -143,29 +148,29 @@ def _slowness(text: str) -> Slowness:
 
 
 def machine_means(workers: int, seed: int) -> np.ndarray:
-    """Return each worker's relative step time, float64 [workers], the fastest 1; gamma with MACHINE_VARIATION."""
+    """Draw each worker's relative step time, float64 [workers], from a gamma distribution. The fastest worker has 1."""
     shape = MACHINE_VARIATION**-2
     means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
     return np.asarray(means / means.min())
 
 
-# Compute how many steps a worker is handed at once.
+# Compute how many steps the chief sends to a worker at once.
 
-# A dispatch costs the chief 1 to 2 ms (docs/results.md, configs/simulate/) and its worker a round trip. The more steps
-# it has, the more are computed twice when a worker dies.
+# A dispatch costs the chief 1 to 2 ms (docs/results.md, configs/simulate/) and its worker a round trip. But the more steps
+# a dispatch has, the more steps are computed twice when a worker dies.
 DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
-CHIEF_PER_S = 200  # dispatches per second to all workers together that the chief can easily make
+CHIEF_PER_S = 200  # the dispatches that the chief can easily send per second, to all workers together
 
 
 def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: float, left: float) -> int:
-    """Return how many steps (or rounds) a worker is handed at once.
+    """Return the number of steps (or rounds) in the next dispatch to a worker.
 
     Args:
-      setting: the number, or "auto": about `DISPATCH_S` seconds of work, or more where there are too many workers for
-        the chief; less towards the end, so that no worker still has much to do while the others have nothing.
+      setting: the number, or "auto": about `DISPATCH_S` seconds of work. A dispatch is longer if the chief has many
+        workers. It is shorter towards the end, so that no worker still has much to do while the others have nothing.
       workers: the number of workers.
-      per_second: steps (or rounds) per second of one worker; 0 while unknown.
-      left: steps (or rounds) left for each worker.
+      per_second: the steps (or rounds) of one worker per second; 0 while unknown.
+      left: the steps (or rounds) that are left for each worker.
     """
     if setting != "auto":
         return setting
@@ -181,63 +186,65 @@ LOSSY = ("int8", "top_k")  # values of cluster.wire
 
 class ClusterSettings(Section):
     workers: int = Field(
-        ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Workers; on one machine at most {MOST_WORKERS}."
+        ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Number of workers; on one machine at most {MOST_WORKERS}."
     )
     min_workers: int | None = Field(
         default=None, ge=1, le=MOST_WORKERS_OF_A_CLUSTER,
-        description="The fewest workers that `ps-cluster scale` may leave; null: as many as `cluster.workers`.",
+        description="The smallest number of workers that `ps-cluster scale` accepts; null: `cluster.workers`.",
     )  # fmt: skip
     max_workers: int | None = Field(
         default=None, ge=1, le=MOST_WORKERS_OF_A_CLUSTER,
-        description="The most workers that `ps-cluster scale` may ask for; null: as many as `cluster.workers`.",
+        description="The largest number of workers that `ps-cluster scale` accepts; null: `cluster.workers`.",
     )  # fmt: skip
     parameter_servers: int = Field(
         ge=1,
         le=256,
-        description=f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}.",
+        description=f"Number of parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}.",
     )
-    evaluator: bool = Field(description="Start a process beside the cluster that scores every new checkpoint.")
+    evaluator: bool = Field(description="Start an additional process that scores every new checkpoint.")
     intra_op_threads: int = Field(
         ge=1,
         le=256,
-        description="Threads of one operation in a worker. Keep 1 where there are as many workers as cores.",
+        description="Threads of one operation in a worker. Keep 1 if there are as many workers as cores.",
     )
     wire: Literal["auto", "bfloat16", "float32", "int8", "top_k"] = Field(
-        description="Dtype of weights and gradients between the processes; auto: the network's. int8: gradients in whole "
-        "steps of a scale for each 256, top_k: their largest values alone; weights then go in bfloat16, and what a push "
-        "leaves out is added to the worker's next one."
+        description="Dtype in which weights and gradients are sent; auto: the network's. int8: gradients are rounded to "
+        "8-bit integers, with a scale for each 256 values. top_k: only the largest values of a gradient are sent. With "
+        "both, weights are sent in bfloat16, and what a push leaves out is added to the worker's next push."
     )
-    top_k_share: float = Field(gt=0, le=1, description="Share of the values that a push sends where `wire` is top_k.")
+    top_k_share: float = Field(
+        gt=0, le=1, description="Share of the gradient's values that a push sends if `wire` is top_k."
+    )
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
         description=(
-            "Step ids sent to a worker at once; each is still pulled and pushed on its own. auto: half a "
-            "second of work, more where over 100 workers share the chief."
+            "Step ids in one dispatch to a worker; each step still has its own pull and push. auto: half a "
+            "second of work, or more if over 100 workers share the chief."
         )
     )
     straggler: str = Field(
         max_length=200,
-        description="Workers made slow on purpose: none, 2:5x, 1:+0.2s, several joined by ';', or random:gamma.",
+        description="Make workers slow on purpose: none, 2:5x, 1:+0.2s, several joined by ';', or random:gamma.",
     )
     pin_workers: Literal["auto", True, False] = Field(
         description=(
-            "Pin each worker to cores of its own, or to one where cores are few. auto: in modes async, diloco "
+            "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes async, diloco "
             "and elastic, but not in `compare`."
         )
     )
     lost_after_seconds: float = Field(
         ge=1,
         le=3600,
-        description="With `task`: a connection without any answer, or a dispatch without an update, for so long is "
-        "taken for lost.",
+        description="With `task`: a connection counts as lost after this many seconds without an answer, and a dispatch "
+        "after this many seconds without an update.",
     )
     longest_step_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=86_400)] = Field(
-        description="The longest that a step of a worker takes: limits on waits for an update are no shorter. auto: "
-        f"{STEPS_IN_TIME} times what the slowest worker's steps have taken. The first update may take longer."
+        description="The longest time that a worker's step may take. No wait for an update ends sooner. auto: "
+        f"{STEPS_IN_TIME} times the measured step time of the slowest worker. The first update may take longer."
     )
     isolation: Isolation = Field(
         description=(
-            "Give the run a network that nobody else reaches; auto: where the system allows it. interface=NAME, for "
-            "`task` only: close the task's port to other interfaces."
+            "Give the run a private network that no other program can reach; auto: if the system allows it. "
+            "interface=NAME, for `task` only: close the task's port to all other interfaces."
         )
     )
 
@@ -250,29 +257,29 @@ class ClusterSettings(Section):
 
 class TrainingSettings(Section):
     seed: int = Field(ge=0, lt=2**31, description="Decides batches, augmentation and initial weights.")
-    batch_size_per_worker: int = Field(ge=1, le=10_000, description="Images of one step of one worker.")
+    batch_size_per_worker: int = Field(ge=1, le=10_000, description="Images in one batch of one worker.")
     epochs: float = Field(
         gt=0, le=100_000, description="Passes over the training images; ignored where `training.steps` is set."
     )
     steps: int | None = Field(
         ge=1,
         le=1_000_000_000,
-        description="Updates of the whole run, all workers together; null: as `training.epochs` says.",
+        description="Updates of the whole run, by all workers together; null: `training.epochs` decides.",
     )
     sample: str = Field(
         default=ALL,
         max_length=50,
         description=(
-            "The part of the training examples that the run sees: all; shard:worker, all, and each worker its own "
-            "disjoint part; shard:0/4, the first of four; bootstrap:7, as many as there are, drawn with replacement by "
-            "this seed. An epoch is a pass over it."
+            "The training examples that the run uses. all: every example. shard:worker: each worker has its own disjoint "
+            "part. shard:0/4: the first of four parts. bootstrap:7: a sample of the same size, drawn with replacement "
+            "with seed 7. An epoch is a pass over these examples."
         ),
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
     class_weights: dict[str, ClassWeight] = Field(
         default={},
         max_length=100_000,
-        description="How much examples of a class count in the loss: its name or label, and a weight; others count 1.",
+        description="Class name or label → weight of its examples in the loss. All other classes have weight 1.",
     )
 
     @field_validator("sample")
@@ -286,31 +293,32 @@ class LookaheadSettings(Section):
     every_updates: int = Field(
         ge=0,
         le=100_000,
-        description="Set the weights to their mean after so many updates; 0: never. Not in modes with local steps.",
+        description="Set the weights to their moving mean each time after this many updates; 0: never. Not used by modes "
+        "with local steps.",
     )
-    decay: Fraction = Field(description="Of the mean, for each update, at the end of training.")
+    decay: Fraction = Field(description="Decay of the moving mean per update, at the end of training.")
 
 
 class EvaluationSettings(Section):
     augment_last: bool = Field(description="Also score the last checkpoint over six views of each image.")
     after_training: bool = Field(
-        description="Keep all checkpoints, that of the initial weights too, and score them after training, so that scoring "
-        "takes no time from it."
+        description="Keep all checkpoints, including that of the initial weights, and score them after training, so that "
+        "scoring does not slow the training down."
     )
     draw_results: bool = Field(description="Draw the page results/results.html when the run has ended.")
     gradients: bool = Field(
-        description="Show histograms of gradients on 50 training examples in TensorBoard; --tensorboard asks for them."
+        description="Write histograms of gradients on 50 training examples for TensorBoard; --tensorboard turns this on."
     )
     validation_examples: int = Field(
         ge=0,
         le=10_000_000,
         description=(
-            "Hold out so many training images: they are not trained on, and the best model is chosen on "
-            "them. 0: it is chosen on the test images, and its score there is too high."
+            "Hold out this many training images: no batch contains them, and the best model is chosen by its score on "
+            "them. 0: the best model is chosen on the test images, so its test score is too high."
         ),
     )
     recompute_updates: bool = Field(
-        description="Compute a sample of the updates again, outside the cluster, for the proof; it needs cluster.evaluator."
+        description="Compute a sample of the updates again, outside the cluster, for the proof. Needs cluster.evaluator."
     )
 
 
@@ -324,22 +332,25 @@ class Checkpoints(Section):
     every_epochs: float | None = Field(
         gt=0,
         le=100_000,
-        description="Write one after so many epochs instead, e.g. 0.125. Each is scored, and kept until then.",
+        description="Write checkpoints at this distance in epochs instead, e.g. 0.125. Each is kept until it is scored.",
     )
     snapshot_every_seconds: float = Field(
         gt=0,
         le=LONGEST_SECONDS,
         description=(
-            "Write a snapshot this often: the most work that is lost when a parameter server or the chief dies."
+            "Write a snapshot this often. If a parameter server or the chief dies, at most the work since the newest "
+            "snapshot is lost."
         ),
     )
     keep: int = Field(
-        ge=1, le=1_000_000, description="Keep so many of the newest checkpoints; the best one is kept beside them."
+        ge=1,
+        le=1_000_000,
+        description="Number of the newest checkpoints to keep. The best checkpoint is always kept too.",
     )
 
 
 class RunConfig(Section):
-    """All settings of a run. `fitted` makes a subclass whose sections have the settings of the chosen kinds."""
+    """All settings of a run. `fitted` makes a subclass whose sections fit the chosen mode, network, data set, …"""
 
     mode: ModeSettings
     staleness: StalenessSettings
@@ -388,7 +399,7 @@ class RunConfig(Section):
                 raise ValueError(f"cluster.{name}: got {bound}: it is {most} cluster.workers, {workers}")
 
     def check_fits_one_machine(self) -> None:
-        """Raise UserError where there are more tasks than are useful on one machine."""
+        """Raise UserError if there are more tasks than are useful on one machine."""
         for name, most in (
             ("workers", MOST_WORKERS),
             ("max_workers", MOST_WORKERS),
@@ -401,7 +412,7 @@ class RunConfig(Section):
 
     @property
     def mode_kind(self) -> Mode:
-        """The mode's object in the catalogue."""
+        """The mode's object in the registry."""
         return MODES[self.mode.name]
 
     @property
@@ -413,7 +424,7 @@ class RunConfig(Section):
     def training_workers(self) -> int:
         """The number of processes that compute gradients when training begins.
 
-        Recipes, momentum corrections and reports go by it, also after `ps-cluster scale`.
+        Recipes, momentum corrections and reports use this number, even after `ps-cluster scale`.
         """
         return self.cluster.workers if WORKER in self.mode_kind.cluster.tasks else 1
 
@@ -425,7 +436,7 @@ class RunConfig(Section):
 
     @property
     def most_workers(self) -> int:
-        """The most processes that ever compute gradients: a worker's index is below it, in all tables of workers."""
+        """The most processes that ever compute gradients. The index of every worker is below this number."""
         most = None if self.mode_kind.cluster.fixed_workers else self.cluster.max_workers
         return most or self.training_workers
 
@@ -436,12 +447,12 @@ class RunConfig(Section):
 
     @property
     def gradients_per_update(self) -> int:
-        """The number of gradients that one update averages, at least; those of backup workers come late and are dropped."""
+        """The fewest gradients that one update averages. The gradients of backup workers come late and are dropped."""
         return self.steps_per_update - self.mode_kind.late_workers(self)
 
     @property
     def most_gradients_per_update(self) -> int:
-        """The most gradients that one update averages: more than the fewest where it waits for late ones."""
+        """The most gradients that one update averages: more than the fewest if the update waits for late gradients."""
         return self.steps_per_update if self.mode_kind.grace_seconds(self) else self.gradients_per_update
 
     @property
@@ -456,12 +467,12 @@ class RunConfig(Section):
 
     @property
     def examples_per_update(self) -> int:
-        """The number of examples per update, at least."""
+        """The smallest number of examples per update."""
         return self.examples_per_step * self.gradients_per_update
 
     @property
     def updates_at_once(self) -> int:
-        """The number of updates between two looks: with all-reduce a whole dispatch, of a size equal on all workers."""
+        """The number of updates that become visible at one time: with all-reduce a whole dispatch, else 1."""
         return self._first_dispatch if self.mode_kind.promise.waits is Waits.FOR_ALL_REDUCE else 1
 
     @property
@@ -471,19 +482,19 @@ class RunConfig(Section):
 
     @property
     def ledger_window(self) -> int:
-        """The number of steps that may be open, or accepted and not yet read by the chief, at a time: a power of 2.
+        """The most steps that may be open, or accepted but not yet read by the chief, at one time. A power of 2.
 
-        It is enough for all steps that fast workers may be handed before a slow one has finished its dispatch.
+        The window holds all steps that fast workers can get before a slow worker has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
         at_once = 2 * self._first_dispatch * self.steps_per_update
         return 1 << (max(most, at_once) - 1).bit_length()
 
     def longest_update_seconds(self, step_s: float = 0.0) -> float:
-        """Return the longest expected gap between updates in a healthy run. Waits for an update must be longer.
+        """Return the longest expected time between two updates of a healthy run. Waits for an update must be longer.
 
         Args:
-          step_s: what the slowest worker's steps take, as measured.
+          step_s: the measured seconds of a step of the slowest worker.
         """
         grace_s, longest_s = self.mode_kind.grace_seconds(self), self.cluster.longest_step_seconds
         if longest_s == "auto":
@@ -495,21 +506,21 @@ class RunConfig(Section):
 
     @property
     def sample(self) -> Sample | None:
-        """The part of the training examples that the run sees; None for all, also where each worker sees its own."""
+        """The sample of the training examples that the run uses; None if the workers together use all of them."""
         return parse_sample(self.training.sample)
 
     def examples_seen(self, train_examples: int) -> int:
-        """Return the examples of an epoch."""
+        """Return the number of examples in an epoch."""
         return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:
-        """Return the updates of the whole run: `training.steps` where set, else those of `epochs` passes."""
+        """Return the number of updates of the whole run: `training.steps` if set, else those of `training.epochs`."""
         if self.training.steps is not None:
             return self.training.steps
         return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
 
     def few_updates(self, train_examples: int) -> str | None:
-        """Return what to do about epochs of a few updates, in which little is learned; None where they have enough."""
+        """Return advice for a training with too few updates per epoch, which learns little; None if it has enough."""
         of_an_epoch = self.examples_seen(train_examples) / self.examples_per_update
         if of_an_epoch >= FEW_UPDATES or self.total_updates(train_examples) >= ENOUGH_UPDATES:
             return None
@@ -527,19 +538,19 @@ class RunConfig(Section):
 
     @property
     def recomputes_updates(self) -> bool:
-        """Whether a sample of the updates is computed again: the process of the evaluator does it."""
+        """True if the evaluator's process computes a sample of the updates again."""
         return self.evaluation.recompute_updates and self.cluster.evaluator
 
     @property
     def wire(self) -> str:
-        """The dtype of weights between the processes, and of gradients that are sent whole: "bfloat16" or "float32"."""
+        """The dtype in which weights and complete gradients are sent: "bfloat16" or "float32"."""
         if self.loses_of_pushes:
             return "bfloat16"
         return self.model.precision if self.cluster.wire == "auto" else self.cluster.wire
 
     @property
     def loses_of_pushes(self) -> bool:
-        """True if a push leaves something out, which the worker's next one brings along."""
+        """True if compression leaves a part of a push out, which the worker adds to its next push."""
         return self.cluster.wire in LOSSY
 
     def with_values(self, values: Layer) -> RunConfig:
@@ -552,13 +563,18 @@ class RunConfig(Section):
 
 
 def fitted(tree: Layer | None) -> RunConfig:
-    """Return the configuration for complete settings. Raises pydantic's ValidationError; UserError for users' code."""
+    """Validate complete settings and return their configuration.
+
+    Raises:
+      ValidationError: a setting is wrong.
+      UserError: code of the user's that a setting names can't be loaded.
+    """
     kinds = chosen_kinds(tree or {})
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
 
 
 def sections() -> dict[str, type[Section]]:
-    """Return name → class of each section, with the settings that all its choices have."""
+    """Return section name → its class, which has only the settings that all choices of the section share."""
     classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}
 

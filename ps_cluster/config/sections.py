@@ -20,12 +20,12 @@ Layer = dict[str, Any]
 
 
 def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a layer as dotted key → value."""
+    """Convert a layer of sections to dotted key → value."""
     return dict(_leaves(layer, prefix))
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
-    """Return dotted key → value as a tree of sections. Raises UserError where a key goes through a plain value."""
+    """Convert dotted key → value to a tree of sections. Raises UserError if a key goes through a plain value."""
     tree: Layer = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")
@@ -33,15 +33,13 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise UserError(
-                    f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs"
-                )
+                raise UserError(f"{key}: '{section}' is {branch!r:.300}, but it has to be a section with settings")
         branch[name] = value
     return tree
 
 
 def merged(under: Layer, over: Mapping[str, Any]) -> Layer:
-    """Return `over` on top of `under`, section by section; lists are replaced whole."""
+    """Merge `over` into `under`, section by section. The values of `over` win; lists are replaced whole."""
     result = dict(under)
     for key, value in over.items():
         both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
@@ -61,7 +59,7 @@ def _leaves(layer: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 class Kind(Protocol):
-    """An object that a section may name: `Settings` is the class of the section where it is chosen."""
+    """An object that a section may name, e.g. a mode. `Settings`: the class of the section if this object is chosen."""
 
     name: str
 
@@ -70,7 +68,7 @@ class Kind(Protocol):
 
 
 class Choice(NamedTuple):
-    """The key of a section that chooses its further settings, and the objects that the key may name."""
+    """The key that decides which other settings a section has, and the objects that this key may name."""
 
     key: str
     kinds: Registry[Kind]
@@ -87,19 +85,20 @@ CHOSEN: dict[str, Choice] = {
 
 
 def chosen_kinds(tree: Layer) -> dict[str, Kind]:
-    """Return section → the object chosen in it, for the sections that name an existing one.
+    """Return section → the object that is chosen in it. Sections that name no existing object are left out.
 
-    Raises UserError where that can't be loaded.
+    Raises:
+      UserError: the chosen object can't be loaded.
     """
     names = {section: _name(tree, section, choice.key) for section, choice in CHOSEN.items()}
     return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
 
 
 def adapted_to_choices(under: Layer, over: Layer) -> Layer:
-    """Return `under` with the choices of `over`, and without settings that only the replaced choices have.
+    """Return `under` with the choices of `over`, and without settings that belong only to the replaced choices.
 
-    Settings that the new choice has from the same class stay: `optimizer.learning_rate` between all rules,
-    `data.augmentation` between data sets of images.
+    A setting stays if the old and the new choice inherit it from the same class: all rules share
+    `optimizer.learning_rate`, and all data sets of images share `data.augmentation`.
     """
     result = dict(under)
     for section, (key, kinds) in CHOSEN.items():
@@ -112,9 +111,9 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
 
 
 def of_choices(recipe: Layer, chosen: Layer) -> Layer:
-    """Return a recipe without settings of choices that are not made.
+    """Return a recipe without the settings that the chosen objects do not have.
 
-    A network of images says how to vary images, for example, and a data set of numbers has no such setting.
+    For example, the recipe of a network for images sets the augmentation, but a data set of numbers has no such setting.
     """
     result = dict(recipe)
     for section, kind in chosen_kinds(chosen).items():
@@ -126,7 +125,7 @@ def of_choices(recipe: Layer, chosen: Layer) -> Layer:
 
 
 def _shared_settings(kinds: Registry[Any], *names: Any) -> set[str]:
-    """Return the settings that two choices have from one class; of an unknown choice those that all have."""
+    """Return the settings that two choices inherit from one class. An unknown choice has only the settings of all."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
     nearest = next(base for base in classes[0].__mro__ if all(issubclass(one, base) for one in classes))
@@ -134,7 +133,7 @@ def _shared_settings(kinds: Registry[Any], *names: Any) -> set[str]:
 
 
 def own_settings(section: str, kind: Kind) -> list[str]:
-    """Return the settings of a section that only this choice has, and not all choices."""
+    """Return the settings of this choice that are not common to all choices of the section."""
     shared = CHOSEN[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 
@@ -149,13 +148,13 @@ def _name(tree: Layer, section: str, key: str) -> Any:
     return values.get(key) if isinstance(values, dict) else None
 
 
-# Check which settings a mode uses. A setting that it does not use is refused if the user gives it, never ignored.
+# Check which settings a mode uses. If the user gives a setting that the mode does not use, it is refused, never ignored.
 
-_OF_TASKS = {
+_TASK_OF_SETTING = {
     "cluster.workers": WORKER, "cluster.min_workers": WORKER, "cluster.max_workers": WORKER,
     "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
 }  # fmt: skip
-# Settings that switch on something that not all modes use → their value for "off".
+# Settings that switch on a feature that not all modes have → the value that switches it off.
 SWITCHES = {"staleness.method": "none", "lookahead.every_updates": 0}
 
 
@@ -165,22 +164,26 @@ def uses(mode: str, key: str) -> bool:
     section, _, name = key.partition(".")
     if section == "mode":
         return name in kind.Settings.model_fields
-    if key in _OF_TASKS:
-        return _OF_TASKS[key] in kind.cluster.tasks
+    if key in _TASK_OF_SETTING:
+        return _TASK_OF_SETTING[key] in kind.cluster.tasks
     return section not in kind.uses.ignores and key not in kind.uses.ignores
 
 
 def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first of the settings `given` (dotted key → value) that none of `modes` uses."""
+    """Raise ValueError for the first setting in `given` (dotted key → value) that none of `modes` uses."""
     for key, value in given.items():
         users = tuple(name for name in MODES.own if uses(name, key))
-        if users and not any(uses(mode, key) for mode in modes):  # a key that no mode uses is unknown: told elsewhere
-            nobody = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
-            raise ValueError(f"{key}: got {value!r:.80}: {nobody} (it is of {listed(users)}): leave it out")
+        if users and not any(uses(mode, key) for mode in modes):  # unknown keys are reported elsewhere
+            reason = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
+            raise ValueError(f"{key}: got {value!r:.80}: {reason} (it belongs to {listed(users)}): leave it out")
 
 
 def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a switch that is on and not used by `mode`. `settings`: all, as dotted key → value."""
+    """Raise ValueError for a switch that is on although `mode` does not use it.
+
+    Args:
+      settings: all settings, as dotted key → value.
+    """
     check_used((mode,), {key: settings[key] for key, off in SWITCHES.items() if settings[key] != off})
 
 
@@ -201,28 +204,27 @@ def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dic
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names with commas and an \"and\" between them."""
+    """Join names with commas, and the last two with \"and\"."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-# Join layers of settings. Of `cluster.isolation` the strictest wins: who asks for protection gets it.
+# Join layers of settings. The strictest value of `cluster.isolation` wins, so that a request for protection is always met.
 
-KEY = "cluster.isolation"
-_STRICTER = ("off", "auto", "require")  # each than those before it; stricter than all: an interface
+ISOLATION_KEY = "cluster.isolation"
+_STRICTER = ("off", "auto", "require")  # in ascending order; an interface is stricter than all of them
 
 
 def joined(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join layers of dotted keys, the later over the earlier. But of `cluster.isolation` the strictest wins."""
+    """Join layers of dotted keys. Later layers win, except that the strictest `cluster.isolation` wins."""
     layers = list(layers)
     return {key: value for layer in layers for key, value in layer.items()} | strictest(layers)
 
 
 def strictest(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the strictest `cluster.isolation` that layers of dotted keys have, under its key; {} where none has it.
-
-    Who asks for protection gets it, whoever else asks for less.
-    """
-    asked = [value for layer in layers if isinstance(value := layer.get(KEY), str)]
+    """Return {key: the strictest `cluster.isolation` in layers of dotted keys}; {} if no layer sets it."""
+    asked = [value for layer in layers if isinstance(value := layer.get(ISOLATION_KEY), str)]
     return (
-        {KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))} if asked else {}
+        {ISOLATION_KEY: max(asked, key=lambda one: _STRICTER.index(one) if one in _STRICTER else len(_STRICTER))}
+        if asked
+        else {}
     )

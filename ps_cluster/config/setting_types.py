@@ -1,4 +1,4 @@
-"""The types that settings are made of: strict, frozen sections of a configuration. No TensorFlow."""
+"""Define the types that settings are made of: strict, frozen sections of a configuration. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _no_zero(path: Path) -> Path:
     return path
 
 
-# Not strict, because YAML has paths as text; their content is checked.
+# Not strict, because a path in YAML is text. The content of the text is checked.
 PathFromText = Annotated[Path, Field(strict=False), AfterValidator(_no_zero)]
 
 

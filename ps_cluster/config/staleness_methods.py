@@ -1,4 +1,4 @@
-"""The base class of staleness methods: how a parameter server treats a gradient that comes from older weights.
+"""Define the base class of staleness methods: how a parameter server treats a gradient of older weights.
 
 The package's own methods are in ps_cluster/server/staleness/, a file for each.
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class StalenessSettings(Section):
-    """The section `staleness` of a configuration. A method adds settings of its own in a subclass."""
+    """The section `staleness` of a configuration. A subclass adds the settings of one method."""
 
     method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))] = Field(
-        description="What is done about gradients that come late."
+        description="How parameter servers treat stale gradients."
     )
 
 
@@ -33,11 +33,11 @@ class StalenessMethod:
 
     Attributes:
       name: the name by which users choose it.
-      says: one sentence for --help on what it does.
+      says: one sentence for --help that says what the method does.
       Settings: the class of the section `staleness`, with this method's own settings.
-      correction: the class that corrects gradients in a shard, `server.staleness.Correction` if nothing is corrected there.
-      gathers: whether it changes the weights with several gradients at a time.
-      takes_periods: whether it also suits what a period of local steps brings, in place of a gradient.
+      correction: the class that corrects gradients in a shard; `server.staleness.Correction` corrects nothing.
+      gathers: whether an update applies several gradients at a time.
+      takes_periods: whether the method also suits the weight differences of modes with local steps.
     """
 
     name = ""
@@ -48,7 +48,7 @@ class StalenessMethod:
 
     @property
     def drops(self) -> bool:
-        """True if the method may drop gradients, so that a worker that is alive may have no update for long."""
+        """True if the method may drop gradients, so that a healthy worker may have no update for a long time."""
         return self.correction.capabilities.drops
 
     def check(self, config: RunConfig) -> None:
@@ -59,7 +59,7 @@ class StalenessMethod:
         return config.optimizer
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts | None:
-        """Return what the method makes of a gradient, computed in numpy; None: the proof can't compute it again.
+        """Return the method's result for a gradient, computed in numpy; None: the proof can't compute it again.
 
         Args:
           settings: the section `staleness`, an object of `Settings`.
@@ -67,11 +67,11 @@ class StalenessMethod:
         return None
 
     def gathered_gradients(self, config: RunConfig) -> int:
-        """Return with how many gradients at a time the weights change."""
+        """Return the number of gradients that an update applies at a time."""
         return 1
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return the weights that a worker is given, float64 [k], from "weights" and `Correction.pull_state` at its pull."""
+        """Return the weights that a pull returns, float64 [k]. `at_pull`: "weights" and `Correction.pull_state` then."""
         return at_pull["weights"]
 
 

@@ -1,4 +1,4 @@
-"""Define the tasks of a cluster, and what happens when one dies."""
+"""Define the tasks of a cluster, and what happens when a task dies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Task:
 
 @dataclass(frozen=True)
 class OnDeath:
-    """The reaction to a task's unexpected end: it is started again, at most `restarts` times in a row."""
+    """The reaction to the unexpected end of a task: it is restarted, at most `restarts` times in a row."""
 
     restarts: int
-    whole_cluster: bool  # all training tasks start again with it, from the newest snapshot
-    dispensable: bool  # when it is given up, the run goes on without it (a worker or ps: only while there are others)
+    whole_cluster: bool  # all training tasks restart with it, from the newest snapshot
+    dispensable: bool  # after its last restart the run continues without it (if another worker or ps is left)
 
 
 OnDeaths = Mapping[str, OnDeath]  # by task type

@@ -1,7 +1,7 @@
-"""Load users' own code: a name in a Python file, a pickled function, or an entry point of an installed package.
+"""Load users' code: a name in a Python file, a pickled function, or an entry point of an installed package.
 
-A file is run only if the user has named it on the command line, by an option or in the file given with --config. A run
-directory or a checkpoint may name a file too, but may come from somebody else: that alone never runs it.
+A file is run only if the user has named it on the command line or in the file of --config. A run directory or a
+checkpoint may name a file too. But it may come from another person, so that alone never runs the file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.quiet_import import without_first_lines
 
-TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, a line each
+TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, one per line, for child processes
 PICKLE = ".pickle"
 _REFERENCE = re.compile(rf"(?P<file>.+(\.py|\{PICKLE})):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
 
 
 class Reference(NamedTuple):
-    """Something that a Python file defines at its top level, or a function in a file of pickled ones."""
+    """The name of an object in a Python file, or of a function in a file of pickled functions."""
 
     file: Path
     name: str
@@ -42,13 +42,13 @@ class Reference(NamedTuple):
 
 
 def parse(text: str) -> Reference | None:
-    """Return the file and name of `path/to/file.py:name`, None for any other text."""
+    """Parse `path/to/file.py:name`; return None for any other text."""
     match = _REFERENCE.fullmatch(text)
     return Reference(Path(match["file"]), match["name"]) if match else None
 
 
 def absolute(text: str, folder: Path) -> str:
-    """Return a reference with the absolute path of its file, as seen from `folder`; any other text as it is."""
+    """Return a reference with the absolute path of its file, relative to `folder`; any other text unchanged."""
     reference = parse(text)
     if reference is None:
         return text
@@ -56,7 +56,7 @@ def absolute(text: str, folder: Path) -> str:
 
 
 def absolute_path(path: str | Path, folder: Path) -> Path:
-    """Return the absolute path of a file, as seen from `folder`; ~ is the home directory."""
+    """Return the absolute path of a file relative to `folder`; ~ is the home directory."""
     return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
 
 
@@ -67,9 +67,9 @@ def trust(file: Path) -> None:
 
 
 def named_by_user(text: str, folder: Path) -> str:
-    """Return a reference that the user has written, with its whole path as seen from `folder`; its file may be run now.
+    """Return a reference that the user has written, with an absolute path. Its file may be run from now on.
 
-    Any other text is returned as it is.
+    Any other text is returned unchanged. Relative paths start at `folder`.
     """
     text = absolute(text, folder)
     if reference := parse(text):
@@ -78,12 +78,12 @@ def named_by_user(text: str, folder: Path) -> str:
 
 
 def is_trusted(file: Path) -> bool:
-    """Return whether the user has named `file`."""
+    """Return whether the user has named `file`, so that it may be run."""
     return str(file.absolute()) in _trusted()
 
 
 def short_name(text: str) -> str:
-    """Return the name of a reference without its file; any other text as it is."""
+    """Return the name of a reference without its file; any other text unchanged."""
     reference = parse(text)
     return reference.name if reference else text
 
@@ -111,18 +111,18 @@ def _running(file: str) -> Iterator[None]:
 
 
 def file_that_runs() -> str | None:
-    """Return the user's file that this process is importing just now, because a run names it; None if it imports none."""
+    """Return the user's file that this process is importing at the moment; None if there is none."""
     return _file_that_runs.get()
 
 
 def load(reference: Reference) -> Any:
-    """Run the file, once per process, and return the object that it defines under the name.
+    """Run the file, once per process, and return the object with the reference's name.
 
-    A pickled function is read when it is first called. The launcher never calls a network's: so it stays free of
-    TensorFlow, which users' functions name.
+    A pickled function is read when it is first called. The launcher never calls the function of a network, so it does not
+    import TensorFlow, which such functions use.
 
     Raises:
-      UserError: the user did not name the file, it can't be read or run, or it defines no such name.
+      UserError: the user did not name the file, it can't be read or run, or it does not define the name.
     """
     if not is_trusted(reference.file):
         raise UserError(
@@ -140,13 +140,13 @@ def load(reference: Reference) -> Any:
 
 
 class PickledFunction:
-    """A function of a script or a notebook, in a trusted file that the Python API has written (`api/program.py`)."""
+    """A function from a script or notebook, in a trusted file that the Python API has written (`api/program.py`)."""
 
     def __init__(self, reference: Reference):
         self._reference = reference
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function. Raises UserError where it can't be read."""
+        """Call the function. Raises UserError if it can't be read."""
         return self._function(*arguments)
 
     @property
@@ -158,8 +158,8 @@ class PickledFunction:
         try:
             with _running(str(self._reference.file)):
                 functions = pickle.loads(self._reference.file.read_bytes())
-        except Exception as error:  # e.g. a module that it names is not here
-            raise UserError(f"'{self._reference}': the function can't be read: {_told(error)}") from error
+        except Exception as error:  # e.g. a module that the function imports is not installed
+            raise UserError(f"'{self._reference}': the function can't be read: {_reason(error)}") from error
         if not isinstance(functions, dict) or self._reference.name not in functions:
             raise UserError(f"'{self._reference}': the file holds no '{self._reference.name}'")
         function: Callable[..., Any] = functions[self._reference.name]
@@ -168,7 +168,7 @@ class PickledFunction:
 
 @cache
 def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    """Return what installed packages have registered in `group`. Reads the lists of all packages, so once a process."""
+    """Return what installed packages have registered in `group`. Cached, because it reads the lists of all packages."""
     return tuple(metadata.entry_points(group=group))
 
 
@@ -178,14 +178,14 @@ def entry_point_names(group: str) -> list[str]:
 
 
 def load_entry_point(group: str, name: str) -> Any:
-    """Return the object that an installed package has registered. Raises UserError where it can't be loaded."""
+    """Return the object that an installed package has registered. Raises UserError if it can't be loaded."""
     point = next(point for point in entry_points(group) if point.name == name)
     try:
         with without_first_lines(), _running(point.value):
             return point.load()
     except Exception as error:
         raise UserError(
-            f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_told(error)}"
+            f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_reason(error)}"
         ) from error
 
 
@@ -194,7 +194,7 @@ def _trusted() -> list[str]:
 
 
 def _module(reference: Reference) -> ModuleType:
-    """Import the file under a unique module name. It can import files beside it."""
+    """Import the file under a unique module name. It can import files in the same folder."""
     path = str(reference.file)
     name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
     if name in sys.modules:
@@ -207,14 +207,14 @@ def _module(reference: Reference) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        with without_first_lines(), _running(path):  # many begin with `import keras`
+        with without_first_lines(), _running(path):  # users' files often begin with `import keras`
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UserError(f"'{reference}': the file can't be run: {_told(error)}") from error
+        raise UserError(f"'{reference}': the file can't be run: {_reason(error)}") from error
     return module
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
     return one_line(f"{kind}{error}", 500)

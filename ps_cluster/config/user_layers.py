@@ -1,6 +1,6 @@
-"""The layers of settings that a user gives: files, environment variables and options, each with its name.
+"""Read the layers of the user's settings: files, environment variables and options.
 
-All of them are the user's own, so code that they name may be run. A run directory is no such layer.
+The user has written all of them, so the code that they name may be run. A run directory is no such layer.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.config.known_keys import known_keys
-from ps_cluster.config.sections import CHOSEN, KEY, Layer, flat, merged, nested
+from ps_cluster.config.sections import CHOSEN, ISOLATION_KEY, Layer, flat, merged, nested
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 
 EXTENDS = "extends"
-MOST_FILES = 10  # that extend each other
+MOST_FILES = 10  # the longest chain of files that extend each other
 VARIABLE = "PS_CLUSTER__"
 OPTIONS = "options"
-ISOLATION_VARIABLE = VARIABLE + KEY.upper().replace(".", "__")
+ISOLATION_VARIABLE = VARIABLE + ISOLATION_KEY.upper().replace(".", "__")
 _VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]+)*){{1,9}}")
 
 
 @dataclass(frozen=True)
 class NamedLayer:
-    """Settings, and where they come from.
+    """A layer of settings with its origin.
 
     Attributes:
       origin: the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options".
-      settings: sections → values.
-      may_repeat: whether defaults of settings that the mode does not use are taken, as the config.yaml of a run has them.
-      parts: the layers that this one was merged from, the lowest first; empty where it is one piece.
+      settings: section → name → value.
+      may_repeat: whether the layer may contain defaults of settings that the mode does not use, as a config.yaml does.
+      parts: the layers from which this layer was merged, the lowest first; empty if it was not merged.
     """
 
     origin: str
@@ -45,21 +45,21 @@ class NamedLayer:
     parts: tuple[NamedLayer, ...] = ()
 
     def has(self, field: str) -> bool:
-        """Return whether a dotted key, a part of it or the whole that it is part of is among these settings."""
+        """Return whether the layer sets a dotted key, a section that contains the key, or a part of the key's value."""
         return any(
             f"{key}.".startswith(f"{field}.") or f"{field}.".startswith(f"{key}.") for key in flat(self.settings)
         )
 
     def origin_of(self, field: str) -> str:
-        """Return the name of the part that decides a dotted key, or the layer's own name."""
+        """Return the origin of the part that decides a dotted key, or the origin of the layer itself."""
         return next((part.origin for part in reversed(self.parts) if part.has(field)), self.origin)
 
 
 def of_file(file: Path) -> list[NamedLayer]:
-    """Return a file's settings over those of the files that it extends, the lowest first.
+    """Return the layers of a file and of the files that it extends, the lowest first.
 
     Raises:
-      UserError: a file can't be read, or they extend each other in a circle.
+      UserError: a file can't be read, or the files extend each other in a circle.
     """
     found: list[NamedLayer] = []
     seen: set[Path] = set()
@@ -82,7 +82,7 @@ def of_file(file: Path) -> list[NamedLayer]:
 
 
 def settings_of_file(file: Path) -> Layer:
-    """Return the settings of a file and of those that it extends. Raises UserError as `of_file`."""
+    """Return the merged settings of a file and of the files that it extends. Errors are those of `of_file`."""
     found: Layer = {}
     for layer in of_file(file):
         found = merged(found, layer.settings)
@@ -90,17 +90,17 @@ def settings_of_file(file: Path) -> Layer:
 
 
 def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
-    """Return a layer for each variable PS_CLUSTER__SECTION__KEY; its value is read as YAML.
+    """Return a layer for each variable PS_CLUSTER__SECTION__KEY. Its value is read as YAML.
 
     Raises:
-      UserError: a variable of another form, or a value that is no YAML.
+      UserError: the name of a variable has another form, or its value is no YAML.
     """
     given = ((name, _of_variable(name, environment[name])) for name in variables(environment))
     return [NamedLayer(name, trusted(layer, Path.cwd())) for name, layer in given]
 
 
 def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return dotted key → value of all variables. Raises UserError as `of_environment`."""
+    """Return dotted key → value of all variables. Errors are those of `of_environment`."""
     found: dict[str, Any] = {}
     for layer in of_environment(environment):
         sections = layer.origin.removeprefix(VARIABLE).lower().split("__")
@@ -109,14 +109,14 @@ def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def variables(environment: Iterable[str]) -> list[str]:
-    """Return the names of the variables that give settings."""
+    """Return the names of the variables that set a setting."""
     return sorted(name for name in environment if name.startswith(VARIABLE))
 
 
 def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without these variables: for a command whose settings are all decided.
+    """Return an environment without these variables, for a command whose settings are already decided.
 
-    That of the isolation stays: the strictest that anybody asks for counts.
+    The variable of the isolation stays, because its strictest value always wins.
     """
     return {
         name: value
@@ -131,7 +131,7 @@ def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
 
 
 def trusted(layer: Layer, folder: Path) -> Layer:
-    """Return a user's layer with absolute paths for the code and data that it names; that code may be run."""
+    """Return a user's layer with absolute paths of the code and data that it names. This code may be run from now on."""
     for section, (key, kinds) in CHOSEN.items():
         values = layer.get(section)
         name = values.get(key) if isinstance(values, dict) else None
@@ -141,17 +141,17 @@ def trusted(layer: Layer, folder: Path) -> Layer:
 
 
 def names_of(layers: Iterable[NamedLayer]) -> str:
-    """Return the origins of the layers that have any settings, for an error of settings that do not fit together."""
+    """Return the origins of all layers with settings, for an error about settings that do not fit together."""
     return " and ".join(layer.origin for layer in layers if flat(layer.settings)) or OPTIONS
 
 
 def _real(path: Path) -> Path:
-    """Return a path without links. Unlike `Path.resolve` it also takes a link to itself, which can't be read later."""
+    """Return a path without symlinks. Unlike `Path.resolve` it accepts a link to itself, whose reading fails later."""
     return Path(os.path.realpath(path))
 
 
 def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
-    """Return the file that `file` extends; a relative path is as seen from `file`."""
+    """Return the file that `file` extends. A relative path starts at the folder of `file`."""
     where = f"{file}: {EXTENDS}: got {name!r:.300}"
     if not isinstance(name, str) or not name or "\0" in name:
         raise UserError(f"{where}: name one file, as seen from this one")
@@ -171,7 +171,7 @@ def _of_variable(name: str, text: str) -> Layer:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Return `('optimizer.learning_rate', 0.1)` for `'optimizer.learning_rate=0.1'`; the value is read as YAML."""
+    """Parse `'optimizer.learning_rate=0.1'` to `('optimizer.learning_rate', 0.1)`. The value is read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
         hint = did_you_mean(key.strip(), [known for known in known_keys() if "." in known])

@@ -1,1 +1,1 @@
-"""Score checkpoints on the test set, beside the training and outside its cluster."""
+"""Score checkpoints on the test set, during training and outside the cluster."""

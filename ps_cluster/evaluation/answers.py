@@ -1,4 +1,4 @@
-"""Write predictions for people, as a table, or for programs, as JSON or CSV."""
+"""Write predictions as a table for people, or as JSON or CSV for programs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class ClassWords:
-    """The predictions of one example as its most probable classes or labels, the most probable first.
+    """Converts the prediction for an example to its most probable classes or labels, the most probable first.
 
     Attributes:
-      columns: headings of the cells in a CSV. headings: those in a table for people.
+      columns: the headings of a CSV file.
+      headings: the headings of a table for people.
     """
 
     def __init__(self, names: tuple[str, ...], top: int):
@@ -31,7 +32,7 @@ class ClassWords:
         self.headings = ["class", *(f"{place}." for place in places[1:])]
 
     def cells(self, prediction: np.ndarray) -> list[Any]:
-        """Return the cells of a CSV for a prediction [outputs]."""
+        """Return the cells of a CSV file for a prediction [outputs]."""
         return [one for pair in self._best(prediction) for one in pair]
 
     def shown(self, prediction: np.ndarray) -> list[str]:
@@ -48,7 +49,7 @@ class ClassWords:
 
 
 class ValueWords:
-    """The predictions of one example as the values of a regression, in the target's units."""
+    """Converts the prediction for an example to the values of a regression, in the target's units."""
 
     def __init__(self, count: int):
         self.columns = ["value"] if count == 1 else [f"value_{place}" for place in range(1, count + 1)]
@@ -65,7 +66,7 @@ class ValueWords:
 
 
 class PredictionWords(Protocol):
-    """Turns a prediction, such as [outputs], into words. `columns`: headings of a CSV. `headings`: of a table for people."""
+    """Converts a prediction, e.g. [outputs], to text. `columns`: headings of a CSV file. `headings`: those of a table."""
 
     columns: list[str]
     headings: list[str]
@@ -78,11 +79,11 @@ class PredictionWords(Protocol):
 
 
 WritePredictions = Callable[[Any, Iterable[tuple[str, Any]], PredictionWords], None]
-"""Writes to a text stream, for each example, its name and its prediction."""
+"""A function that writes the name and the prediction of each example to a text stream."""
 
 
 def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
-    """Write a line for each example, below a line of names."""
+    """Write a line of headings, then a line for each example."""
     lines = csv.writer(stream, lineterminator="\n")
     lines.writerow(map(cell, ["example", *answers.columns]))
     for name, prediction in rows:
@@ -90,7 +91,7 @@ def _write_csv(stream: Any, rows: Iterable[tuple[str, Any]], answers: Prediction
 
 
 def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
-    """Write a list with an object for each example, each on its line."""
+    """Write a list with an object for each example, one per line."""
     before = "[\n"
     for name, prediction in rows:
         stream.write(before + json.dumps({"example": name} | answers.as_json(prediction)))
@@ -99,7 +100,7 @@ def _write_json(stream: Any, rows: Iterable[tuple[str, Any]], answers: Predictio
 
 
 def _write_table(stream: Any, rows: Iterable[tuple[str, Any]], answers: PredictionWords) -> None:
-    """Write a table for people, at the end: only then its widths are known."""
+    """Write a table for people. It is written at the end, because its widths are not known before."""
     table = plain_table(example=FOLD, **{heading: {} for heading in answers.headings})
     for name, prediction in rows:
         table.add_row(*map(Text, (name, *answers.shown(prediction))))

@@ -1,4 +1,4 @@
-"""Find the checkpoints of a run, and the run whose scores they get."""
+"""Find the checkpoints of a run, and the run directory in which their scores are recorded."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ps_cluster.runs.run_dir import RunDir
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The folder of a run's checkpoints, and the run whose scores they get."""
+    """The folder of a run's checkpoints, and the run directory in which their scores are recorded."""
 
     run_dir: RunDir
     checkpoints: Path
 
     @classmethod
     def of(cls, directory: Path) -> CheckpointFolder:
-        """Return the folder of `directory` (absolute): a run directory, its checkpoints/, or checkpoints without a run.
+        """Find the checkpoints in `directory` (absolute): a run directory, its checkpoints/, or a folder without a run.
 
         Raises:
-          UserError: it is a file or holds other things, so the path is a mistake and waiting is no use.
+          UserError: the path is a file or a folder with other things, so it is a mistake and waiting would not help.
         """
         if directory.exists() and not directory.is_dir():
             raise UserError(f"checkpoint directory '{directory}' is a file")
         ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
         names: list[str] = []
-        with contextlib.suppress(FileNotFoundError):  # it may come, or may just have been deleted
+        with contextlib.suppress(FileNotFoundError):  # it may appear later, or may just have been deleted
             names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
         if names and not any(name in ours or name.startswith("step-") for name in names):
             raise UserError(
@@ -47,29 +47,29 @@ class CheckpointFolder:
         return cls(RunDir(directory), directory)
 
     def config(self, checkpoint: Checkpoint) -> RunConfig:
-        """Return the run's configuration; without a run, the one in the checkpoint."""
+        """Return the configuration of the run; without a run, the configuration in the checkpoint."""
         if self.run_dir.config.is_file():
             return load_config(self.run_dir.config)
         try:
             return fitted(checkpoint.meta.config)
         except ValidationError as error:
             raise UserError(
-                f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"
+                f"checkpoint of step {checkpoint.step}: contains no configuration, and there is no config.yaml"
             ) from error
 
     def scores_after_training(self) -> bool:
-        """Return whether the run wants its checkpoints scored after training; False if there is no run yet."""
+        """Return whether checkpoints are scored only after training; False if there is no run yet."""
         return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
 
     def scores_all(self) -> bool:
-        """Return whether the run wants each of its checkpoints scored; False if there is no run yet."""
+        """Return whether every checkpoint is scored; False if there is no run yet."""
         if not self.run_dir.config.is_file():
             return False
         config = load_config(self.run_dir.config)
         return config.evaluation.after_training or config.checkpoints.every_epochs is not None
 
     def describe_lack(self) -> str:
-        """Return why there is nothing to score, in a few words."""
+        """Return a short reason why there is nothing to score."""
         folder = self.checkpoints
         if not folder.is_dir():
             return f"checkpoint directory '{folder}' does not exist"

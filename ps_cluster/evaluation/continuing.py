@@ -1,4 +1,4 @@
-"""Continue texts with the best model of a run that was trained on text, a byte at a time."""
+"""Continue texts, one byte at a time, with the best model of a run that was trained on text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PROMPT = "the prompt"
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings by which the next bytes are drawn.
+    """Settings for the random choice of the next bytes.
 
     Attributes:
-      length: most bytes to add. Fewer are added where the model says that the file ends.
-      temperature: divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest is taken.
-      seed: of the random numbers.
+      length: the most bytes to add. Fewer are added if the model predicts the end of the file.
+      temperature: divides the scores. Below 1, likely bytes become likelier; at 0 the likeliest byte is always chosen.
+      seed: the seed of the random numbers.
     """
 
     length: int = 200
@@ -38,7 +38,7 @@ class Sampling:
 
 
 class TextWords:
-    """A continuation in the form that `predict`'s writers take."""
+    """Converts a continuation for the writers of `predict`."""
 
     columns = headings = ["text"]
 
@@ -61,7 +61,7 @@ def continue_texts(
     writer: WritePredictions,
     output: Path | None,
 ) -> int:
-    """Write a continuation of each file and of the prompt, and return how many there are.
+    """Write a continuation of each file and of the prompt. Return the number of continuations.
 
     Args:
       writer, output: as in `predict`.
@@ -74,7 +74,7 @@ def continue_texts(
     if prompt is not None:
         prompts.append((PROMPT, prompt.encode("utf-8", "surrogateescape")))
     if empty := [name for name, text in prompts if not text]:
-        raise UserError(f"{empty[0]} is empty: give at least one character to go on from")
+        raise UserError(f"{empty[0]} is empty: give at least one character to continue")
     predictor = Predictor(run)
     rows = ((name, b"".join(_bytes_after(predictor, text, window, sampling))) for name, text in prompts)
     with opened_output(output) as stream:
@@ -83,14 +83,14 @@ def continue_texts(
 
 
 def _end_of(path: Path, count: int) -> bytes:
-    """Return the last bytes of a file."""
+    """Return the last `count` bytes of a file."""
     with reading(path), open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - count))
         return file.read(count)
 
 
 def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampling) -> Iterator[bytes]:
-    """Yield one byte after the other. Zeros fill the window behind the text, where the model does not look."""
+    """Yield the following bytes, one at a time. The window after the text is filled with zeros, which the model ignores."""
     draw = np.random.default_rng(sampling.seed)
     for _ in range(sampling.length):
         text = text[-window:]
@@ -105,7 +105,7 @@ def _bytes_after(predictor: Predictor, text: bytes, window: int, sampling: Sampl
 
 
 def _chosen(scores: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
-    """Return a byte by its scores [256]; TensorFlow's random numbers may change with its version, numpy's do not."""
+    """Choose a byte by its scores [256]. numpy draws it, because TensorFlow's random numbers may change with the version."""
     if not temperature:
         return int(scores.argmax())
     shares = np.exp((scores - scores.max()) / temperature)

@@ -1,4 +1,4 @@
-"""Follow a directory of checkpoints, score them on the test set and keep the best model."""
+"""Follow a directory of checkpoints, score them on the test set, and keep the best model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ps_cluster.training.tensorboard_files import EvaluationWriter
 POLL_S = 0.5
 NICE = 10
 PATIENCE_S = 600.0
-# Attempts, `POLL_S` apart, at a checkpoint that is missing or unreadable. A damaged one is not tried again.
+# The number of attempts, `POLL_S` apart, to read a missing or unreadable checkpoint. A damaged one is not read again.
 ATTEMPTS = 5
 
 
 class OutOfPatience(UserError):
-    """There was no sign of life from the training for as long as the evaluator was to wait."""
+    """The training has shown no sign of life for as long as the evaluator may wait."""
 
 
 def evaluate(
@@ -45,26 +45,26 @@ def evaluate(
     notify: Notify,
     nice: bool = False,
 ) -> list[EvaluationRow]:
-    """Score each new checkpoint of a run until training has ended and the last one is scored.
+    """Score each new checkpoint of a run until training has ended and the last checkpoint is scored.
 
-    Of several new ones only the newest is scored, unless the run asks for the scores of all: checkpoints of whole epochs
-    (`checkpoints.every_epochs`), and all that are scored after its end (`evaluation.after_training`). A step that
-    metrics/evaluation.jsonl already has is not scored again (except with `once`).
+    If there are several new checkpoints, only the newest is scored. All are scored only with `checkpoints.every_epochs` or
+    `evaluation.after_training`. A step that metrics/evaluation.jsonl already contains is not scored again (except with
+    `once`).
 
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
-      once: score the newest checkpoint that can be read now, and return.
-      data_dir: where the data set is; None takes the copy that the run used.
-      patience_s: how long to wait without any sign of life from the training; time in which this process was stopped
-        does not count.
-      notify: called with one line for a person, each time.
-      nice: leave the processor to others: one thread, low priority.
+      once: score the newest readable checkpoint, and return.
+      data_dir: the folder of the data set; None: use the copy that the run used.
+      patience_s: the longest time without any sign of life from the training. Time in which this process was stopped does
+        not count.
+      notify: called with each line for the user.
+      nice: use one thread and a low priority, to leave the processor to the training.
     Returns:
-      The rows of the scores this call made, in order.
+      The rows of the scores of this call, in order.
     Raises:
-      UserError: no checkpoint (with `once`, or until patience ran out), one of another network, no data set, a training
-        that fell silent before its end.
-      RunFailed: training has ended and its last checkpoint could not be scored.
+      UserError: there is no checkpoint (with `once`, or after `patience_s`) or no data set, a checkpoint belongs to
+        another network, or the training fell silent before its end.
+      RunFailed: training has ended, but its last checkpoint could not be scored.
     """
     if nice:
         os.nice(NICE)
@@ -85,11 +85,13 @@ class _Evaluator:
         self._records = Records(self._folder.run_dir, notify)
         self._scorer: Scorer | None = None
         self._recomputation: Recomputation | None = None
-        self._recomputation_off = False  # the disk has refused
+        self._recomputation_off = False  # True after the disk has refused
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
-        self._unreadable: dict[Path, str] = {}  # those that can't be read, and why; a leader writes each name once
-        self._skipped: set[int] = set()  # those that a newer one made needless
+        self._unreadable: dict[
+            Path, str
+        ] = {}  # checkpoints that can't be read → the reason; a leader writes each name once
+        self._skipped: set[int] = set()  # steps that are not scored because a newer checkpoint is
         self._rows: list[EvaluationRow] = []
 
     def close(self) -> None:
@@ -121,7 +123,7 @@ class _Evaluator:
         while True:
             if self._scorer is None and self._folder_has_changed():
                 scored = self._records.steps()
-            # Asked before looking for checkpoints, so that all checkpoints written before the end are seen.
+            # Read the mark before looking for checkpoints, so that no checkpoint written before the end is missed.
             ended = checkpoints.ended(self._folder.checkpoints)
             if ended and ended.goes_on:
                 ended = None
@@ -144,7 +146,7 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _recompute_one(self) -> bool:
-        """Compute a sampled update again, for the proof; return whether there was one."""
+        """Compute one sampled update again, for the proof. Return whether there was such an update."""
         run_dir = self._folder.run_dir
         if self._recomputation_off or not waiting_samples(run_dir.samples) or not self._records.acquire():
             return False
@@ -165,7 +167,7 @@ class _Evaluator:
         return row is not None
 
     def _folder_has_changed(self) -> bool:
-        """Look at the directory again: its kind shows only once it exists. Return whether the folder changed."""
+        """Look at the directory again, because its type is known only when it exists. Return whether the folder changed."""
         folder = CheckpointFolder.of(self._directory)
         if folder == self._folder:
             return False
@@ -180,7 +182,7 @@ class _Evaluator:
         self._notify(WAITING(f"waiting for a checkpoint: {self._folder.describe_lack()}{bound}"))
 
     def _next_step_to_score(self, scored: set[int], has_ended: bool) -> int | None:
-        """Return the step to score next: the newest, or the oldest if all are to be scored."""
+        """Return the step to score next: the newest, or the oldest if all checkpoints are to be scored."""
         if self._folder.scores_after_training() and not has_ended:
             return None
         if self._folder.scores_all():
@@ -189,7 +191,7 @@ class _Evaluator:
         return None if newest in scored else newest
 
     def _report_skipped(self, step: int, scored: set[int]) -> None:
-        """Name, once, the sound checkpoints that are not scored because that of `step` is newer."""
+        """Report, once, the readable checkpoints that are not scored because that of `step` is newer."""
         if self._folder.scores_all():
             return
         older = sorted({one for one in self._readable_steps() if one < step} - scored - self._skipped)
@@ -202,12 +204,12 @@ class _Evaluator:
         return max(self._readable_steps(), default=None)
 
     def _readable_steps(self) -> list[int]:
-        """Return the steps of all checkpoints except those given up."""
+        """Return the steps of all checkpoints, except those that were given up as unreadable."""
         present = checkpoints.by_step(self._folder.checkpoints)
         return [step for step, path in present.items() if path not in self._unreadable]
 
     def _load(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint, after several attempts if necessary; None if it was deleted or is given up."""
+        """Return the checkpoint, after several attempts if necessary; None if it was deleted or is unreadable."""
         for attempts_left in reversed(range(ATTEMPTS)):
             path = checkpoints.path_of(self._folder.checkpoints, step)
             try:
@@ -281,14 +283,14 @@ class _Evaluator:
         return self._folder.config(checkpoint).evaluation.augment_last
 
     def _score_views(self, step: int) -> None:
-        """Score the last checkpoint by augmented views too, if wanted. Its row is written again with both scores."""
+        """Score the last checkpoint over augmented views too, if the run wants it. Write its row again with both scores."""
         is_done = any(row.step == step and row.augmented_test_accuracy is not None for row in self._records.rows())
         checkpoint = None if is_done else self._load(step)
         if checkpoint is not None and self._wants_views(checkpoint):
             self._score(checkpoint, augmented=True)
 
     def _refresh_summary(self) -> None:
-        """Complete the summary of a finished run after an evaluation by hand."""
+        """Update the summary of a finished run after an evaluation by hand."""
         if self._folder.run_dir.summary.is_file() and self._records.acquire():
             with locks.in_turn(self._folder.run_dir.summary_lock):
                 refresh_evaluation(self._folder.run_dir, self._notify)
@@ -305,18 +307,18 @@ class _Evaluator:
             return OutOfPatience(f"{self._folder.describe_lack()} after {patience_s:g} s of waiting")
         return OutOfPatience(
             f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
-            "go on with run --resume, then evaluate again"
+            "continue it with run --resume, then evaluate again"
         )
 
 
 def _metric_fields(score: Scored, field: str) -> dict[str, Any]:
-    """Return the metric's fields of a row. `field`: "accuracy" or "error"."""
+    """Return the fields of a row for the metric. `field`: "accuracy" or "error"."""
     found = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
 
 
 def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None) -> str:
-    """Return a score as a line. The first part is the score that the best model is chosen by."""
+    """Format a score as a line. The first part is the score by which the best model is chosen."""
     unit = f"{'GENERATED ' * (dataset_kind == 'synthetic')}{scorer.unit}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     compiled = "".join(f", {name} {value:.4g}" for name, value in row.compiled.items())

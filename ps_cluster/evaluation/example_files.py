@@ -1,4 +1,4 @@
-"""Read the examples to predict from files, a batch at a time: pictures, folders of pictures, arrays and tables."""
+"""Read examples for predictions, one batch at a time, from images, folders of images, arrays and tables."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ BATCH_SIZE = 64
 
 
 class NamedExamples(NamedTuple):
-    """Some examples: their names for people, and name of an input → raw examples [B, ...]."""
+    """A batch of examples. `names`: a name for each example. `inputs`: name of an input → raw examples [B, ...]."""
 
     names: list[str]
     inputs: dict[str, np.ndarray]
 
 
-# Yields the examples of files of one form. Raises UserError, with the file and the reason, for a file that can't be read.
+# Yields the examples in files of one form. If a file can't be read, raises UserError with the file and the reason.
 Reader = Callable[[Sequence[Path], TrainedRun], Iterator[NamedExamples]]
 
 
 def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read pictures of any size and colour, made to fit the network as those of its training were."""
+    """Read images of any size and colour, and convert them as the images of the training were converted."""
     (name, field), *others = run.spec.inputs.items()
     if others or not field.is_image:
         raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
@@ -62,7 +62,7 @@ def _read_pictures(skip_bad: bool, notify: Notify, files: Sequence[Path], run: T
 
 
 def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
+    """Read arrays that numpy has saved: a single array as .npy, or arrays named like the inputs as .npz."""
     for file in files:
         with reading(file):
             found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
@@ -71,7 +71,7 @@ def _read_arrays(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
 
 
 def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExamples]:
-    """Read tables, whose columns become numbers as those of the training did."""
+    """Read tables, and encode their columns as those of the training were encoded."""
     known = run.dataset.encoding()
     if known is None:
         raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
@@ -87,13 +87,13 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
 
 
 def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify: Notify) -> Iterator[NamedExamples]:
-    """Yield all examples of files and folders, in their order; the pictures of a folder are sorted.
+    """Yield all examples of files and folders, in their order. The images of a folder are sorted by name.
 
     Args:
-      skip_bad: continue without pictures that can't be read, and name them.
+      skip_bad: skip and report images that can't be read.
 
     Raises:
-      UserError: there is no such file, or it can't be read.
+      UserError: a file does not exist or can't be read.
     """
     pictures = partial(_read_pictures, skip_bad, notify)
 
@@ -104,13 +104,13 @@ def batches_of(paths: Sequence[Path], run: TrainedRun, *, skip_bad: bool, notify
     files = [file for path in paths for file in _files_of(path, notify)]
     for reader, group in groupby(files, reader_of):
         some = list(group)
-        # Other files than pictures one by one: so an error names the right one.
+        # Files other than images are read one by one, so that an error names the right file.
         for part in [some] if reader is pictures else [[file] for file in some]:
             yield from (batch for batch in _in_bounded_memory(reader(part, run), part) if batch.names)
 
 
 def _in_bounded_memory(batches: Iterator[NamedExamples], files: Sequence[Path]) -> Iterator[NamedExamples]:
-    """Yield the same batches, each read in bounded memory."""
+    """Yield the same batches, but limit the memory that the reading of each may use."""
     size_bytes = sum(file.stat().st_size for file in files)
     while True:
         with reading(files[0]), bounded_memory(size_bytes):
@@ -138,7 +138,7 @@ def _files_of(path: Path, notify: Notify) -> list[Path]:
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """Raise UserError, with the file, for what can't be read."""
+    """Convert errors of the block to UserError with the name of the file."""
     try:
         yield
     except Malformed as error:
@@ -148,7 +148,7 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
-    """Return the arrays of the inputs [N, ...]; for a single input the only array, whatever its name."""
+    """Return the array of each input, [N, ...]. A network with a single input takes an only array of any name."""
     if len(spec.inputs) == 1 and len(found) == 1:
         found = dict(zip(spec.inputs, found.values()))
     if missing := [name for name in spec.inputs if name not in found]:
@@ -161,7 +161,7 @@ def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, n
 
 
 def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
-    """Return an array with a row for each example. A single example, and grey images without an axis of channels, fit."""
+    """Return an array with a row for each example. Add missing axes to a single example and to grey images."""
     rows = given
     if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:
         rows = rows[..., None]
@@ -176,7 +176,7 @@ def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
 
 
 def _can_hold(rows: np.ndarray, dtype: str) -> bool:
-    """Return whether an array can be cast without another meaning: whole numbers must be in the range of the dtype."""
+    """Return whether a cast keeps the meaning of an array: whole numbers must be in the range of the dtype."""
     if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:
         limits = np.iinfo(dtype)
         return bool(limits.min <= rows.min() and rows.max() <= limits.max)
@@ -184,7 +184,7 @@ def _can_hold(rows: np.ndarray, dtype: str) -> bool:
 
 
 def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[NamedExamples]:
-    """Yield the rows of arrays. `first`: the number of the first one in its file."""
+    """Yield the rows of arrays in batches. `first`: the number of the first row in its file."""
     count = len(next(iter(arrays.values())))
     for start in range(0, count, BATCH_SIZE):
         inputs = {

@@ -1,4 +1,4 @@
-"""Write the best model of a run in several formats, load each again, and compare it with the original."""
+"""Write the best model of a run in several formats, load each file again, and compare it with the original."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def export(
     notify: Callable[[str], None],
     console: Console,
 ) -> None:
-    """Write all formats and a report into `output`, which appears whole, or not at all.
+    """Write all formats and a report into `output`, which appears complete or not at all.
 
     Args:
-      check_examples: the most test examples on which the files are compared with the original.
-      notify: called with a line for a person, each time.
+      check_examples: the largest number of test examples on which the files are compared with the original.
+      notify: called with each line for the user.
 
     Raises:
-      UserError: a format can't be written here, or the folder holds something.
+      UserError: a format can't be written here, or the folder is not empty.
       RunFailed: a file can't be written or read again, or differs from the original by more than its format allows.
     """
     untrusted.check_folder(output, "export folder", notify)
@@ -78,9 +78,9 @@ def export(
 def _check_files(
     exported: Exported, original: Predictor, formats: Sequence[ExportFormat], folder: Path, most: int
 ) -> list[Checked]:
-    """Return a row for the original, in float32 and as it was trained, and for each file."""
+    """Compare with the original: return a row for the original in float32 and as it was trained, and for each file."""
     run = exported.run
-    # A user's own is saved in the precision that its function gave it.
+    # A user's network is saved in the precision in which its function builds it.
     saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"
     functions: dict[str, Any] = {
         "best model, float32": original,
@@ -90,7 +90,7 @@ def _check_files(
     for one in formats:
         functions[one.name] = _convert(one, "read again", one.load, exported, folder / one.file)
         files[one.name] = folder / one.file
-    # Differences are of probabilities, or in the deviation of a regression's target.
+    # Differences are those of probabilities, or in standard deviations of a regression's target.
     unit = 1.0 if run.spec.classes else max(run.spec.target.std, default=1.0) or 1.0
     allowed = {one.name: one.tolerance and one.tolerance * unit for one in formats}
     compared = compare(run.dataset, original, functions, most)
@@ -98,14 +98,14 @@ def _check_files(
 
 
 def _convert(one: ExportFormat, what: str, work: Callable[[Exported, Path], T], exported: Exported, path: Path) -> T:
-    """Return what `work` returns. Raises RunFailed, with the format, for what a converter can't do."""
+    """Return the result of `work`. Raises RunFailed, with the name of the format, if a converter fails."""
     try:
         return work(exported, path)
     except (UserError, OSError):
         raise
     except Malformed as error:
         raise RunFailed(f"{one.name}: the model can't be {what}: {error}; or leave it out of --to") from error
-    except Exception as error:  # converters raise almost any
+    except Exception as error:  # converters raise almost any exception
         raise RunFailed(
             f"{one.name}: the model can't be {what} ({type(error).__name__}: {one_line(str(error), 500)}): leave it out of --to"
         ) from error
@@ -144,10 +144,10 @@ _NO_NEWS = (*NO_NEWS, "Created TensorFlow Lite XNNPACK delegate")
 
 @contextmanager
 def quiet_converters() -> Iterator[None]:
-    """Drop lines and warnings of converters that no user can act on (.h5 is legacy, tf.lite moves to another package).
+    """Drop output of converters that does not help users, e.g. that .h5 is legacy or that tf.lite moves.
 
-    Keras and the converters let AutoGraph write modules into the temporary folder, and their compiled form stays there. So
-    the block has a temporary folder that is removed afterwards.
+    With Keras and the converters AutoGraph writes modules into the temporary folder, and their compiled form stays there.
+    Therefore the block has a separate temporary folder, which is removed afterwards.
     """
     absl = logging.getLogger("absl")
     level, before = absl.level, tempfile.tempdir

@@ -24,9 +24,9 @@ class ExportCheck:
     """The results of an exported file on the test examples.
 
     Attributes:
-      metric: its accuracy, or its mean absolute error.
-      same: the share of examples for which it decides as the original does; None for a regression.
-      largest, mean: the differences of its predictions from the original's.
+      metric: the accuracy, or the mean absolute error.
+      same: the share of examples with the same decision as the original; None for a regression.
+      largest, mean: the largest and the mean difference between the file's predictions and those of the original.
     """
 
     metric: float
@@ -38,9 +38,9 @@ class ExportCheck:
 def compare(
     dataset: PackedDataset, original: Predictions, others: Mapping[str, Predictions], most: int
 ) -> dict[str, ExportCheck]:
-    """Return name → what each does on test examples, evenly spaced if there are more than `most`."""
+    """Return name → results on the test examples. If there are more than `most`, use `most` evenly spaced ones."""
     objective = OBJECTIVES[dataset.spec.objective]
-    sums = {name: np.zeros(3) for name in others}  # of metrics, of equal decisions, of mean differences
+    sums = {name: np.zeros(3) for name in others}  # the sums of metrics, equal decisions and mean differences
     largest = dict.fromkeys(others, 0.0)
     inputs, target = dataset.inputs("test"), dataset.target("test")
     ids = spaced(dataset.test_examples, most)
@@ -50,10 +50,10 @@ def compare(
         expected = original(batch)
         for name, predictions in others.items():
             found = predictions(batch)
-            apart = np.abs(found - expected)
+            differences = np.abs(found - expected)
             same = (objective.decisions(found) == objective.decisions(expected)).reshape(len(some), -1).all(1)
-            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), apart.mean(1).sum()
-            largest[name] = float(np.maximum(largest[name], apart.max()))  # NaN stays
+            sums[name] += objective.metrics(wanted, found).sum(), same.sum(), differences.mean(1).sum()
+            largest[name] = float(np.maximum(largest[name], differences.max()))  # np.maximum keeps NaN
     checks = {}
     for name, total in sums.items():
         metric, share, mean = (total / len(ids)).tolist()
@@ -63,7 +63,12 @@ def compare(
 
 @dataclass(frozen=True)
 class Checked:
-    """A line of the report. `bytes` and `file` are of what was written; `allowed`: the largest difference, if bounded."""
+    """A line of the report.
+
+    Attributes:
+      file, bytes: name and size of the exported file.
+      allowed: the largest allowed difference; None: any.
+    """
 
     name: str
     file: str
@@ -73,7 +78,7 @@ class Checked:
 
     @property
     def fails(self) -> bool:
-        """True if the file differs more than is allowed. A difference that is NaN or infinite always fails."""
+        """True if the file differs by more than is allowed. A difference that is NaN or infinite always fails."""
         largest = self.compared.largest
         return not np.isfinite(largest) or (self.allowed is not None and largest > self.allowed)
 

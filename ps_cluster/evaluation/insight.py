@@ -1,4 +1,4 @@
-"""Show in TensorBoard, at scored checkpoints, how weights are distributed and change, and what test pictures are taken for."""
+"""Write histograms of weights and predictions for test images to TensorBoard, at scored checkpoints."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.training.tensorboard_files import EvaluationWriter
 
 PICTURES = 16
-# Bounds of time and file size. A checkpoint of tutorial_cnn takes 0.1 s (to score it takes 0.7 s) and 80 kB.
+# Limits on time and file size. For a checkpoint of tutorial_cnn this takes 0.1 s (scoring takes 0.7 s) and 80 kB.
 MOST_VARIABLES, MOST_VALUES = 32, 20_000
-GROWTH = 0.1  # a checkpoint is shown if its step is above the one shown before by this share
+GROWTH = 0.1  # a checkpoint is shown if its step exceeds that of the previous shown one by this share
 
 
 class Insight:
-    """Writes histograms of weights and of their changes, and a sheet of test pictures with predictions.
+    """Writes histograms of weights and of their changes, and a sheet of test images with predictions.
 
-    The changes are those since the checkpoint shown before. If the run asks for them, there are histograms of gradients
-    too, on some fixed training examples (evaluation/scorer.py).
+    Changes are relative to the previous checkpoint that was shown. With `evaluation.gradients` there are histograms of
+    gradients too, on some fixed training examples (evaluation/scorer.py).
     """
 
     def __init__(self, writer: EvaluationWriter, scorer: Scorer):
@@ -29,7 +29,7 @@ class Insight:
         self._step = 0
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write what there is to see of a checkpoint, which the scorer has scored last, unless it is hardly a new one."""
+        """Write histograms and images of the checkpoint that was scored last, unless one of a similar step was shown."""
         if checkpoint.step - self._step < max(1, GROWTH * self._step):
             return
         self._step = checkpoint.step
@@ -50,7 +50,11 @@ class Insight:
 
 
 def _largest(sizes: dict[str, int]) -> dict[str, slice]:
-    """Return name → some of its values, of the largest variables. `sizes`: of all, as they lie in the flat vector."""
+    """Return name → positions of some of its values in the flat vector, for the largest variables.
+
+    Args:
+      sizes: name → size of each variable, in the order of the flat vector.
+    """
     chosen = set(sorted(sizes, key=lambda name: -sizes[name])[:MOST_VARIABLES])
     ends = np.cumsum(list(sizes.values())).tolist()
     return {

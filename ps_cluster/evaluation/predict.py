@@ -1,4 +1,4 @@
-"""Predict examples with the best model of a run, a batch at a time, and write the predictions."""
+"""Predict examples with the best model of a run, one batch at a time, and write the predictions."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def predict(
     skip_bad: bool,
     notify: Notify,
 ) -> int:
-    """Write the predictions for all examples in files and folders, and return how many there are.
+    """Write the predictions for all examples in files and folders. Return the number of examples.
 
     Args:
-      writer: the form in which they are written.
-      top: how many classes are written for each example.
-      output: the file to write, which appears whole; None: standard output.
-      skip_bad: continue without pictures that can't be read.
-      notify: called with a line for a person, each time.
+      writer: writes the predictions in one of the formats.
+      top: the number of classes to write for each example.
+      output: the file to write, which appears when it is complete; None: standard output.
+      skip_bad: skip images that can't be read.
+      notify: called with each line for the user.
 
     Raises:
-      UserError: an example can't be read, or there is none.
+      UserError: an example can't be read, or there is no example.
     """
     batches = batches_of(paths, run, skip_bad=skip_bad, notify=notify)
     first = next(batches, None)  # mistakes are reported before TensorFlow is imported
@@ -62,7 +62,7 @@ def predict(
 
 @contextmanager
 def opened_output(output: Path | None) -> Iterator[Any]:
-    """Open the file to write, which appears whole; None: standard output."""
+    """Open the file to write, which appears when it is complete; None: standard output."""
     if output is None:
         stream = Output(sys.stdout)
         yield stream

@@ -1,6 +1,6 @@
-"""Open a run that has left a model, and predict with that model in float32.
+"""Open a run that has a best model, and predict with this model in float32.
 
-TensorFlow is imported when a predictor is made.
+TensorFlow is imported when a predictor is created.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that has left a model.
+    """A run that has a best model.
 
     Attributes:
-      dataset: without its examples, if only the model of the run is needed.
+      dataset: the data set; only the form of its examples if `open` was called with `needs_examples=False`.
     """
 
     run_dir: RunDir
@@ -52,15 +52,15 @@ class TrainedRun:
     def open(
         cls, root: Path | None, data_dir: Path | None, notify: Notify, *, needs_examples: bool = True
     ) -> TrainedRun:
-        """Return the run in `root`; for None the one in runs/ with the newest model.
+        """Open the run in `root`; None: the run in runs/ with the newest model.
 
         Args:
-          data_dir: where the data set is; None takes the copy that the run used.
-          notify: called with a line for a person, each time.
-          needs_examples: if False, the form of an example that the run has kept is enough, and its data set may be gone.
+          data_dir: the folder of the data set; None: use the copy that the run used.
+          notify: called with each line for the user.
+          needs_examples: if False, the form of an example in the run directory is enough, and the data set may be gone.
 
         Raises:
-          UserError: it is no run, it has no model, or its data set is not here.
+          UserError: `root` is no run directory, the run has no model, or its data set can't be found.
         """
         if root is None:
             models = [file for file in RUNS.glob("*/best/model.keras") if file.is_file()]
@@ -78,7 +78,9 @@ class TrainedRun:
             )
         config = load_config(run_dir.config)
         if not needs_examples and data_dir is None:
-            with suppress(FileNotFoundError):  # its tasks were started by hand
+            with suppress(
+                FileNotFoundError
+            ):  # the directory of a run whose tasks were started by hand does not have it
                 return cls(run_dir, config, load_form(run_dir.examples))
         return cls(run_dir, config, dataset_of(run_dir, config, data_dir, notify))
 
@@ -102,7 +104,7 @@ class Predictor:
           as_trained: compute in the precision of the training instead of float32.
 
         Raises:
-          UserError: the model can't be loaded, or it is not one of this data set.
+          UserError: the model can't be loaded, or does not fit the data set.
         """
         with without_first_lines():
             import tensorflow  # noqa: F401
@@ -115,7 +117,7 @@ class Predictor:
             found = predicting(model if as_trained else in_float32(model), run.spec)
         except UserError:
             raise
-        except Exception as error:  # a damaged file can raise almost any
+        except Exception as error:  # a damaged file can raise almost any exception
             raise UserError(
                 f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a layer in it "
                 "is your own, name its file by --code; if the data set is another than the run's, name that by --data-dir"
@@ -136,11 +138,11 @@ class Predictor:
 
 
 def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8") -> Any:
-    """Return a graph of raw inputs by name, for any number of examples, that returns the model's predictions.
+    """Return a graph that takes raw inputs by name, for any number of examples, and returns the model's predictions.
 
     Args:
-      model: of `predicting`.
-      image_dtype: of images that it takes, 0 to 255.
+      model: a model that `predicting` has returned.
+      image_dtype: the dtype of the images that the graph takes, with values from 0 to 255.
     """
     import tensorflow as tf
 
@@ -154,7 +156,7 @@ def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8
 
 
 def signature_of(spec: ExampleSpec, image_dtype: str = "uint8") -> dict[str, tf.TensorSpec]:
-    """Return name → the form of each raw input, for any number of examples."""
+    """Return name → shape and dtype of each raw input, for any number of examples."""
     import tensorflow as tf
 
     return {

@@ -1,4 +1,4 @@
-"""Put the encoding of a table's columns into an exported model, so that it takes rows as they are in the table."""
+"""Add the encoding of a table's columns to an exported model, so that it takes rows as they are in the table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ps_cluster.runs.rows import TableEncoding
 
 NUMBERS, CATEGORIES = "numbers", "categories"
 RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string"}
-NO_CATEGORY = "\ufffe"  # a text that no column has, since it is no character
+NO_CATEGORY = "\ufffe"  # a text that no column contains, because it is no character
 
 
 def with_encoding(model: Any, encoding: TableEncoding) -> Any:
-    """Return a Keras model that takes raw columns, and returns what `model` does for the encoded ones.
+    """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
-    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, and `categories`, text [B, m]; in the order of the
-    encoding, those that there are. All layers are Keras's own, so the file loads without this package.
+    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, and `categories`, text [B, m], in the order of
+    the encoding. A table without such columns has no such input. All layers are Keras's own, so the file loads without this
+    package.
     """
     from ps_cluster.models.flat import as_arguments
 
@@ -27,14 +28,14 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     if columns := encoding.numbers:
         raw[NUMBERS] = keras.Input((len(columns),), name=NUMBERS, dtype="float64")
         mean, std = (np.array([getattr(one, name) for one in columns]) for name in ("mean", "std"))
-        standard = (raw[NUMBERS] - mean) / std  # Normalization takes small deviations for 1e-7
-        filled = keras.ops.nan_to_num(standard, nan=0.0)  # a missing value is the mean
+        standard = (raw[NUMBERS] - mean) / std  # keras.layers.Normalization would replace small deviations by 1e-7
+        filled = keras.ops.nan_to_num(standard, nan=0.0)  # the mean replaces a missing value
         encoded[NUMBERS] = keras.ops.cast(filled, "float32")
     if encoding.categories:
         raw[CATEGORIES] = keras.Input((len(encoding.categories),), name=CATEGORIES, dtype="string")
         codes = []
         for place, column in enumerate(encoding.categories):
-            vocabulary = column.values or [NO_CATEGORY * 2]  # Keras takes no empty one
+            vocabulary = column.values or [NO_CATEGORY * 2]  # Keras accepts no empty vocabulary
             code = keras.layers.StringLookup(vocabulary=vocabulary, oov_token=NO_CATEGORY, name=f"code_{place}")
             codes.append(code(raw[CATEGORIES][:, place : place + 1]))
         encoded[CATEGORIES] = keras.ops.cast(keras.ops.concatenate(codes, axis=1), "int32")
@@ -42,7 +43,7 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
 
 
 def as_raw(inputs: Mapping[str, np.ndarray], encoding: TableEncoding) -> dict[str, np.ndarray]:
-    """Return encoded columns as they may have been in the table: a code of 0 becomes a text that is no category."""
+    """Convert encoded columns back to possible columns of the table: code 0 becomes a text that is no category."""
     raw: dict[str, np.ndarray] = {}
     if encoding.numbers:
         mean, std = (np.array([getattr(one, name) for one in encoding.numbers]) for name in ("mean", "std"))

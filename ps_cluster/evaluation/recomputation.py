@@ -2,10 +2,10 @@
 
     given weights  ──plain Keras, float32──►  gradient, fresh statistics   compared with those that the shards received
     gradient       ──numpy, float64───────►   weights, slots, statistics   compared with those that the shards had afterwards
-    weights        ──numpy, float64───────►   weights that a pull returns  compared with those that the worker was given
+    weights        ──numpy, float64───────►   weights that a pull returns  compared with those that the worker got
 
-The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its tolerance:
-up to 1 it is rounding.
+The tolerances follow from the precision in which the cluster computes. A deviation is reported as a multiple of its tolerance.
+Up to 1 it is explained by rounding.
 """
 
 from __future__ import annotations
@@ -41,25 +41,27 @@ from ps_cluster.runs.update_samples import (
 if TYPE_CHECKING:  # imports TensorFlow
     from ps_cluster.training.recomputed_steps import RecomputedSteps
 
-# The largest relative error of a gradient, |received - recomputed| / |recomputed|, by the dtype that the workers compute in.
+# The largest relative error of a gradient, |received - recomputed| / |recomputed|, by the dtype of the workers' computation.
 GRADIENT_TOLERANCE = {"float32": 0.01, "bfloat16": 0.1}
-# Where that is not enough, the gradient is computed in bfloat16 by plain Keras too. It may deviate as many times as much.
+# If the error is larger, plain Keras also computes the gradient in bfloat16. The received gradient may deviate from the
+# float32 gradient TIMES_ROUNDING times as much as this bfloat16 gradient does.
 TIMES_ROUNDING = 3.0
-# The same for the distance that the weights move in a period of local steps. In bfloat16, with an optimizer that divides by the
-# size of the gradient, small differences grow from step to step, so that no more than the rough direction can be compared.
+# The largest relative error of the distance that the weights move in a period of local steps. In bfloat16, with an optimizer
+# that divides by the size of the gradient, small differences grow from step to step. So only the rough direction can be
+# compared.
 PERIOD_TOLERANCE = {"float32": 0.05, "bfloat16": 1.0}
 # The largest relative error of fresh statistics, of a step and of a period.
 STATISTICS_TOLERANCE = {"float32": 0.001, "bfloat16": 0.02}
 PERIOD_STATISTICS_TOLERANCE = {"float32": 0.02, "bfloat16": 0.5}
-STEP_TOLERANCE = 1e-3  # of the length of an update's step; TensorFlow's kernels compute in float32
-ROUNDING = 2.0**-22  # of a value in float32, after a few operations
-_ROUNDED_OTHERWISE = 0.01  # the largest share of weights that may be rounded to the neighbouring value
-_NOTHING = 1e-9  # an error that is never a mistake
+STEP_TOLERANCE = 1e-3  # relative to the length of an update's step; TensorFlow's kernels compute in float32
+ROUNDING = 2.0**-22  # relative error of a float32 value after a few operations
+_MOST_ROUNDED_DIFFERENTLY = 0.01  # the largest share of weights that may be rounded to the neighbouring value
+_ALWAYS_ALLOWED = 1e-9  # an absolute error that is always allowed
 
 
 @dataclass
 class _Findings:
-    """What the comparisons of one update have found: the fields of a `RecomputedRow`."""
+    """The results of the comparisons of one update: the fields of a `RecomputedRow`."""
 
     name: str
     deviations: dict[str, float] = field(default_factory=dict)
@@ -67,33 +69,33 @@ class _Findings:
     unchecked: list[str] = field(default_factory=list)
 
     def note(self, quantity: str, error: float, tolerance: float, says: str) -> None:
-        """Note by how much something deviates. `says`: the line of a deviation beyond the tolerance."""
+        """Record the deviation of a quantity. `says`: the line to report if it is beyond its tolerance."""
         deviation = error / tolerance if tolerance > 0 else math.inf if error > 0 else 0.0
         deviation = deviation if math.isfinite(deviation) else 1e300
         self.deviations[quantity] = max(self.deviations.get(quantity, 0.0), deviation)
         if deviation > 1:
             self.problems.append(f"{self.name}: {says}")
 
-    def leave(self, line: str) -> None:
-        """Note what can't be computed again, once."""
+    def leave_unchecked(self, line: str) -> None:
+        """Record, once, a line about what can't be computed again."""
         if line not in self.unchecked:
             self.unchecked.append(line)
 
 
 class Recomputation:
-    """Computes the sampled updates of a run again, one at each call. TensorFlow is imported by the first one."""
+    """Computes the sampled updates of a run again, one per call. The first call imports TensorFlow."""
 
     def __init__(self, run_dir: RunDir, config: RunConfig, dataset: Callable[[], PackedDataset]):
-        """Create a recomputation of a run's sampled updates. `dataset`: finds the packed data set of the run."""
-        self._run_dir, self._config, self._find = run_dir, config, dataset
+        """Create a recomputation of a run's sampled updates. `dataset`: returns the packed data set of the run."""
+        self._run_dir, self._config, self._find_dataset = run_dir, config, dataset
         self._mode: Mode = config.mode_kind
 
     def next(self) -> RecomputedRow | None:
-        """Compute the oldest sampled update that waits again, and note the result; None if none waits.
+        """Compute the oldest waiting update again, and record the result; return None if no update waits.
 
         Raises:
           OSError: the result can't be written.
-          UserError: the data set or the network of the run can't be found or built.
+          UserError: the data set of the run can't be found, or its network can't be built.
         """
         for path in waiting_samples(self._run_dir.samples):
             started = time.monotonic()
@@ -104,17 +106,17 @@ class Recomputation:
             except Malformed as error:
                 row = RecomputedRow(update=0, workers=[], unchecked=[f"a sampled update that is damaged: {error}"])
             else:
-                row = self._tried(sample)
+                row = self._recompute_safely(sample)
             append_row(self._run_dir.recomputed, row.model_copy(update={"seconds": time.monotonic() - started}))
-            if not row.problems:  # what disagrees is kept, as evidence
+            if not row.problems:  # a sample that disagrees is kept as evidence
                 path.unlink(missing_ok=True)
             else:
                 path.rename(path.with_name(f"disagrees-{path.name}"))
             return row
         return None
 
-    def _tried(self, sample: UpdateSample) -> RecomputedRow:
-        """Compute an update again. An error is reported as unchecked, so that the evaluator continues to score."""
+    def _recompute_safely(self, sample: UpdateSample) -> RecomputedRow:
+        """Compute an update again. After an error the update counts as unchecked, so that the evaluator can continue."""
         try:
             return self.of(sample)
         except UserError:
@@ -130,9 +132,9 @@ class Recomputation:
         header = sample.header
         workers = " and ".join(f"worker-{index}" for index in header.workers)
         findings = _Findings(f"update {header.update} of {workers}")
-        with np.errstate(all="ignore"):  # a training that diverges has values that are no numbers
+        with np.errstate(all="ignore"):  # a diverging training has NaN or infinite values
             if header.settings != settings_digest(self._config):
-                findings.leave("updates of before a resume with other settings")
+                findings.leave_unchecked("updates from before a resume with other settings")
             elif all(map(_is_finite, sample.shards)):
                 self._compare_gradients(sample, findings)
                 self._compare_statistics(sample, findings)
@@ -142,7 +144,7 @@ class Recomputation:
                     self._compare_given(shard, findings, where)
                     self._compare_update(sample, index, findings, where)
             else:
-                findings.leave("updates with values that are not finite")
+                findings.leave_unchecked("updates with values that are not finite")
         return RecomputedRow(
             update=header.update,
             term=header.term,
@@ -154,7 +156,7 @@ class Recomputation:
 
     @cached_property
     def _dataset(self) -> PackedDataset:
-        return self._find()
+        return self._find_dataset()
 
     @cached_property
     def _steps(self) -> RecomputedSteps:
@@ -162,21 +164,21 @@ class Recomputation:
 
     @cached_property
     def _rounding_steps(self) -> RecomputedSteps:
-        """The same steps in the precision of the run, to find out how much its rounding changes."""
+        """The same steps in the precision of the run, which show how much its rounding changes the gradient."""
         return self._steps_in(self._config.model.precision)
 
     def _steps_in(self, precision: str) -> RecomputedSteps:
         return self._mode.recomputed_steps()(self._config, self._dataset, precision)
 
-    # What the workers computed.
+    # Compare what the workers computed.
 
     def _compare_gradients(self, sample: UpdateSample, findings: _Findings) -> None:
         """Compare the gradient and the fresh statistics that the shards received with those of plain Keras."""
         gradients, steps = sample.header.gradients, self._steps
         for reason in filter(None, map(steps.unchecked, gradients)):
-            return findings.leave(reason)
+            return findings.leave_unchecked(reason)
         statistics = np.concatenate([shard.given_statistics for shard in sample.shards])
-        found = [steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
+        found = [steps.recompute(gradient, _given_weights(sample), statistics) for gradient in gradients]
         gradient = np.mean([one.gradient for one in found], axis=0)
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
@@ -184,52 +186,56 @@ class Recomputation:
         tolerances = PERIOD_TOLERANCE if self._mode.promise.takes_local_steps else GRADIENT_TOLERANCE
         tolerance = tolerances[self._precision] * _size(expected)
         if error > tolerance and self._config.model.precision == "bfloat16":
-            rounded = [self._rounding_steps.recompute(gradient, _given(sample), statistics) for gradient in gradients]
+            rounded = [
+                self._rounding_steps.recompute(gradient, _given_weights(sample), statistics) for gradient in gradients
+            ]
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
             tolerance = max(tolerance, TIMES_ROUNDING * _size(np.concatenate(in_bfloat16) - expected))
         says = f"its gradient is not the one that is computed again: {_compared(received, expected)}"
-        # Where the wire leaves something out, what is received is the gradient + what was left out before - what is left now.
+        # With lossy compression the received vector is the gradient + what was left out before - what is left out now.
         remainders = float(np.mean([one.remainders for one in gradients]))
-        findings.note("gradient", error, tolerance + remainders + _NOTHING, says)
+        findings.note("gradient", error, tolerance + remainders + _ALWAYS_ALLOWED, says)
         fresh = np.mean([one.fresh for one in found], axis=0)
         pushed = np.concatenate([shard.fresh for shard in sample.shards]).astype(np.float64)
         tolerances = PERIOD_STATISTICS_TOLERANCE if self._mode.promise.takes_local_steps else STATISTICS_TOLERANCE
-        tolerance = tolerances[self._precision] * _size(fresh) + _NOTHING
+        tolerance = tolerances[self._precision] * _size(fresh) + _ALWAYS_ALLOWED
         says = f"the statistics that it pushed are not those that are computed again: {_compared(pushed, fresh)}"
         findings.note("fresh statistics", _size(pushed - fresh), tolerance, says)
         return None
 
     def _at_positions(self, sample: UpdateSample, vector: np.ndarray) -> list[np.ndarray]:
-        """Return the numbers of a vector of the whole network, [n], that are kept of each shard, [k] each."""
+        """Return the values of a vector of the whole network, [n], at the sampled positions of each shard, [k] each."""
         vector = vector if sample.places is None else vector[sample.places]
         ends = np.cumsum(sample.header.lengths)[:-1]
         return [part[shard.positions] for part, shard in zip(np.split(vector, ends), sample.shards, strict=True)]
 
     @property
     def _precision(self) -> str:
-        """The less precise dtype of those in which gradients are computed and sent."""
+        """The less precise of the dtypes in which gradients are computed and sent."""
         return "bfloat16" if "bfloat16" in (self._config.model.precision, self._config.wire) else "float32"
 
-    # What the parameter servers did.
+    # Compare what the parameter servers did.
 
     def _compare_given(self, shard: SampledShard, findings: _Findings, where: str) -> None:
-        """Compare the weights that a worker was given with those that the shard had at that moment."""
+        """Compare the weights that a worker got with those that the shard had at that moment."""
         if self._mode.delay(self._config):
-            return findings.leave("the weights given to workers: mode.simulate_workers gives those of older versions")
+            return findings.leave_unchecked(
+                "the weights given to workers: mode.simulate_workers gives those of older versions"
+            )
         if len(shard.given) != shard.length:
-            return findings.leave(
+            return findings.leave_unchecked(
                 f"the weights given to workers: in mode {self._mode.name} each has weights of its own"
             )
         differ = self.differing_weights(shard)
-        tolerance = _ROUNDED_OTHERWISE if set(shard.at_pull) - {"weights"} else 0.0
+        tolerance = _MOST_ROUNDED_DIFFERENTLY if set(shard.at_pull) - {"weights"} else 0.0
         says = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
         findings.note("given weights", differ, tolerance, says)
         return None
 
     def differing_weights(self, shard: SampledShard) -> float:
-        """Return the share of the weights given to a worker that are not those that the shard had at that moment.
+        """Return the share of the weights that a worker got which differ from those of the shard at that moment.
 
-        Weights that a staleness method has computed, in float32, may differ by their rounding.
+        Weights that a staleness method has computed in float32 may differ by rounding.
         """
         at_pull = _as_float64(shard.at_pull)
         expected = METHODS[self._config.staleness.method].given_weights(at_pull)
@@ -240,33 +246,35 @@ class Recomputation:
         return float(np.mean(differs))
 
     def _compare_update(self, sample: UpdateSample, index: int, findings: _Findings, where: str) -> None:
-        """Compare what an update did to weights and slots with its equations."""
+        """Compare the change of weights and slots by an update with its equations."""
         shard = sample.shards[index]
         expected = self._after_update(sample, index)
         if expected is None:
             name = self._config.optimizer.rule
-            return findings.leave(f"what updates do: optimizer.rule {name} or the staleness method has no equation")
+            return findings.leave_unchecked(
+                f"what updates do: optimizer.rule {name} or the staleness method has no equation"
+            )
         before = _as_float64(shard.before)
         for name in sorted(expected):
             step, made = expected[name] - before[name], shard.after[name].astype(np.float64) - before[name]
-            tolerance = self._step_tolerance * _size(step) + ROUNDING * _size(before[name]) + _NOTHING
+            tolerance = self._step_tolerance * _size(step) + ROUNDING * _size(before[name]) + _ALWAYS_ALLOWED
             what = "the weights" if name == "weights" else f"the slot '{name}'"
             says = f"{what}{where} did not change as the equation says: {_compared(made, step)}"
             findings.note("weights" if name == "weights" else "slots", _size(made - step), tolerance, says)
         if "weights" not in expected:
-            findings.leave(
+            findings.leave_unchecked(
                 f"the weights after an update: rule {self._config.optimizer.rule} needs whole matrices for them"
             )
         return None
 
     @property
     def _step_tolerance(self) -> float:
-        """The largest relative error of a step: where a running mean decays slowly, 1 - decay has few digits in float32."""
+        """The largest relative error of a step. If a running mean decays slowly, 1 - decay has few digits in float32."""
         decays = (getattr(self._config.optimizer, name, 0.0) for name in ("momentum", "beta_2", "rho"))
         return STEP_TOLERANCE + 2.0**-23 / (1 - max(decays))
 
     def _after_update(self, sample: UpdateSample, index: int) -> Slots | None:
-        """Return "weights" and the slots of a shard after an update by the equations; None where there are none."""
+        """Compute "weights" and the slots of a shard after an update by the equations; None if an equation is missing."""
         shard, before = sample.shards[index], sample.header.versions[index]
         config, slots, steps = self._config, _as_float64(shard.before), self._steps
         weights, gradient, share = slots.pop("weights"), shard.gradient.astype(np.float64), None
@@ -294,7 +302,7 @@ class Recomputation:
         return None if made is None else self._after_lookahead({**made, **changed}, slots, before + 1)
 
     def _after_lookahead(self, made: Slots, slots: Slots, version: int) -> Slots:
-        """Return what lookahead (Zhang et al. 2019, arXiv:1907.08610) leaves of weights after the update to `version`."""
+        """Apply lookahead (Zhang et al. 2019, arXiv:1907.08610) to the weights after the update to `version`."""
         settings, total = self._config.lookahead, self._config.total_updates(self._dataset.train_examples)
         if "slow" not in slots or "weights" not in made or (version % settings.every_updates and version != total):
             return made
@@ -305,14 +313,14 @@ class Recomputation:
         return {**made, "weights": mean, "slow": mean}
 
     def _compare_statistics(self, sample: UpdateSample, findings: _Findings) -> None:
-        """Compare the moving statistics after an update with keep x those before + those that were pushed."""
+        """Compare the moving statistics after an update with keep x (statistics before) + (pushed statistics)."""
         before, fresh, after = (
             np.concatenate([getattr(shard, name) for shard in sample.shards]).astype(np.float64)
             for name in ("statistics_before", "fresh", "statistics_after")
         )
         expected = self._steps.keep**self._config.batches_per_step * before + fresh
         says = f"the moving statistics did not take in what was pushed: {_compared(after - before, expected - before)}"
-        tolerance = ROUNDING * (_size(before) + _size(fresh)) + _NOTHING
+        tolerance = ROUNDING * (_size(before) + _size(fresh)) + _ALWAYS_ALLOWED
         findings.note("statistics", _size(after - expected), tolerance, says)
 
 
@@ -321,8 +329,8 @@ def _is_finite(shard: SampledShard) -> bool:
     return all(bool(np.isfinite(vector).all()) for vector in (*vectors, *shard.before.values(), *shard.after.values()))
 
 
-def _given(sample: UpdateSample) -> np.ndarray:
-    """Return the weights that a worker was given, in the order of the network: [n], or [vectors, n]."""
+def _given_weights(sample: UpdateSample) -> np.ndarray:
+    """Return the weights that a worker got, in the order of the network: [n], or [vectors, n]."""
     vectors = len(sample.shards[0].given) // sample.shards[0].length
     joined = np.concatenate([shard.given.reshape(vectors, -1) for shard in sample.shards], axis=1)
     if sample.places is not None:
@@ -333,7 +341,7 @@ def _given(sample: UpdateSample) -> np.ndarray:
 
 
 def _in_dtype(vector: np.ndarray, dtype: str) -> np.ndarray:
-    """Return a vector rounded to a dtype, as float32."""
+    """Round a vector to a dtype; return it as float32."""
     import tensorflow as tf
 
     rounded: np.ndarray = tf.cast(tf.cast(vector.astype(np.float32), dtype), tf.float32).numpy()
@@ -349,7 +357,7 @@ def _size(vector: np.ndarray) -> float:
 
 
 def _compared(found: np.ndarray, expected: np.ndarray) -> str:
-    """Return how two vectors differ in length and direction, in words."""
+    """Describe how two vectors differ in length and direction."""
     if not (length := _size(expected)):
         return f"its length is {_size(found):.3g}, where it has to be 0"
     if not _size(found):

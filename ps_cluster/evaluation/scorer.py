@@ -1,6 +1,6 @@
-"""Score a checkpoint: metric and loss on the whole test set, and on held-out training examples.
+"""Score a checkpoint: compute metric and loss on the whole test set, and on held-out training examples.
 
-TensorFlow is imported when the first scorer is made.
+TensorFlow is imported when the first scorer is created.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from ps_cluster.models.judges import LossAndMetric
     from ps_cluster.report.prediction_sheet import Answer
 
-BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
-GRADIENT_EXAMPLES = 50  # examples of which the gradient is taken: as many as are scored together
-MOST_BYTES = 2**26  # that are kept of all examples; CIFAR-10's test images take 160 kB
+BATCH_SIZE = 50  # with a batch of 500 the evaluator used more memory than any other task
+GRADIENT_EXAMPLES = 50  # the number of examples for the histograms of gradients: one batch
+MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-10's test set take 160 kB
 
 
 def dataset_of(
     run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Callable[[str], None]
 ) -> PackedDataset:
-    """Return the packed copy that a training used, else the same data set found again (in `data_dir`)."""
+    """Return the packed data set that a training used, or find the same data set again (in `data_dir`)."""
     cache = default_cache_dir()
     if data_dir is not None:
         found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
@@ -53,15 +53,15 @@ def dataset_of(
 
 @dataclass(frozen=True)
 class Scored:
-    """Means over examples: the objective's metric (an accuracy of 0..1 or an error) and the loss; None if not finite."""
+    """Scores: means over examples of the metric (an accuracy of 0..1, or an error) and the loss; None if not finite."""
 
-    metric: float | None  # on the test examples
+    metric: float | None  # metric and loss on the test examples
     loss: float | None
     validation_metric: float | None = None  # on held-out training examples, if there are any
     validation_loss: float | None = None
-    augmented_metric: float | None = None  # of the mean over views of each test example, if asked for
-    compiled: Mapping[str, float] = field(default_factory=dict)  # of compile(), on the test examples
-    # Of the test examples; None if they are not kept (`LossAndMetric.kept`).
+    augmented_metric: float | None = None  # of the mean over views of each test example, if wanted
+    compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), on the test examples
+    # The predictions for the test examples; None if they are not kept (`LossAndMetric.kept`).
     predictions: Predictions | None = field(default=None, compare=False)
 
 
@@ -75,7 +75,7 @@ def limit_threads(threads: int) -> None:
 
 
 class Scorer:
-    """The run's network in its precision, with the weights of the checkpoint scored last."""
+    """The run's network in the run's precision, with the weights of the checkpoint that was scored last."""
 
     def __init__(self, config: RunConfig, dataset: PackedDataset):
         """Build the network."""
@@ -93,15 +93,15 @@ class Scorer:
         self.validation_examples = dataset.validation_examples
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._config, self._dataset = config, dataset
-        # A user's own network is saved as its function makes it, without the run's precision. It is built first, so that its
-        # layers have the names that they have in plain Keras.
+        # A user's network is saved in float32, as its function builds it. It is built first, so that its layers have the same
+        # names as in plain Keras.
         as_written = config.model.model_copy(update={"precision": "float32"})
         is_own = config.model.name in NETWORKS.own
         self._saved = build(config.model if is_own else as_written, dataset.spec, seed=config.training.seed)
         same = is_own or as_written == config.model
         self._model = self._saved if same else build(config.model, dataset.spec, seed=config.training.seed)
         self._judge = judge_of(dataset.spec, model=self._model)
-        self._fused = with_fused_layers(self._model)  # the same function, faster
+        self._fused = with_fused_layers(self._model)  # computes the same, but faster
 
         def outputs(inputs: Mapping[str, Any]) -> Any:
             return infer(self._fused, as_arguments(inputs))
@@ -112,38 +112,43 @@ class Scorer:
         self._first = first
         views = DATASETS[config.data.dataset].views()
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
-        self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
-        # The mean over views is that of the prediction, which is the first of several outputs.
-        self._sums_of_views = views and _summing(partial(views, first), self._judge.of_first, dataset.spec)
+        self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
+        # Only the prediction, which is the first of several outputs, is averaged over views.
+        self._sums_of_views = views and _make_sums(partial(views, first), self._judge.of_first, dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
-        """Score all test and held-out examples once; with `augmented` the test examples also by their views.
+        """Score all test and held-out examples once; with `augmented` also the test examples over their views.
 
         Raises:
-          UserError: the checkpoint is not of this network.
+          UserError: the checkpoint belongs to another network.
         """
         self._assign(checkpoint)
-        held_out = self._over("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
+        held_out = (
+            self._score_split("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
+        )
         self._compiled.take_results()
-        metric, loss, kept = self._over("test", self._sums)
+        metric, loss, kept = self._score_split("test", self._sums)
         compiled = self._compiled.take_results()
-        by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
+        by_views = self._score_split("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
         about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
         predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, *held_out, by_views, compiled, predictions)
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
-        """Return the network with the weights of a checkpoint, as it is saved. Raises UserError for another network's."""
+        """Return the network with the weights of a checkpoint, as it is saved.
+
+        Raises:
+          UserError: the checkpoint belongs to another network.
+        """
         self._assign(checkpoint)
         return self._judge.finished(self._saved)
 
     @cached_property
     def gradient(self) -> Callable[[], np.ndarray] | None:
-        """Returns the gradient of the training's loss by the weights scored last: float32 [n], as the flat vector of weights.
+        """A function that returns the gradient of the loss at the weights scored last, float32 [n]; None if not wanted.
 
-        None unless the run asks for it. It is taken on a few examples that are spread evenly over the training set, and is
-        not that of any step: there is no augmentation, no dropout and no regulariser, and batch normalisation takes its
-        moving statistics.
+        The gradient is computed on a few examples that are spread evenly over the training set. It differs from that of any
+        step: there is no augmentation, no dropout and no regulariser, and batch normalisation uses its moving statistics.
         """
         if not self._config.evaluation.gradients:
             return None
@@ -180,7 +185,7 @@ class Scorer:
         return dict(zip(layout.paths, layout.sizes))
 
     def answers(self, count: int) -> list[Answer]:
-        """Return test pictures, spread over the test set, with the predictions by the weights scored last."""
+        """Return test images, spread over the test set, with their predictions by the weights that were scored last."""
         from ps_cluster.report.prediction_sheet import Answer
 
         spec, named = self._dataset.spec, self.objective
@@ -196,7 +201,7 @@ class Scorer:
         return found
 
     def save_model(self, path: Path) -> None:
-        """Save the network with the weights scored last, as a .keras file that loads without this code."""
+        """Save the network, with the weights that were scored last, as a .keras file that loads without this package."""
         self._judge.finished(self._saved).save(path)
 
     def _assign(self, checkpoint: Checkpoint) -> None:
@@ -210,8 +215,8 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
-        """Return the means of metric and loss over a split, None for one that is not finite, and what is kept of it."""
+    def _score_split(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
+        """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
         metric, loss, kept = 0.0, 0.0, None
         for start in range(0, len(target), BATCH_SIZE):
@@ -228,7 +233,11 @@ class Scorer:
 
 
 def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
-    """Return arrays [N, ...] for what is kept of all examples, as of a batch; none if they would take too much room."""
+    """Create arrays [N, ...] for what the judge keeps of all examples; none if they would be too large.
+
+    Args:
+      batch: name → what the judge keeps of one batch, [B, ...].
+    """
     first = {name: np.asarray(rows) for name, rows in batch.items()}
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
         return {}
@@ -236,7 +245,7 @@ def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndar
 
 
 def _network_inputs(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Return inputs as a network is given them."""
+    """Convert raw inputs to the dtypes that a network takes."""
     return {name: tf.cast(value, spec.inputs[name].network_dtype) for name, value in arrays.items()}
 
 
@@ -253,16 +262,16 @@ class BatchSums(NamedTuple):
 
 
 SumBatch = Callable[[dict[str, np.ndarray], np.ndarray], BatchSums]
-"""Takes inputs by name, [B, ...] each, and packed targets [B, ...]."""
+"""A function of inputs by name, [B, ...] each, and packed targets [B, ...]."""
 
 
-def _summing(
+def _make_sums(
     outputs: Callable[[dict[str, tf.Tensor]], Any],
     judge: LossAndMetric,
     spec: ExampleSpec,
     compiled: CompiledMetrics | None = None,
 ) -> SumBatch:
-    """Return a graph that judges a batch. `compiled`: metrics of the model's compile(), which it updates."""
+    """Return a graph that computes the sums over a batch. `compiled`: metrics of compile(), which the graph updates."""
 
     def of_rows(field: Field) -> tf.TensorSpec:
         return tf.TensorSpec([None, *field.shape], field.dtype)

@@ -1,7 +1,9 @@
-"""Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow.
+"""Write and read checkpoints. No TensorFlow.
 
-The name of a file contains the number of the leader that wrote it, and a leader removes no file of a newer leader. So a
-leader that was frozen between checking its claim and changing a file does no harm when it wakes up (runs/leaders.py).
+A checkpoint is one file of plain numpy arrays. It is written completely or not at all, and checked when it is read. The
+name of a file contains the term of the leader that wrote it, and a leader never removes a file of a newer leader. So a
+leader that was frozen between the check of its claim and the change of a file does no harm when it wakes up
+(runs/leaders.py).
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
 BY_SHARD = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each shard
-ONE_PER_SHARD = "each_"  # begins the names of slots with one number for each shard, float32 [ps], or a few, [ps, k]
-# Array → its dtype, and the numbers of axes it may have. A slot is a vector, or has a row for each worker.
+ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
+# Array → its dtype, and the allowed numbers of axes. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
     "statistics": (np.float32, (1,)),
@@ -59,7 +61,7 @@ class CheckpointUnreadable(CheckpointError):
 
 
 class StatesUnreadable(RunFailed):
-    """The system refuses to read states that exist. Training does not start again, because they may be readable later."""
+    """The system refuses to read existing states. Training does not restart from scratch: they may be readable later."""
 
 
 class CheckpointNotWritten(RunFailed):
@@ -67,17 +69,19 @@ class CheckpointNotWritten(RunFailed):
 
 
 class CheckpointGone(CheckpointError):
-    """A checkpoint whose file is not there, or was removed by the writer to make room."""
+    """A checkpoint whose file does not exist, or was removed by its writer to save space."""
 
 
-# The header of a file: its step, the names of its arrays, and the other state that training resumes from.
+# The header of a file: its step, the names of its arrays, and the other state that a resumed training needs.
 
 
 class TallyState(Row):
-    """Sums over the ledger (training/run_progress.py). `workers`: index, pid, updates, examples of each process.
+    """Sums over the ledger (training/run_progress.py).
 
-    `first_updates`: worker, time of its first update [s of training], examples of all workers until then.
-    `bad_losses`: steps whose loss was NaN or infinite.
+    Attributes:
+      workers: index, pid, updates and examples of each process.
+      first_updates: a worker, the time of its first update [s of training], the examples of all workers until then.
+      bad_losses: the number of steps whose loss was NaN or infinite.
     """
 
     examples: Count = 0
@@ -97,14 +101,15 @@ class ProgressState(Row):
 
 
 class CheckpointMeta(Row):
-    """Facts in a checkpoint beside its arrays; None where the writer does not record them.
+    """The contents of a checkpoint in addition to its arrays; None for values that its writer did not record.
 
     Attributes:
-      config: the run's, as in config.yaml. examples: the number that its updates have trained on.
-      times, progress: state that a leader resumes with.
+      config: the configuration of the run, as in config.yaml.
+      examples: the number of examples on which the updates have trained.
+      times, progress: state that the next leader resumes.
       data: what distinguishes the packed data set from others (training/agreement.py).
-      network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
-      leaders: the work of each leader, one after the other; the last one wrote the checkpoint.
+      network: path and shape of each variable, in the order of the vectors, the statistics last.
+      leaders: the work of each leader, in order. The last leader wrote the checkpoint.
     """
 
     config: dict[str, Any] | None = None
@@ -160,7 +165,7 @@ class Checkpoint:
 
 
 class State(NamedTuple):
-    """A checkpoint by its name. Of two, the later one has the newer leader or, with the same leader, more steps."""
+    """A checkpoint file. States are ordered by the term of the leader, then by the step."""
 
     term: int
     step: int
@@ -168,20 +173,20 @@ class State(NamedTuple):
 
 
 def name_of(step: int, term: int) -> str:
-    """Return the name of a checkpoint. `term`: the number of the leader that writes it; no other leader ever replaces it."""
+    """Return the name of a checkpoint that the leader of `term` writes. No other leader ever replaces such a file."""
     return f"step-{step:09d}-term-{term:06d}.safetensors"
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Return the checkpoint of a step by the newest leader that wrote one; the name for leader 0 if nobody did."""
+    """Return the checkpoint of a step by the newest leader that wrote one; the name for term 0 if no leader did."""
     return by_step(directory).get(step, directory / name_of(step, 0))
 
 
 def states(*directories: Path) -> list[State]:
     """Return the checkpoints in directories, the newest last.
 
-    States of earlier leaders with more steps than a state of a later leader are left out: the later one did not use them.
-    A file whose name `name_of` would not give, such as one with an extra zero, is not a checkpoint.
+    A state of an earlier leader is left out if it has more steps than a state of a later leader, because the later leader
+    did not continue from it. A file whose name differs from `name_of`, e.g. by an extra zero, is no checkpoint.
     """
     newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
     kept: list[State] = []
@@ -192,12 +197,12 @@ def states(*directories: Path) -> list[State]:
 
 
 def by_step(directory: Path) -> dict[int, Path]:
-    """Return step → the checkpoint of the newest leader that has written one, ascending; empty without such a directory."""
+    """Return step → the checkpoint of the newest leader that wrote one, ascending; empty if there is no directory."""
     return dict(sorted((state.step, state.path) for state in states(directory)))
 
 
 def steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory."""
+    """Return the steps of the checkpoints in a directory, ascending; empty if there is no directory."""
     return list(by_step(directory))
 
 
@@ -215,17 +220,18 @@ def _all(directory: Path) -> Iterator[State]:
 
 
 def saved_at(directory: Path) -> float | None:
-    """Return when the newest checkpoint of a directory was written, in unix seconds; None where there is none."""
+    """Return when the newest checkpoint of a directory was written, in unix seconds; None without a checkpoint."""
     try:
         return max((path.stat().st_mtime for path in list(by_step(directory).values())[-1:]), default=None)
-    except (OSError, CheckpointError):  # it has just been removed
+    except (OSError, CheckpointError):  # the file has just been removed
         return None
 
 
 def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None = None) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`, and that of step `spare`.
+    """Write a checkpoint, and remove all except the newest `keep` and that of step `spare`.
 
-    Checkpoints that training has given up by going back to an earlier one are removed too (`remove_given_up`).
+    Checkpoints that do not lead to this one, because training went back to an earlier state, are removed too
+    (`remove_given_up`).
 
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
@@ -245,7 +251,7 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
     """Remove all checkpoints except the newest `keep` and that of step `spare`.
 
     Args:
-      term: the number of the leader that asks; files of newer leaders are kept. None if nobody leads any more.
+      term: the term of the calling leader; files of newer leaders are kept. None if no leader is left.
     """
     present = [state for state in states(directory) if term is None or state.term <= term]
     for state in present[:-keep]:
@@ -254,10 +260,10 @@ def keep_newest(directory: Path, keep: int, spare: int | None = None, term: int 
 
 
 def remove_given_up(directory: Path, checkpoint: Checkpoint, term: int) -> None:
-    """Remove the states that did not lead to `checkpoint`, because they might be resumed later.
+    """Remove the states that did not lead to `checkpoint`, so that no one resumes them later.
 
     Args:
-      term: the number of the leader that asks; files of newer leaders are kept.
+      term: the term of the calling leader; files of newer leaders are kept.
     """
     way = {one.term: one.step for one in checkpoint.meta.leaders} | {checkpoint.term: checkpoint.step}
     for state in _all(directory):
@@ -269,18 +275,18 @@ def remove_all(directory: Path, term: int) -> None:
     """Remove the checkpoints of a directory, and the directory if nothing is left in it.
 
     Args:
-      term: the number of the leader that asks; files of newer leaders are kept.
+      term: the term of the calling leader; files of newer leaders are kept.
     """
     remove_leftovers(directory, "step-*.safetensors")
     for state in _all(directory):
         if state.term <= term:
             remove(state.path)
-    with contextlib.suppress(OSError):  # there is more in it
+    with contextlib.suppress(OSError):  # the directory is not empty
         directory.rmdir()
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Write one checkpoint beside `path` and rename it: readers see the old file or the new one, never a part.
+    """Write a checkpoint to a temporary file and rename it to `path`, so that readers never see an incomplete file.
 
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
@@ -306,19 +312,19 @@ def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check the CRC-32 of every array. The arrays map the file, whatever sizes it declares.
+    """Read a checkpoint and check the CRC-32 of every array. The arrays map the file, so wrong sizes take no memory.
 
     Raises:
-      CheckpointGone: there is no such file.
-      CheckpointUnreadable: the system refused to read it.
-      CheckpointError: it is cut short, damaged, or no checkpoint.
+      CheckpointGone: the file does not exist.
+      CheckpointUnreadable: the system refused to read the file.
+      CheckpointError: the file is cut short, damaged, or no checkpoint.
     """
     try:
         header, arrays = open_tensors(path, CheckpointHeader)
         checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
-        own = name_of(checkpoint.step, checkpoint.term)
-        if _FILE_NAME.fullmatch(path.name) and path.name != own:
-            raise Malformed(f"it is that of {own}")
+        right_name = name_of(checkpoint.step, checkpoint.term)
+        if _FILE_NAME.fullmatch(path.name) and path.name != right_name:
+            raise Malformed(f"it is that of {right_name}")
         return checkpoint
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
@@ -347,15 +353,15 @@ def newest_first(directories: Iterable[Path]) -> list[Path]:
 def load_newest_good(
     directories: Iterable[Path], notify: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that are damaged.
+    """Return the newest checkpoint that can be read; None if there is none. Damaged checkpoints are reported by `notify`.
 
     Args:
-      check: raises CheckpointError for a checkpoint that is of no use; it is reported and passed over too.
+      check: raises CheckpointError for a checkpoint that can't be used, which is then reported and passed over too.
     Raises:
-      CheckpointUnreadable: the system refuses to read one.
+      CheckpointUnreadable: the system refuses to read a checkpoint.
     """
     directories, passed_over = list(directories), set()
-    # List again every time: during a read the writer may have written another one and removed the rest.
+    # List the files again every time, because the writer may have written a new checkpoint and removed all others.
     while candidates := [path for path in newest_first(directories) if path not in passed_over]:
         try:
             check(checkpoint := load(candidates[0]))
@@ -376,12 +382,12 @@ def load_to_go_on(
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, as `load_newest_good` does. Try again if the disk refuses.
+    """Return the newest checkpoint that can be read, as `load_newest_good` does. If the disk refuses, try again.
 
-    An older state is not used instead, because the newer states would then be removed.
+    No older state is used instead, because the newer states would then be removed.
 
     Raises:
-      StatesUnreadable: the system still refuses after the last wait.
+      StatesUnreadable: the system still refuses after the last attempt.
     """
     for wait_s in (*READ_AGAIN_AFTER_S, None):
         try:
@@ -389,8 +395,8 @@ def load_to_go_on(
         except CheckpointUnreadable as error:
             if wait_s is None:
                 raise StatesUnreadable(
-                    f"{error}; asked {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: see to the disk, or to "
-                    "the limit of open files, and go on with --resume"
+                    f"{error}; tried {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: check the disk and "
+                    "the limit of open files, then continue with --resume"
                 ) from error
             notify(f"{error}; asking again in {wait_s:g} s")
             sleep(wait_s)
@@ -398,25 +404,25 @@ def load_to_go_on(
 
 
 def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, term: int = 0) -> None:
-    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
+    """Write the mark that no checkpoint comes after `last_step`, for readers of the directory.
 
     Args:
-      goes_on: this leader writes no more checkpoints, but another one will.
-      term: the leader's number.
+      goes_on: whether another leader will write more checkpoints.
+      term: the leader's term.
     """
     mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, term=term)
     write_json(directory / ENDED, mark.model_dump())
 
 
 def ended(directory: Path) -> EndedMark | None:
-    """Return the mark if training has ended, else None. Raises CheckpointError if it can't be read."""
+    """Return the mark if training has ended, else None. Raises CheckpointError if the mark can't be read."""
     try:
         mark = read_json(directory / ENDED, EndedMark)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UserError as error:
         raise CheckpointError(str(error)) from error
-    newer = any(state.term > mark.term for state in _all(directory))  # of a leader that was superseded while it wrote
+    newer = any(state.term > mark.term for state in _all(directory))  # then a superseded leader wrote the mark
     return None if newer else mark
 
 

@@ -1,10 +1,10 @@
-"""Keep a shard's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
+"""Store a shard's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
 
-Each leader appends to its own file, which is never changed afterwards: the file of an earlier leader is neither cut nor
-copied. A checkpoint records for every leader how many rows of its file count (`LeaderStretch`).
+Each leader appends to a new file. The files of earlier leaders are never changed: they are neither cut nor copied. A
+checkpoint records how many rows of each leader's file count (`LeaderStretch`).
 
-The checksum of a row continues the checksum of the row before it with the bytes of the row. So no row can be changed,
-left out or moved, and a file fits only after the file that it continues.
+The checksum of a row is computed from the checksum of the row before it and the bytes of the row. So a row that is changed,
+left out or moved is noticed, and a file fits only after the file that it continues.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ps_cluster.runs.rows import Count, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
-"""A row in the file: the row, and the CRC-32 of all rows up to it."""
+"""A record in the file: a row, and the CRC-32 of all rows up to and including it."""
 CHUNK_ROWS = 2**13
-# Rows stay in memory until the disk has confirmed them. It is asked at every snapshot, and after this many bytes of rows.
+# Rows stay in memory until an fdatasync has confirmed them. It is called at every snapshot, and after this many bytes.
 SYNC_BYTES = 2**24
-# If the disk refuses for this many bytes of rows, the leader ends: a full disk must not fill the memory.
+# If the disk has refused this many bytes of rows, the leader ends, so that a full disk does not fill the memory.
 MOST_BYTES_IN_MEMORY = 2**28
 
 
@@ -46,19 +46,19 @@ class JournalNotWritten(RunFailed):
 
 
 class JournalGivenUp(RunFailed):
-    """The disk has refused for so long that the rows which wait for it take too much memory."""
+    """The disk has refused so many rows that they take too much memory."""
 
 
 class LeaderStretch(Row):
-    """The work of one leader up to a state: its newest state, or the one from which the next leader continued.
+    """The work of one leader up to a state: its newest state, or the state from which the next leader continued.
 
     Attributes:
       term: the leader's number (runs/leaders.py); 0 for a leader without a claim.
       step: the step of the state.
-      rows, checksums: how many rows each of its journals has up to the state, and the checksum in the last of them. A
-        journal without rows has the checksum with which it began.
-      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty if not known.
-      problem: what a proof of this work has to report besides what its rows show; empty if there is nothing.
+      rows, checksums: for each of the leader's journals, the number of rows up to the state, and the checksum in the last of
+        these rows. A journal without rows has the checksum with which it began.
+      rules: the settings that decided learning rate and bound of staleness of the steps, as text; empty if not known.
+      problem: a problem that the proof of this work has to report although the rows do not show it; empty if none.
       workers: the number of workers at the start of the whole training; 0 if not known.
     """
 
@@ -78,7 +78,7 @@ class LeaderStretch(Row):
 
 
 class Piece(NamedTuple):
-    """The first rows of one leader's file. `checksum`: that of the last row; without rows, the one before the first row."""
+    """The first `rows` rows of one leader's file. `checksum`: the checksum of the last of them, or of the piece before."""
 
     path: Path
     rows: int
@@ -89,7 +89,7 @@ History = Sequence[Piece]  # all rows of one shard, over all leaders
 
 
 class Journal:
-    """Appends one leader's rows to a new file. Rows that the disk refuses are kept and written later.
+    """Appends one leader's rows to a new file. Rows that the disk refuses are kept in memory and written later.
 
     After a failed fdatasync Linux marks the pages as clean although the disk does not have them, and the next fdatasync
     succeeds (Rebello et al. 2020, "Can Applications Recover from fsync Failures?", USENIX ATC, section 3). So all rows since
@@ -102,17 +102,17 @@ class Journal:
     """
 
     def __init__(self, path: Path, checksum: int = 0):
-        """Make the file.
+        """Create the file.
 
         Args:
-          checksum: the checksum of the last row of the leader before; 0 without one.
+          checksum: the checksum of the last row of the previous leader; 0 without one.
         Raises:
           JournalNotWritten: the disk refuses, or the file exists.
         """
         self.path, self.rows, self.checksum = path, 0, checksum
         self._unwritten: deque[bytes] = deque()
-        self._unconfirmed: deque[bytes] = deque()  # written since the last fdatasync that succeeded
-        self._written = self._confirmed = 0  # rows
+        self._unconfirmed: deque[bytes] = deque()  # written since the last successful fdatasync
+        self._written = self._confirmed = 0  # numbers of rows
         try:
             self._file = open_to_write(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except OSError as error:
@@ -123,11 +123,11 @@ class Journal:
         return Piece(self.path, self.rows, self.checksum)
 
     def append(self, rows: np.ndarray) -> None:
-        """Add `rows`, a structured array of ROW, and write all that are not on the disk.
+        """Add `rows`, a structured array of ROW, and write all rows that are not on the disk.
 
         Raises:
-          JournalNotWritten: the disk refuses; nothing is lost, the next call tries again.
-          JournalGivenUp: it has refused for too long.
+          JournalNotWritten: the disk refuses. Nothing is lost, because the next call tries again.
+          JournalGivenUp: the disk has refused too many rows.
         """
         if len(rows):
             records = np.empty(len(rows), RECORD)
@@ -147,7 +147,7 @@ class Journal:
             raise JournalGivenUp(f"{error}: {count:,} rows wait for it in memory, and no more are taken") from error
 
     def flush(self) -> None:
-        """Wait until every row is on the disk. Raises JournalNotWritten where it refuses."""
+        """Wait until every row is on the disk. Raises JournalNotWritten if the disk refuses."""
         self._write()
         try:
             os.fdatasync(self._file)
@@ -163,7 +163,7 @@ class Journal:
         os.close(self._file)
 
     def _write(self) -> None:
-        """Write all unwritten rows. After a failure the next call overwrites what a full disk took of the first piece."""
+        """Write all unwritten rows. After a failure the next call overwrites any rows that were written in part."""
         while self._unwritten:
             content = memoryview(self._unwritten[0])
             begin = offset = self._written * RECORD.itemsize
@@ -179,7 +179,7 @@ class Journal:
 def stretch_of(
     pieces: Sequence[Piece], *, term: int, step: int, workers: int = 0, rules: str = "", problem: str = ""
 ) -> LeaderStretch:
-    """Return the work of a leader up to a state of `step`. `pieces`: the rows of its journals, one for each shard."""
+    """Return the work of a leader up to its state of `step`. `pieces`: the rows of its journals, one for each shard."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
     return LeaderStretch(
         term=term, step=step, workers=workers, rows=rows, checksums=checksums, rules=rules, problem=problem
@@ -187,10 +187,10 @@ def stretch_of(
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) -> list[Piece]:
-    """Return where the rows of shard `index` are, from the first of `leaders` to the last.
+    """Return the pieces with the rows of shard `index`, from the first of `leaders` to the last.
 
-    A leader with fewer shards continued from a state in which all shards had the same steps (runs/checkpoints.py). For a
-    shard that it did not have, the rows of shard 0 count.
+    When the number of shards changed, training continued from a state in which all shards had the same steps
+    (runs/resharding.py). For a shard that a leader did not have, the rows of its shard 0 count.
     """
     pieces = []
     for stretch in reversed(leaders):
@@ -201,14 +201,14 @@ def history_of(run_dir: RunDir, leaders: Sequence[LeaderStretch], index: int) ->
 
 
 def check(history: History) -> None:
-    """Raise JournalDamaged if a file has fewer rows than it should. Takes constant time, whatever the number of rows."""
+    """Raise JournalDamaged if a file has fewer rows than it should. The time does not depend on the number of rows."""
     for path, rows, _ in history:
         if (present := count_rows(path)) < rows:
             raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of complete rows in a file; 0 without a file. A last row that was cut short does not count."""
+    """Return the number of complete rows in a file; 0 if it does not exist. An incomplete last row does not count."""
     try:
         return path.stat().st_size // RECORD.itemsize
     except FileNotFoundError:
@@ -219,7 +219,7 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
     """Yield the rows of a shard, up to `chunk_rows` at a time, as structured arrays of ROW.
 
     Raises:
-      JournalDamaged: a row is missing, or has a wrong checksum or an impossible value. The chunks before it were yielded.
+      JournalDamaged: a row is missing, or has a wrong checksum or an impossible value. All rows before it were yielded.
     """
     checksum = 0
     for piece in history:
@@ -232,7 +232,7 @@ def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]
 
 
 def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield rows with the checksum of the last one. `checksum`: that of the row before the first one."""
+    """Yield rows with the checksum of the last one. `checksum`: the checksum of the row before the first one."""
     check([piece])
     done = 0
     with _opened(piece.path) as file:

@@ -1,7 +1,7 @@
-"""Read the file in a task's workspace in which the leader tells the task how training stands.
+"""Read the message file in a task's workspace, with which the leader reports the state of training to the task.
 
-The leader writes the file through TensorFlow, on the task's device, so the task needs no other port or folder. It is
-written in place, so a reader may see a part of it, and reads it again later.
+The leader writes the file through TensorFlow, on the task's device, so the task needs no other port or folder. The file is
+written in place. A reader that sees only a part of it reads the file again later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LeaderMessage(Row):
       term: the number of the leader's claim (runs/leaders.py).
       ended: how training has ended; None while it continues.
       refused: why the leader does not accept this task, on one line; None if it does.
-      start_again: why this task has to end and be started again, on one line; None if it need not.
+      start_again: why this task has to end and be restarted, on one line; None if it need not.
     """
 
     term: Count
@@ -36,7 +36,7 @@ class LeaderMessage(Row):
 
 
 def read_leader_message(folder: Path) -> LeaderMessage | None:
-    """Return the leader's newest message; None if there is none yet, or the leader is just writing it."""
+    """Return the leader's newest message; None if there is no message yet, or the leader is just writing it."""
     try:
         with (folder / MESSAGE_FILE).open("rb") as file:
             return LeaderMessage.model_validate(parse_json(file.read(_MOST_BYTES).decode()))
@@ -45,5 +45,5 @@ def read_leader_message(folder: Path) -> LeaderMessage | None:
 
 
 def forget_leader_message(folder: Path) -> None:
-    """Remove the message to an earlier process of this task."""
+    """Remove a message that was meant for an earlier process of this task."""
     (folder / MESSAGE_FILE).unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """Claim the lead of a run, and describe how a leader was started.
 
-Two leaders may live at once: a scheduler starts a new one while the old one's machine can't be reached. So each leader
-claims the next number before it writes anything: there is a numbered file for each leader that ever was, and the newest
-is the only one. A leader asks before each rename and removal whether a newer one is there (files/writing.py). A lock
-can't do this: a process that is only frozen still holds it, and not every file system has locks.
+Two leaders may run at the same time: a scheduler starts a new leader while the machine of the old one can't be reached. So
+each leader claims the next number (its term) before it writes anything. Every leader has a numbered file, and only the
+newest leader may write. Before each rename and removal a leader checks whether a newer claim exists (files/writing.py). A
+lock can't replace the claim: a frozen process still holds its lock, and not every file system has locks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Claim:
 
     def check(self) -> None:
         """Raise Superseded if a newer leader has made its claim."""
-        # Claims have no gaps, so the next claim tells. Looking for one file is cheap in a shared folder too.
+        # Claims have no gaps, so it is enough to look for the next one. This is cheap even in a shared folder.
         if _path(self.folder, self.term + 1).exists():
             raise Superseded(
                 f"a newer leader (term {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one is of term "
@@ -66,7 +66,9 @@ def claim(run_dir: RunDir) -> Claim:
 def _create(path: Path) -> None:
     who = {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
     descriptor = open_to_write(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with contextlib.suppress(OSError):  # a full disk: the name is the claim, the content is for people
+    with contextlib.suppress(
+        OSError
+    ):  # a full disk does not matter: the name is the claim, the content is only for people
         os.write(descriptor, json.dumps(who).encode())
     os.close(descriptor)
 
@@ -82,15 +84,15 @@ def _path(folder: Path, term: int) -> Path:
 
 @dataclass(frozen=True)
 class LeaderStart:
-    """How a leader was started. The default is a start by a launcher on the same machine.
+    """The way in which a leader was started. By default a launcher on the same machine has started it.
 
     Attributes:
-      alone: no launcher watches the other tasks. The leader tells them how training ends, and gives the steps of a
-        silent worker to others.
+      alone: no launcher watches the other tasks. The leader reports the end of training to them, and gives the steps of
+        a silent worker to other workers.
       term: the number of the leader's claim; 0 without one.
       least_workers: training begins with this many workers, and the others may come later. None means all.
-      wait_s: how long an evaluator waits for a sign of life; a launcher limits the wait itself.
-      silent_after_s: a dispatch without an update for so many seconds is given to another worker too.
+      wait_s: how many seconds an evaluator waits for a sign of life; infinite if a launcher limits the wait.
+      silent_after_s: after this many seconds without an update the steps of a dispatch are given to another worker too.
     """
 
     alone: bool = False

@@ -1,8 +1,8 @@
-"""The columns of the ledger, and the joining of several shards' rows into one row per step. No TensorFlow.
+"""Define the columns of the ledger, and join the rows of several shards into one row per step. No TensorFlow.
 
-A row belongs to a step id. It is written when the step's gradient is accepted, in the same critical section. An
-accepted gradient is applied at once; only in rounds the update comes with the last gradient. Each parameter server
-keeps its own ledger, since each applies its own shard.
+A row belongs to a step id. It is written in the critical section in which the step's gradient is accepted. An accepted
+gradient is applied immediately; in rounds the update is applied with the last gradient. Each parameter server keeps a
+ledger of the updates to its shard.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import numpy as np
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import MOST, MOST_INDEX
 
-# The norms of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing was.
+# The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
 REMAINDER_COLUMNS = ("remainder_before", "remainder_after")
-# What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
-# The update was made with the row's learning rate x `rate_factor` (`server.staleness.RateOfMoreWorkers`).
+# The columns that the parameter server fills. Times are unix seconds. The update was made with the row's learning rate x
+# `rate_factor` (`server.staleness.RateOfMoreWorkers`).
 STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
-# See `server.staleness.RateOfMoreWorkers`.
-RATE_RETURNS_OVER = 100  # updates in which a lowered factor of the rate grows e-fold, once workers have left
-HEARD_OF = 16  # updates for each worker that there ever was, within which one that takes part has one of its own
-# The times of a step, in order: the chief schedules its dispatch; the worker asks for parameters (or has them already,
-# because the push of the step before has brought them), is admitted (may have to wait), has pulled them, has computed,
-# and pushes (later than computed where the worker is slow on purpose); on the parameter server the push enters the
-# critical section, and there the update is applied.
+# The constants of `server.staleness.RateOfMoreWorkers`.
+RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
+HEARD_OF = 16  # a worker takes part if one of the last HEARD_OF x (number of workers so far) updates is its own
+# The columns that the worker pushes with the gradient. The times of a step, in order: the chief schedules the dispatch. The
+# worker asks for parameters (or has got them with the reply to the previous push), is admitted (it may have to wait), has
+# pulled the parameters, has computed, and pushes (later than computed if the worker is slow on purpose). On the parameter
+# server the push enters the critical section, and the update is applied there.
 WORKER_COLUMNS = (
     "worker", "pid", "examples", "ids_checksum", "metric", "loss", "learning_rate", *REMAINDER_COLUMNS,
     "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
 TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
-NOBODY = 0.0  # the scheduled time where no chief hands out steps
+NOBODY = 0.0  # the scheduled time in modes where no chief hands out steps
 
 ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a shard's ledger, and a line of metrics/updates.csv."""
@@ -39,8 +39,8 @@ NO_ROWS = np.empty(0, ROW)
 WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum"}
 _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infinite
 
-# The counters that a parameter server keeps beside its rows, each counted in a place of its own: the version, the
-# gradients that were accepted, the repeated steps that were refused, and the gradients that were dropped as too late.
+# The counters that a parameter server keeps in addition to its rows, each incremented at a different place: the version,
+# the accepted gradients, the refused replays, and the gradients that were dropped because they came too late.
 COUNTS = ("version", "accepted", "refused", "dropped")
 
 
@@ -50,7 +50,7 @@ def names_of(row: np.dtype) -> tuple[str, ...]:
 
 
 def check_values(rows: np.ndarray) -> None:
-    """Raise Malformed where a row of a structured array [k] has an impossible value."""
+    """Raise Malformed if a row of a structured array [k] has an impossible value."""
     for name in set(names_of(rows.dtype)) - _OF_A_DIVERGED_RUN:
         values = rows[name]
         sound = np.abs(values) <= MOST  # false for NaN too
@@ -63,23 +63,23 @@ def check_values(rows: np.ndarray) -> None:
 
 
 def rows_of(table: np.ndarray) -> np.ndarray:
-    """Return float64 [k, len(COLUMNS)] as a structured array [k] of ROW."""
+    """Convert float64 [k, len(COLUMNS)] to a structured array [k] of ROW."""
     return np.ascontiguousarray(table, np.float64).view(ROW).reshape(-1)
 
 
 class ShardJoiner:
-    """Joins the rows of several shards. A step counts as applied once all shards have accepted it.
+    """Joins the rows of several shards. A step counts as applied when all shards have accepted it.
 
-    The joiner holds the rows of steps that some shards still lack, which are at most as many steps as are under way.
+    The joiner keeps the rows of steps that some shards have not accepted yet. These are at most the steps under way.
 
     Attributes:
-      waiting: the rows held, a structured array [k] of ROW.
+      waiting: the kept rows, a structured array [k] of ROW.
       waiting_shards: int64 [k], the shard of each of these rows.
       mixed: the number of steps that different processes pushed to different shards, because a worker died in between.
     """
 
     def __init__(self, shards: int, *, shared: bool = False):
-        """Create a joiner. `shared`: each shard belongs to another process, and all of them take part in every step."""
+        """Create a joiner. `shared`: each shard belongs to a different worker, and all workers take part in every step."""
         self._shards = shards
         self._shared = shared
         self.waiting, self.waiting_shards = NO_ROWS, np.zeros(0, np.int64)
@@ -98,8 +98,8 @@ class ShardJoiner:
             return rows[0][np.argsort(rows[0]["step"], kind="stable")]
         held = np.concatenate([self.waiting, *rows])
         owners = np.concatenate([self.waiting_shards, np.repeat(np.arange(self._shards), [len(own) for own in rows])])
-        # A row that a shard has twice counts once here; the proof reports it.
-        # One number for step and shard: sorting pairs took half of a look with 16 shards.
+        # If a shard has a row twice, it counts once here, and the proof reports it. Step and shard are combined into one
+        # number, because sorting pairs took half of the chief's time for a look at 16 shards.
         _, order = np.unique(held["step"].astype(np.int64) * self._shards + owners, return_index=True)
         held, owners = held[order], owners[order]
         _, which, counts = np.unique(held["step"], return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Lines of a log with the events that they tell, written as text for a person or as JSON objects."""
+"""Write lines of a log, each with its event, as text for people or as JSON objects."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 
 @dataclass(frozen=True)
 class LogEvent:
-    """A kind of line. `name` is the field `event` of a line in JSON. docs/operations.md says what each asks for."""
+    """An event. `name` is the field `event` of a line in JSON. docs/operations.md explains how to react to each event."""
 
     name: str
     level: Literal["info", "warning", "error"] = "info"
 
     def __call__(self, message: str, **fields: Any) -> LogLine:
-        """Return a line that tells this event."""
+        """Return a line about this event."""
         return LogLine(message, self, fields)
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line for a person, with the event that it tells and the fields that a line in JSON has for programs."""
+    """A line for people, with its event and the additional fields that a line in JSON contains for programs."""
 
     message: str
     event: LogEvent
@@ -38,7 +38,7 @@ class LogLine:
 
     @classmethod
     def of(cls, line: Line) -> LogLine:
-        """Return `line` as one that tells an event, which is `notice` for a text alone."""
+        """Return `line` with its event. The event of a plain text is `notice`."""
         return line if isinstance(line, cls) else NOTICE(str(line))
 
     def __str__(self) -> str:
@@ -50,16 +50,16 @@ class LogLine:
 
 Line = str | LogLine
 Notify = Callable[[Line], None]
-"""Called with a line for a person to read."""
+"""A function that is called with a line for the user."""
 
-NOTICE = LogEvent("notice")  # anything else that is good to know
-PROGRESS = LogEvent("progress")  # how far training is, every 5 s and at each new phase
+NOTICE = LogEvent("notice")  # any other information
+PROGRESS = LogEvent("progress")  # the progress of training, every 5 s and at each new phase
 SCORE = LogEvent("score")
 WAITING = LogEvent("waiting")  # a task waits for others
-CONNECTED = LogEvent("connected")  # those that were waited for answer
-DRAINING = LogEvent("draining")  # a stop was asked for: no new steps
+CONNECTED = LogEvent("connected")  # the awaited tasks answer
+DRAINING = LogEvent("draining")  # a stop was requested, so no new steps begin
 RUN_ENDED = LogEvent("run_ended")
-TASK_ENDED = LogEvent("task_ended")  # one of `task`
+TASK_ENDED = LogEvent("task_ended")  # a task of `ps-cluster task`
 
 TASK_RESTARTED = LogEvent("task_restarted", "warning")
 CLUSTER_RESTARTED = LogEvent("cluster_restarted", "warning")
@@ -68,13 +68,13 @@ TASK_FROZEN = LogEvent("task_frozen", "warning")
 WORKER_SILENT = LogEvent("worker_silent", "warning")
 STANDSTILL = LogEvent("standstill", "warning")
 EVALUATOR_GIVEN_UP = LogEvent("evaluator_given_up", "warning")
-TASK_GIVES_UP = LogEvent("task_gives_up", "warning")  # one of `task`, before training has ended
+TASK_GIVES_UP = LogEvent("task_gives_up", "warning")  # a task of `ps-cluster task`, before training has ended
 PORTS_OPEN = LogEvent("ports_open", "warning")
 MEMORY_SHORT = LogEvent("memory_short", "warning")
 GENERATED_DATA = LogEvent("generated_data", "warning")
 DISK_REFUSES = LogEvent("disk_refuses", "warning")
 CHECKPOINT_PASSED_OVER = LogEvent("checkpoint_passed_over", "warning")
-UPDATE_DISAGREES = LogEvent("update_disagrees", "error")  # one that was computed again for the proof
+UPDATE_DISAGREES = LogEvent("update_disagrees", "error")  # an update that was computed again for the proof
 ERROR = LogEvent("error", "error")
 
 
@@ -82,13 +82,13 @@ LAUNCHER = "launcher-0"
 
 
 class LogFormat:
-    """Writes lines for a person. `is_text`: a terminal may also get tables and a view that redraws itself."""
+    """Writes lines for people. `is_text`: a terminal may also get tables and a live view."""
 
     name: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True
 
     def line(self, line: Line, prefix: str = "") -> str:
-        """Return a line without control characters and without its end. `prefix`: for a person."""
+        """Return a line without control characters and newline. `prefix`: shown only to people."""
         return prefix + printable(str(line))
 
     def failure(self, error: BaseException) -> str:
@@ -97,7 +97,7 @@ class LogFormat:
 
 
 class JsonLines(LogFormat):
-    """One object a line: time (RFC 3339), level, task, event, message, and the line's own fields."""
+    """Writes a JSON object per line: time (RFC 3339), level, task, event, message, and the fields of the line."""
 
     name = "json"
     is_text = False
@@ -122,7 +122,7 @@ class JsonLines(LogFormat):
 
 
 def _finite(value: Any) -> Any:
-    """Return a value that JSON has: None for NaN and infinity."""
+    """Return a value that JSON can represent: None for NaN and infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -131,5 +131,5 @@ FORMATS = {kind.name: kind for kind in (TEXT, JsonLines())}
 
 
 def chosen() -> LogFormat:
-    """Return the format of this process, which is that of the command that started it (`--log-format`), or else text."""
+    """Return the log format of this process: that of the command which started it (`--log-format`), else text."""
     return FORMATS.get(os.environ.get(LOG_FORMAT, ""), TEXT)

@@ -1,4 +1,4 @@
-"""Compute from the ledger's rows where the time of each step went. No TensorFlow."""
+"""Compute from the ledger's rows how long each phase of a step took. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ PHASE_COLUMNS = (
 )  # fmt: skip
 # "pushes" includes the wait of a push for the critical section.
 PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
-# What a worker does between two steps. "idle": nothing; "dispatch": a scheduled dispatch is on its way to it;
-# "returns": within a dispatch, the parameter server's answer is on its way back, with the next parameters where the mode
-# is not one that waits.
+# What a worker does between two steps. "idle": nothing. "dispatch": a scheduled dispatch is on its way to the worker.
+# "returns": within a dispatch, the parameter server's reply is on its way back. In modes without waits the reply brings the
+# next parameters.
 GAPS = ("idle", "dispatch", "returns")
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
-    """Return when each phase began and the last ended, float64 [phases + 1, steps], unix seconds. `rows`: of ROW."""
+    """Return when each phase began and the last one ended, float64 [phases + 1, steps], unix seconds. `rows`: of ROW."""
     return np.stack([rows[name] for name in PHASE_COLUMNS])
 
 
 def gap_times(rows: np.ndarray) -> np.ndarray:
     """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
 
-    A worker is free from its last update on; before its first step, from when any worker first asked for parameters.
+    A worker is free from its last update on. Before its first step it is free from the time when the first worker asked
+    for parameters.
     The gap "dispatch" begins when the worker is free and the dispatch is scheduled. `rows`: of ROW.
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()
-    done = np.maximum(rows["applied_time"], rows["pushed_time"])  # applied_time is of the ps, whose clock may differ
+    done = np.maximum(
+        rows["applied_time"], rows["pushed_time"]
+    )  # applied_time is from the clock of the parameter server, which may differ
     for worker in np.unique(rows["worker"]):
         mine = np.flatnonzero(rows["worker"] == worker)
         mine = mine[np.argsort(asked[mine], kind="stable")]
@@ -52,7 +55,7 @@ def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
     by_worker = {}
     for worker in np.unique(rows["worker"]):
         mine = rows["worker"] == worker
-        # applied_time is of the parameter server, whose clock may be behind the worker's.
+        # applied_time is from the clock of the parameter server, which may be behind that of the worker.
         seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
         _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
         shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())

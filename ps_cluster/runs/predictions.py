@@ -1,4 +1,4 @@
-"""Keep the predictions of the last scored checkpoint for each test example. No TensorFlow."""
+"""Write and read the predictions of the last scored checkpoint for each test example. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class Predictions:
     """Predictions of all test examples, in the order of the data set.
 
     Attributes:
-      step: of the checkpoint. objective: the name of the kind of task. unit: the word for several examples.
-      classes: names by label; empty without any.
+      step: the step of the checkpoint.
+      objective: the name of the objective.
+      unit: the word for several examples.
+      classes: the names of the classes, by label; empty without classes.
       arrays: name → [N, ...], as the objective's judge keeps them (`LossAndMetric.kept`).
     """
 
@@ -36,7 +38,7 @@ class Predictions:
         return min(map(len, self.arrays.values()))
 
     def column(self, name: str, kind: str, axes: int = 1) -> np.ndarray:
-        """Return an array. Raises Malformed if it is missing, or not `kind` (of numpy's dtypes) of so many axes."""
+        """Return an array. Raises Malformed if it is missing, or has another kind of numpy dtype or number of axes."""
         if name not in self.arrays:
             raise Malformed(f"it has no array '{name}'")
         array = self.arrays[name]
@@ -46,7 +48,7 @@ class Predictions:
 
 
 def write_predictions(path: Path, predictions: Predictions) -> None:
-    """Write the file beside `path` and rename it. Raises OSError if the disk is full or refuses."""
+    """Write the predictions to a temporary file and rename it to `path`. Raises OSError if the disk is full or refuses."""
     header = PredictionsHeader(
         step=predictions.step,
         objective=predictions.objective,
@@ -61,11 +63,11 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
 
 
 def load_predictions(path: Path) -> Predictions:
-    """Read the file of `write_predictions`. The arrays map it.
+    """Read a file of `write_predictions`. The arrays map the file.
 
     Raises:
-      FileNotFoundError: there is none.
-      UserError: it can't be read, is cut short or damaged.
+      FileNotFoundError: the file does not exist.
+      UserError: the file can't be read, is cut short or damaged.
     """
     try:
         header, written = open_tensors(path, PredictionsHeader)

@@ -4,9 +4,9 @@ No TensorFlow.
 
 Three numbers of a shard are counted in three places: its version, the gradients that it accepted, and the rows in its
 journal. The steps in the rows of every shard must be the steps that the chief handed out. The values in a row (learning
-rate, number of examples, checksum of their ids) are compared with those that follow from the step id and the settings.
+rate, number of examples, checksum of their ids) must be those that follow from the step id and the settings.
 
-The counts do not show what an update computed. For that, a sample of the updates is computed again
+The counts do not show what an update computed. Therefore a sample of the updates is computed again
 (`evaluation/recomputation.py`).
 """
 
@@ -30,17 +30,17 @@ from ps_cluster.runs.ledger import (
 from ps_cluster.runs.step_set import StepSet
 
 MOST_PROBLEMS = 10
-RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
-_NEVER = 2**40  # stands for the updates since the newest one of a worker that has had none
-FACTOR_TOLERANCE = 1e-3  # hundreds of roundings of float32, one after the other
-NORM_TOLERANCE = 1e-4  # of a norm in float32
-MOST_IDS = 20_000_000  # to compute the ids of this many examples again takes about 7 s
+RATE_TOLERANCE = 1e-5  # other processors round float32 differently
+_NEVER = 2**40  # the number of updates since the newest update of a worker that has had no update
+FACTOR_TOLERANCE = 1e-3  # the error of hundreds of float32 roundings in a row
+NORM_TOLERANCE = 1e-4  # relative error of a norm in float32
+MOST_IDS = 20_000_000  # the ids of this many examples can be computed again in about 7 s
 OnRows = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class RoundShape:
-    """The number of step ids of an update, and of the gradients that it averages. All are 1 except in rounds.
+    """The number of step ids of an update, and of the gradients that it averages. Without rounds all of them are 1.
 
     Attributes:
       gradients_per_update: the smallest number of gradients of an update.
@@ -54,19 +54,21 @@ class RoundShape:
 
 @dataclass(frozen=True)
 class ExpectedRows:
-    """The values that the rows of a run must have, as they follow from the settings. By default any value is allowed.
+    """The values that the rows of a run must have, according to its settings. By default any value is allowed.
 
     Attributes:
-      examples: the most of a step; None: any number.
-      most_staleness: of an update [versions]; None: any.
-      rates: the learning rates of step ids, int64 [k] → float32 [k]; None: any.
-      ids_checksums: rows, a structured array [k] of ROW → the checksums of their examples' ids, int64 [k]; None: any.
-      examples_in_all: about how many examples the rows have. Beyond `MOST_IDS` the ids of only every k-th row are
-        computed again.
-      highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
-      holds_from: the first row of each shard for which rates, bound and ids hold. Other settings made those before.
-      examples_unit: a step has a multiple of it, the batch size where a step may have fewer batches; 0: all have `examples`.
-      begun_with: while more workers than these take part the rate is lowered, see `FactorsOfRates`; None: by any factor.
+      examples: the largest number of examples in a step; None: any number.
+      most_staleness: the largest staleness of an update [versions]; None: any.
+      rates: function from step ids, int64 [k], to their learning rates, float32 [k]; None: any.
+      ids_checksums: function from rows, a structured array [k] of ROW, to the checksums of their examples' ids, int64 [k];
+        None: any.
+      examples_in_all: the approximate number of examples in all rows. If it is above `MOST_IDS`, only the ids of every
+        k-th row are computed again.
+      highest_rate: the highest rate of the schedule. The tolerance for rounding is a share of it, even for small rates.
+      holds_from: the first row of each shard that rates, bound and ids apply to. Earlier rows were made with other settings.
+      examples_unit: the number of examples in each step is a multiple of this batch size, because steps may have fewer
+        batches; 0: each step has `examples`.
+      begun_with: the rate is lowered while more workers than this take part (`FactorsOfRates`); None: by any factor.
     """
 
     examples: int | None = None
@@ -86,14 +88,14 @@ class FactorsOfRates:
     def __init__(self, begun_with: int):
         """Start before the first update. `begun_with`: the number of workers at the start of training."""
         self._begun = begun_with
-        self._heard: dict[int, int] = {}  # worker → updates since its newest one
+        self._heard: dict[int, int] = {}  # worker → number of updates since its newest update
         self._before = 0.0  # logarithm of the newest factor
 
     def read(self, workers: np.ndarray) -> np.ndarray:
-        """Return the factors of the next updates, float64 [k]. `workers`: whose gradients they are, int64 [k].
+        """Return the factors of the next updates, float64 [k]. `workers`: the worker of each gradient, int64 [k].
 
-        f[i] = min(s[i], f[i-1] (1 + g)), where s is what suits the workers that take part. In logarithms that is i g plus
-        the lowest so far of s[i] - i g.
+        f[i] = min(s[i], f[i-1] (1 + g)), where s is the factor that suits the workers that take part. In logarithms f[i] is
+        i g plus the lowest value so far of s[i] - i g.
         """
         places = np.arange(len(workers))
         suits = -2 * np.log(np.maximum(1.0, self._taking_part(workers) / self._begun))
@@ -125,7 +127,7 @@ class ShardAudit:
       rows: rows read so far.
       repeated: rows of a step that had a row already.
       wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
-      wrong_round: the first row whose step is of another round: row, step; None: no such row.
+      wrong_round: the first row whose step belongs to another round: row, step; None: no such row.
       wrong_values: column → a line about the first row with a wrong value in it.
     """
 
@@ -134,14 +136,14 @@ class ShardAudit:
         self._rounds = rounds
         self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
-        self._newest, self._run = 0, rounds.most  # the last row's version, and how many rows in a row have it
-        self._begun = 0  # updates with a row
+        self._newest, self._run = 0, rounds.most  # version of the last row, and number of consecutive rows with it
+        self._begun = 0  # number of updates that have at least one row
         self._factors = None if expected.begun_with is None else FactorsOfRates(expected.begun_with)
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None
         self.wrong_round: tuple[int, int] | None = None
         self.wrong_values: dict[str, str] = {}
-        self._remainders: dict[tuple[int, int], float] = {}  # (worker, pid) → what its newest push left out
+        self._remainders: dict[tuple[int, int], float] = {}  # (worker, pid) → norm of what its newest push left out
 
     @property
     def distinct(self) -> int:
@@ -159,7 +161,7 @@ class ShardAudit:
             self._steps.close_below(self._updates() * self._rounds.steps_per_update)
 
     def _updates(self, version: int = 0) -> int:
-        """Return how many updates the rows make. `version`: the shard's, which tells whether the newest may get more."""
+        """Return the number of updates in the rows. `version`: the shard's version, which shows if the newest is complete."""
         of_newest = (self._run - 1) % self._rounds.most + 1
         is_over = of_newest == self._rounds.most or (
             version >= self._begun and of_newest >= self._rounds.gradients_per_update
@@ -167,12 +169,12 @@ class ShardAudit:
         return self._begun - (not is_over)
 
     def _check_versions(self, versions: np.ndarray) -> None:
-        """Check that versions follow each other, each with as many rows as an update has gradients."""
+        """Check that versions follow each other, and that each has as many rows as an update has gradients."""
         before, numbers = np.concatenate([[self._newest], versions[:-1]]), np.arange(len(versions))
-        # How many rows in a row have the version of each; the first of them may have been among earlier rows.
+        # For each row, the number of consecutive rows with its version so far. The first of them may be in an earlier chunk.
         begins = np.maximum.accumulate(np.where(versions != before, numbers, -self._run))
         runs = np.concatenate([[self._run], numbers - begins + 1])
-        counts = (runs - 1) % self._rounds.most + 1  # up to each row, of an update
+        counts = (runs - 1) % self._rounds.most + 1  # the gradients of the update up to each row
         self._newest, self._run = int(versions[-1]), int(runs[-1])
         self._begun += int(np.count_nonzero(counts[1:] == 1))
         same = (versions == before) & (counts[:-1] < self._rounds.most)
@@ -193,7 +195,7 @@ class ShardAudit:
     def _check_values(self, rows: np.ndarray) -> None:
         staleness, expected = rows["staleness"], self._expected
         counts = self.rows + np.arange(len(rows)) >= self._holds_from
-        # A worker can't have pulled a version that was not there yet, nor one before the first.
+        # A worker can't have pulled a version that did not exist yet, nor a version below 0.
         self._note("staleness", (staleness < 0) | (staleness >= rows["version"]), rows, "of version {version:.0f}")
         if expected.most_staleness is not None:
             bound = f"where {expected.most_staleness} is the bound"
@@ -226,10 +228,10 @@ class ShardAudit:
             )
 
     def _check_remainders(self, rows: np.ndarray) -> None:
-        """Check that each push takes along what the push before it of the same process had left out.
+        """Check that each push contains what the previous push of the same process had left out.
 
-        The first push of a process may take along what an earlier one has left in a file, and a push that came between
-        the two may have been applied on some shards only.
+        The first push of a process is not checked. It may contain what an earlier process left in a file, after a push that
+        this shard may not have applied.
         """
         expected = np.full(len(rows), np.nan)
         for place in np.flatnonzero((rows["remainder_after"] > 0) | (rows["remainder_before"] > 0)).tolist():
@@ -241,7 +243,12 @@ class ShardAudit:
         self._note("remainder_before", wrong, rows, f"where the push before had left out {first:.6g}")
 
     def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
-        """Keep the first row with a wrong value. `wrong`: bool [k]. `why`: may name other columns in braces."""
+        """Keep a line about the first wrong row.
+
+        Args:
+          wrong: bool [k].
+          why: the end of the line. It may contain names of columns in braces.
+        """
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
             row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
@@ -250,7 +257,12 @@ class ShardAudit:
             self.wrong_values[column] = place_and_value + why.format(**row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
-        """Yield each problem as a line. `counts`: COUNTS, by name. `scheduled`: the updates that were handed out."""
+        """Yield each problem as a line.
+
+        Args:
+          counts: the parameter server's counters, by the names in COUNTS.
+          scheduled: the updates that the chief handed out.
+        """
         if self.repeated:
             yield f"{self.repeated} rows of steps that had a row already"
         if self.wrong_version:
@@ -266,22 +278,22 @@ class ShardAudit:
             yield f"{len(strange)} rows of steps that were never handed out, the first is step {strange[0]}"
 
     def _never_handed_out(self, updates: int, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row and are of no update in `scheduled`, int64 [k]; in rounds the first of each.
+        """Return the steps that have a row but are in no update of `scheduled`, int64 [k]; in rounds the first of each.
 
-        A shard without such a step, and with as many as were handed out, has the same steps.
+        If a shard has no such step, and as many steps as were handed out, its steps are those that were handed out.
         """
-        if self._rounds.steps_per_update > 1:  # the rows of version v are of round v - 1: `_check_rounds`
+        if self._rounds.steps_per_update > 1:  # the rows of version v belong to round v - 1 (`_check_rounds`)
             return scheduled.missing_below(updates) * self._rounds.steps_per_update
         others = scheduled.missing_below(self._steps.end)
         strange: np.ndarray = others[self._steps.holds(others)]
         return strange
 
     def applied(self, counts: dict[str, int]) -> int:
-        """Return how many updates the distinct steps make. `counts`: as for `problems`."""
+        """Return the number of updates in the distinct steps. `counts`: as for `problems`."""
         return self._updates(counts["version"]) - math.ceil(self.repeated / self._rounds.gradients_per_update)
 
     def excess(self, counts: dict[str, int]) -> int:
-        """Return how many gradients were applied too often, by the counter that says the most."""
+        """Return the number of gradients that were applied too often, by the counter with the largest excess."""
         more = counts["version"] - self._updates(counts["version"])
         changes = more * self._rounds.gradients_per_update + self.rows
         return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
@@ -298,38 +310,39 @@ def audit(
     *,
     leaves: bool = False,
 ) -> Json:
-    """Return the proof as {"holds": bool, "problems": [a line each], "shards": [dict each], "duplicated": gradients}.
+    """Compute the proof: {"holds": bool, "problems": [line, …], "shards": [dict, …], "duplicated": gradients}.
 
-    A shard's dict has its counters, rows and distinct steps.
+    The dict of a shard has its counters and the numbers of its rows and distinct steps.
 
     Args:
-      journals: where the rows of each shard are. counts: int64 [shards, len(COUNTS)], from the parameter servers.
-      scheduled: the updates that were handed out.
+      journals: the files with the rows of each shard.
+      counts: the counters of the parameter servers, int64 [shards, len(COUNTS)].
+      scheduled: the updates that the chief handed out.
       total: the number of updates that the run should have; None if it was stopped early.
-      expected: what the rows have to say of their steps.
+      expected: the values that the rows must have.
       on_rows: called from time to time with the number of rows read since the last call.
-      leaves: whether updates that were handed out may be missing, because they are lost or left to the next leader.
+      leaves: whether updates that were handed out may be missing, because they were lost or the next leader repeats them.
     """
     problems: list[str] = []
     shards, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        shard_audit, own = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        shard_audit, counters = ShardAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
         try:
             for rows in journal.read(history):
                 shard_audit.read(rows)
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed, OSError) as error:
             problems.append(str(error))
-        problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(own, scheduled))
-        shards.append({"index": index, "rows": shard_audit.rows, "steps": shard_audit.distinct, **own})
-        audits.append((shard_audit, own))
-    problems += _schedule_problems(min(one.applied(own) for one, own in audits), scheduled, total, leaves)
+        problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(counters, scheduled))
+        shards.append({"index": index, "rows": shard_audit.rows, "steps": shard_audit.distinct, **counters})
+        audits.append((shard_audit, counters))
+    problems += _schedule_problems(min(one.applied(counters) for one, counters in audits), scheduled, total, leaves)
     return {
         "holds": not problems,
         "problems": problems[:MOST_PROBLEMS],
         "shards": shards,
-        "duplicated": max(shard_audit.excess(own) for shard_audit, own in audits),
+        "duplicated": max(shard_audit.excess(counters) for shard_audit, counters in audits),
     }
 
 

@@ -1,8 +1,9 @@
-"""Cut a checkpoint for another number of parameter servers. No TensorFlow.
+"""Convert a checkpoint for another number of parameter servers. No TensorFlow.
 
-Each shard accepts the steps in its own order. So a checkpoint can be cut for another number of shards only if all shards
-have accepted the same steps; such a state is called even. The last checkpoint of a completed run is even, and so is one
-that is written while no step is under way. The journals stay as they are: `journal.history_of` finds the rows of a shard.
+Each shard accepts the steps in a different order. So a checkpoint can be divided into another number of shards only if all
+shards have accepted the same steps; such a state is called even. The last checkpoint of a completed run is even, and so is
+a checkpoint that is written while no step is under way. The journals do not change: `journal.history_of` finds the rows of
+a shard.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from ps_cluster.runs.ledger import COUNTS
 
 Arrays = Mapping[str, np.ndarray]
 
-LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs beside its parameters
-_ALIKE = [COUNTS.index(name) for name in ("version", "accepted")]
+LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs in addition to its parameters
+_SAME_ON_ALL_SHARDS = [COUNTS.index(name) for name in ("version", "accepted")]
 
 
 def is_consistent_cut(arrays: Arrays) -> bool:
-    """Return whether all shards of a checkpoint have taken in the same steps."""
+    """Return whether all shards of a checkpoint have accepted the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
-    alike = (arrays["counts"][:, _ALIKE], arrays[ACCEPTED_STEPS])
+    alike = (arrays["counts"][:, _SAME_ON_ALL_SHARDS], arrays[ACCEPTED_STEPS])
     return not len(arrays["waiting"]) and all(bool((rows == rows[:1]).all()) for rows in alike)
 
 
 def newest_even(directory: Path) -> int | None:
-    """Return the step of the newest even checkpoint in a directory, None without one. Errors as `load_to_go_on`."""
+    """Return the step of the newest even checkpoint in a directory; None if there is none. Errors as in `load_to_go_on`."""
 
     def check(checkpoint: Checkpoint) -> None:
         if not is_consistent_cut(checkpoint.arrays):
@@ -48,7 +49,7 @@ def newest_even(directory: Path) -> int | None:
 
 
 def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
-    """Return an even checkpoint, cut for this number of shards."""
+    """Return an even checkpoint, converted for this number of shards."""
     before = len(checkpoint.arrays["counts"])
     if shards == before:
         return checkpoint
@@ -57,10 +58,10 @@ def resharded(checkpoint: Checkpoint, shards: int) -> Checkpoint:
 
 
 def _resharded(name: str, array: np.ndarray, shards: int) -> np.ndarray:
-    if name == "counts":  # refused and dropped pushes differ; what is told is the largest
+    if name == "counts":  # the numbers of refused and dropped pushes differ between shards; keep the largest
         return np.repeat(array.max(axis=0, keepdims=True), shards, axis=0)
     if name in BY_SHARD or name.startswith(
         ONE_PER_SHARD
-    ):  # those of a shard whose rows it continues: `journal.history_of`
+    ):  # a new shard continues the rows of shard 0: `journal.history_of`
         return array[[index if index < len(array) else 0 for index in range(shards)]]
     return array

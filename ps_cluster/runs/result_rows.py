@@ -1,4 +1,4 @@
-"""The rows of a training and of its evaluation: progress, scores, the leader's result, and summary.json, made from them."""
+"""Define the rows of a training and its evaluation: progress, scores, the leader's result, and summary.json."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class StalenessBuckets(Row):
     """The staleness of all steps so far.
 
     Attributes:
-      counts: steps up to each of STALENESS_BOUNDS and above the one before it; the last is above all bounds.
-      sum: of their staleness.
+      counts: for each of STALENESS_BOUNDS, the number of steps with a staleness up to this bound and above the bound
+        before it; the last count is for steps above all bounds.
+      sum: the sum of the staleness of all steps.
     """
 
     counts: list[Count]
@@ -49,7 +50,7 @@ class StalenessBuckets(Row):
 
 
 class WorkerRow(Row):
-    """The work of one process. A restarted worker has a row for each."""
+    """The work of one worker process. A restarted worker has a row for each of its processes."""
 
     index: Index
     pid: Pid
@@ -58,11 +59,11 @@ class WorkerRow(Row):
 
 
 class WorkFile(Row):
-    """The file metrics/work.json: the work at the time of the newest row. The file is replaced, so it does not grow.
+    """The file metrics/work.json: the work at the time of the newest row of progress. It is replaced, so it does not grow.
 
     Attributes:
       workers: the work of each process.
-      dispatches: the pid of the worker of each open dispatch; None if unknown.
+      dispatches: for each open dispatch, the pid of its worker; None if unknown.
     """
 
     workers: list[WorkerRow] = []
@@ -73,17 +74,19 @@ SAVING = "saving"  # the phase of rows that are written while a checkpoint is be
 
 
 class ProgressRow(WorkFile):
-    """The training as the leader last saw it. Means are over the updates since the row before.
+    """The progress of training, as the leader knows it. Means are over the updates since the previous row.
 
     Attributes:
       time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
-      life: of the launcher (run_dir.LIFE); None for a task without one.
-      scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
-      loss, accuracy or error (the objective has one of them), learning_rate, staleness_mean: None without an update, or
+      life: the unique id of the launcher's process; None for a task without a launcher.
+      scheduled, applied, total: numbers of updates.
+      written: the number of ledger rows that were read for proof and tables after training.
+      loss, accuracy or error (an objective has one of the two), learning_rate, staleness_mean: None without an update, or
         if not finite.
-      staleness: of all steps so far. goodput: of all the time so far (times.py).
-      longest_wait_seconds: how long to wait for an update before it counts as a standstill.
-      workers, dispatches: they are in metrics/work.json, as 1,000 workers would take 17 GB a day in each row.
+      staleness: of all steps so far.
+      goodput: of all the time so far (times.py).
+      longest_wait_seconds: after this time without an update, training counts as standing still.
+      workers, dispatches: written only to metrics/work.json, because rows of 1,000 workers would take 17 GB a day.
     """
 
     time: Number = 0.0
@@ -113,29 +116,29 @@ class ProgressRow(WorkFile):
 
 
 def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
-    """Return rows, the newest ones, with the work in metrics/work.json; as they are where it can't be read."""
+    """Return the newest rows with the work in metrics/work.json; unchanged if that file can't be read."""
     with contextlib.suppress(FileNotFoundError, UserError):
         newest = read_json(work, WorkFile) if rows else WorkFile()
         return [row.model_copy(update={name: getattr(newest, name) for name in WorkFile.model_fields}) for row in rows]
     return rows
 
 
-# Files that the evaluator writes: scores, and the best one.
+# The files that the evaluator writes: all scores, and the best score.
 
 Ending = Literal["completed", "stopped", "diverged", "nan_loss"]
-"""The end of a training that did not fail."""
+"""The outcome of a training that did not fail."""
 
 BROKEN: tuple[Ending, ...] = ("diverged", "nan_loss")
-"""The ends of a training that learns nothing more: a weight, or the loss of every step, is NaN or infinite."""
+"""The outcomes of a training that can't learn any more: a weight, or the loss of every step, is NaN or infinite."""
 
 
 class MeasuredMetric(Row):
-    """A checkpoint's metric, as accuracies (shares of what is right) or as errors (in the target's units).
+    """The scores of a checkpoint: accuracies (shares of correct predictions) or errors (in the target's units).
 
     Attributes:
-      test_accuracy, test_error: over the test examples; one is None, both if it is not finite. test_loss: None if not
-        finite.
-      validation_accuracy, validation_error, validation_loss: over held-out training examples; None without any.
+      test_accuracy, test_error: over the test examples. One is always None; both are None if the metric is not finite.
+      test_loss: over the test examples; None if not finite.
+      validation_accuracy, validation_error, validation_loss: over held-out training examples; None without such.
     """
 
     step: Count
@@ -148,7 +151,7 @@ class MeasuredMetric(Row):
 
     @property
     def merit(self) -> float:
-        """The value that the best model is chosen by, larger is better: on held-out examples if any, else on test.
+        """The value by which the best model is chosen (larger is better): on held-out examples if any, else on the test set.
 
         It is minus infinity for a model whose loss is not finite: such a model is never the best.
         """
@@ -169,7 +172,7 @@ class MeasuredMetric(Row):
 
     @property
     def validation(self) -> str | None:
-        """The metric over held-out training examples in words; None without any."""
+        """The metric over held-out training examples in words; None without such examples."""
         return metric_text(self.validation_accuracy, self.validation_error)
 
     @property
@@ -180,7 +183,7 @@ class MeasuredMetric(Row):
 
 
 def metric_text(accuracy: float | None, error: float | None) -> str | None:
-    """Return "accuracy 91.20%" or "error 0.123", whichever there is; None for neither."""
+    """Return "accuracy 91.20%" or "error 0.123", whichever is known; None if neither is."""
     if accuracy is not None:
         return f"accuracy {accuracy:.2%}"
     return None if error is None else f"error {number_text(error)}"
@@ -190,9 +193,9 @@ class ScoreRow(MeasuredMetric):
     """A scored checkpoint, as summary.json has it.
 
     Attributes:
-      augmented_test_accuracy: of the mean over views of each example; None if not asked for.
-      compiled: over the test examples, the metrics that a user's model was compiled with, by name.
-      train_seconds, examples: None if the checkpoint does not have them.
+      augmented_test_accuracy: the accuracy of the mean over views of each example; None if not measured.
+      compiled: the metrics over the test examples with which the user's model was compiled, by name.
+      train_seconds, examples: None if the checkpoint does not contain them.
     """
 
     augmented_test_accuracy: Share | None = None
@@ -202,7 +205,7 @@ class ScoreRow(MeasuredMetric):
 
 
 class EvaluationRow(ScoreRow):
-    """A row of metrics/evaluation.jsonl. `seconds`: duration of the scoring."""
+    """A row of metrics/evaluation.jsonl. `seconds`: the duration of the scoring."""
 
     time: Number = 0.0
     seconds: Seconds = 0.0
@@ -210,14 +213,16 @@ class EvaluationRow(ScoreRow):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The values of a log line about it."""
+        """The fields of the log line about this score."""
         return self.model_dump(exclude={"time"}, exclude_none=True)
 
 
 class PredictionsHeader(Row):
     """The header of metrics/predictions.safetensors: the predictions of one checkpoint for each test example.
 
-    `classes`: names by label; empty for an objective without classes. `arrays`: the names of the arrays (`LossAndMetric.kept`).
+    Attributes:
+      classes: the names of the classes, by label; empty for an objective without classes.
+      arrays: the names of the arrays (`LossAndMetric.kept`).
     """
 
     step: Count
@@ -230,11 +235,11 @@ class PredictionsHeader(Row):
 
 # metrics/training.json: the leader's result of the finished training.
 
-Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more was applied than scheduled
+Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more updates were applied than scheduled
 
 
 class Updates(Row):
-    """The counts of docs/glossary.md, "Updates"; None if unknown."""
+    """Counts of updates, as docs/glossary.md defines them; None if unknown."""
 
     scheduled: Count | None = None
     applied: Count = 0
@@ -246,7 +251,7 @@ class Updates(Row):
 
 
 class Gradients(Row):
-    """Gradients scheduled, applied and too late, and the number that an update averages, at least."""
+    """Counts of gradients. `dropped`: those that came too late. `per_update`: the fewest that an update averages."""
 
     scheduled: Count | None = None
     applied: Count | None = None
@@ -265,7 +270,7 @@ class StalenessRow(Row):
 
 
 class ShardProof(Row):
-    """Counters of a shard (runs/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
+    """The counters of a shard (runs/ledger.py, COUNTS), and the numbers of rows and distinct steps in its journal."""
 
     index: Index
     rows: Count
@@ -280,9 +285,11 @@ class Recomputed(Row):
     """The updates that were computed again outside the cluster (`evaluation/recomputation.py`).
 
     Attributes:
-      updates: how many. of: how many were applied in all. workers: index → of how many updates it was one of the workers.
-      largest_deviations: quantity → the largest deviation, as a share of its tolerance: above 1 the proof fails.
-      unchecked: what could not be computed again, and why, a line each.
+      updates: the number of updates that were computed again.
+      of: the number of updates that were applied in all.
+      workers: index of a worker → the number of recomputed updates in which it took part.
+      largest_deviations: quantity → the largest deviation, as a multiple of its tolerance. Above 1 the proof fails.
+      unchecked: one line for everything that could not be computed again, with the reason.
     """
 
     updates: Count = 0
@@ -293,7 +300,7 @@ class Recomputed(Row):
 
 
 class Proof(Row):
-    """Agreement of all evidence, and what disagrees, one line each."""
+    """The result of the proof. `problems`: one line for each disagreement."""
 
     holds: bool
     problems: list[Text] = []
@@ -307,7 +314,7 @@ class Proof(Row):
 
 
 class ServerSize(Row):
-    """A parameter server: the number of its parameters, and the bytes of all pushes to it and pulls from it."""
+    """A parameter server: the number of its parameters, and the bytes of all its pushes and pulls."""
 
     index: Index
     parameters: Count
@@ -316,7 +323,7 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training, times in seconds of training. `bad_losses`: steps whose loss was NaN or infinite."""
+    """The numbers of a training. `bad_losses`: the number of steps whose loss was NaN or infinite."""
 
     updates: Updates = Updates()
     gradients: Gradients = Gradients()
@@ -334,7 +341,8 @@ class TrainingResult(TrainingNumbers):
     """The leader's result.
 
     Attributes:
-      outcome: how the training ended. "completed": all updates were applied before any stop. One of `BROKEN`: it was stopped.
+      outcome: how the training ended. "completed": all updates were applied before any stop. With an outcome in `BROKEN`
+        the training was stopped early.
     """
 
     outcome: Ending
@@ -342,13 +350,13 @@ class TrainingResult(TrainingNumbers):
     parameter_servers: list[ServerSize] = []
 
 
-# summary.json: what a run did.
+# summary.json: the results of a run.
 
 Outcome = Ending | Literal["failed"]
 
 
 class WorkerSummary(WorkerRow):
-    """The work of all processes of one worker. `pid` and `address` are of the newest."""
+    """The work of all processes of one worker. `pid` and `address` belong to the newest process."""
 
     address: Word | None = None
     restarts: Count = 0
@@ -356,7 +364,7 @@ class WorkerSummary(WorkerRow):
 
 
 class ServerSummary(Row):
-    """A parameter server; None for unknown values."""
+    """A parameter server. Unknown values are None."""
 
     index: Index
     pid: Pid | None = None
@@ -368,11 +376,11 @@ class ServerSummary(Row):
 
 
 class SilenceRow(Row):
-    """A worker process that was ended because it did nothing (launch/silence.py).
+    """A worker process that the launcher ended because it did nothing (launch/silence.py).
 
     Attributes:
-      updates: the number of updates of this process before.
-      seconds: how long it had no update, while other workers had some or waited for this worker.
+      updates: the number of earlier updates of this process.
+      seconds: how long the process had no update, while other workers had updates or waited for it.
     """
 
     worker: Index
@@ -382,7 +390,7 @@ class SilenceRow(Row):
 
 
 class ProcessUsage(Row):
-    """A process's use of the machine; None for what could not be read."""
+    """Processor time and memory of a process; None for values that could not be read."""
 
     type: Word
     index: Index
@@ -392,12 +400,12 @@ class ProcessUsage(Row):
 
 
 class EvaluationSummary(MeasuredMetric):
-    """The last score, the best one, and all of them in the order of steps; None without any.
+    """The last score, the best score, and all scores in the order of steps; None without scores.
 
     Attributes:
-      best_test_accuracy, …: the scores of the best checkpoint, that of `best_step`. best_chosen_on: the examples whose
-        score made it the best.
-      epochs_not_scored: with `checkpoints.every_epochs`, those before the last score that have none.
+      best_test_accuracy, …: the scores of the best checkpoint, whose step is `best_step`.
+      best_chosen_on: the examples on which the best checkpoint was chosen.
+      epochs_not_scored: with `checkpoints.every_epochs`, the epochs before the last score that have no score.
     """
 
     step: Count | None = None  # type: ignore[assignment]  # there may be no score
@@ -413,21 +421,21 @@ class EvaluationSummary(MeasuredMetric):
 
 
 class NetworkSummary(Row):
-    """Isolation of the ports from others, and the notice if there is none (system/private_network.py)."""
+    """Isolation of the ports (system/private_network.py). `notice`: the reason if the network is not private."""
 
     private: bool | None = None
     notice: str | None = None
 
 
 class Summary(TrainingNumbers):
-    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again.
+    """The content of summary.json. Unknown names are kept, because an evaluation by hand writes the file again.
 
     Attributes:
       guess: the test accuracy or error of a constant prediction; None if unknown.
       learned: whether the best score is better than `guess`; None if unknown.
-      too_few_examples: the number of test examples if they are too few to tell; else None.
-      few_updates: what to do about epochs with very few updates; None if they have enough.
-      leaders: how many led a training on several machines, one after the other; None on one machine.
+      too_few_examples: the number of test examples if they are too few to decide `learned`; else None.
+      few_updates: advice for a training with too few updates per epoch; None if it has enough.
+      leaders: the number of successive leaders of a training on several machines; None on one machine.
     """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)

@@ -1,4 +1,4 @@
-"""Define the base of all rows, and the types that their fields share."""
+"""Define the base class of all rows, and the types of their fields."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from ps_cluster.config.datasets import MOST_CLASSES
 
-MOST = 2**53  # above it a float64, as in the ledger, can't tell neighbouring whole numbers apart
+MOST = 2**53  # above this a float64, as in the ledger, does not represent every whole number
 MOST_INDEX = 10_000
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
-Index = Annotated[int, Field(ge=0, lt=MOST_INDEX)]  # of a task within its type
+Index = Annotated[int, Field(ge=0, lt=MOST_INDEX)]  # the index of a task among those of its type
 Pid = Annotated[int, Field(ge=0, lt=2**31)]
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 Seconds = Annotated[float, Field(ge=0, le=1e15)]
-Loss = Annotated[float, Field(ge=-1e300, le=1e300)]  # a diverging loss reaches float32's 3e38 before it is no number
+Loss = Annotated[float, Field(ge=-1e300, le=1e300)]  # a diverging loss reaches float32's 3e38 before it becomes NaN
 Share = Annotated[float, Field(ge=0, le=1)]
 Word = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]  # no control characters
 Text = Annotated[str, Field(max_length=100_000)]
 Histogram = dict[Annotated[str, Field(pattern=r"^[0-9]{1,15}$")], Count]
-"""Staleness, as text → how many steps had it."""
+"""Staleness, as text → number of steps with this staleness."""
 Pair = Annotated[tuple[Number, Number], Strict(False)]  # JSON has no tuples
 
 
 class Row(BaseModel):
-    """Strict types and finite numbers. Unknown names are ignored: a later version may write more."""
+    """A row with strict types and finite numbers. Unknown names are ignored, because a later version may write more."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-# cluster.json, which lists the tasks, and the file in which a task records its fatal error.
+# The rows of cluster.json, which lists the tasks, and of the file in which a task records its fatal error.
 
 TaskType = Literal["chief", "ps", "worker", "evaluator"]
 
 
 class Launcher(Row):
-    """The process that started the tasks. `life`: its unique id, as that of a row of progress."""
+    """The process that started the tasks. `life`: its unique id, which its rows of progress contain too."""
 
     pid: Pid
     life: Word | None = None
@@ -49,7 +49,7 @@ class TaskRow(Row):
     Attributes:
       pid: None for a task on another machine that has done no work yet, because its pid comes with its work.
       address: host:port; None for a task without a server.
-      absent: the task was stopped or given up, and is not restarted automatically.
+      absent: the task was stopped or given up, so it is not restarted automatically.
     """
 
     type: TaskType
@@ -60,9 +60,13 @@ class TaskRow(Row):
 
 
 class TaskFile(TaskRow):
-    """A task of `task`, in its own folder. `host`: of its machine or container. `leads`: it writes the rows.
+    """A task that `ps-cluster task` started, in the task's folder.
 
-    `life`: the unique id of the process."""
+    Attributes:
+      host: the name of the machine or container.
+      leads: whether the task is the leader.
+      life: the unique id of the process.
+    """
 
     host: Word
     leads: bool
@@ -86,9 +90,11 @@ class TaskError(Row):
     """The error that ended a task, in errors/<type>-<index>.json.
 
     Attributes:
-      time: unix seconds. message: one line.
-      user_error: bad input that only the task could see. final: restarting the task would not help.
-      computation: the user's own computation failed (`FailedComputation`).
+      time: unix seconds.
+      message: one line.
+      user_error: whether the cause is wrong input that only the task could notice.
+      final: whether a restart of the task would not help.
+      computation: whether the user's computation failed (`FailedComputation`).
     """
 
     time: Number = 0.0
@@ -102,28 +108,28 @@ class TaskError(Row):
     computation: bool = False
 
 
-# The manifest of a packed data set, and the file of a run that points to one.
+# The manifest of a packed data set, and the file of a run that points to a packed data set.
 
 Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Kind = Literal["real", "synthetic"]
 Examples = Annotated[int, Field(gt=0, le=2**40)]
-# Those that rows can be gathered from.
+# The dtypes of arrays from which rows can be gathered.
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of a file's name
 
 
 class DatasetPointer(Row):
-    """dataset.json of a run: the packed folder that this machine's tasks map. Its manifest is authoritative."""
+    """dataset.json of a run: the packed folder that the tasks of this machine map. The folder's manifest is authoritative."""
 
     name: Name | None = None
     kind: Word | None = None
-    unit: Word = "examples"  # the word for several of its examples
+    unit: Word = "examples"  # the word for several examples
     directory: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$")]
 
 
 class FieldRow(Row):
-    """An array of the examples (config/objectives.py)."""
+    """An array of the examples (`Field` in config/objectives.py)."""
 
     dtype: DType
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
@@ -135,9 +141,12 @@ class FieldRow(Row):
 class Manifest(Row):
     """dataset.json of a packed folder.
 
-    `weight`: how much an example counts; null if all count alike. `source`: archive or folder that it was packed from; ""
-    if there is none. `notes`: lines for a person to read. `bytes`: file name → size. `sha256`: file name → checksum, known
-    when all are written.
+    Attributes:
+      weight: the field with the weight of an example; null if all examples count equally.
+      source: the archive or folder that was packed; "" if there is none.
+      notes: lines for the user.
+      bytes: file name → size.
+      sha256: file name → checksum; complete when all files are written.
     """
 
     format: int
@@ -157,11 +166,11 @@ class Manifest(Row):
 
 
 class NumberColumn(Row):
-    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is the mean.
+    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is replaced by the mean.
 
     Attributes:
-      mean, std: of the training rows that have a value.
-      is_time: the values are dates or times, in seconds.
+      mean, std: mean and standard deviation of the training rows that have a value.
+      is_time: whether the values are dates or times, in seconds.
       missing: how many training rows have no value.
     """
 
@@ -173,7 +182,7 @@ class NumberColumn(Row):
 
 
 class CategoryColumn(Row):
-    """A column of names of a table. The network gets 1 for the first of `values` and so on, 0 for any other.
+    """A column of categories of a table. The network gets code 1 for the first of `values` and so on, 0 for any other value.
 
     Attributes:
       missing: how many training rows have no value.
@@ -185,7 +194,7 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns became inputs, in their order, by the training rows alone."""
+    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only."""
 
     target: Name
     numbers: list[NumberColumn]
@@ -193,11 +202,12 @@ class TableEncoding(Row):
 
 
 class ScalingRow(Row):
-    """A change of the number of workers while a run trained: by `ps-cluster scale`, or because one was given up.
+    """A change of the number of workers during training, by `ps-cluster scale` or because a worker was given up.
 
     Attributes:
-      applied: updates until then, as far as known. train_seconds: seconds of training until then, likewise.
-      before, workers: how many there were before and after it.
+      applied: the updates until the change, as far as known.
+      train_seconds: the seconds of training until the change, as far as known.
+      before, workers: the numbers of workers before and after the change.
     """
 
     applied: Count

@@ -1,4 +1,4 @@
-"""The names of all files of a run, and printing to a task's log."""
+"""Define the names of all files of a run, and print lines to a task's log."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from ps_cluster.files import locks, untrusted, writing
 from ps_cluster.files.writing import open_append
 from ps_cluster.runs import logs as log_formats
 
-CODE = "code"  # folder in a run directory, or beside the runs of a comparison
-TEMPORARY = "tmp"  # folder of temporary files, where processes are at work
-IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
-# In a worker's workspace, of modes with local steps: what it keeps (training/worker_state.py).
-_OF_TRAINING = "local-"
-OF_OPTIMIZER = tuple(f"{_OF_TRAINING}state-{number}" for number in range(2))
+CODE = "code"  # folder in a run directory, or next to the runs of a comparison
+TEMPORARY = "tmp"  # folder for the temporary files of running processes
+IDENTITY = "identity"  # file in a worker's workspace: int64 [2], its index and its pid
+# Files in a worker's workspace with the state that the worker keeps (training/worker_state.py).
+_WORKER_STATE = "local-"
+OF_OPTIMIZER = tuple(f"{_WORKER_STATE}state-{number}" for number in range(2))
 
 
 def residual_files(part: int) -> tuple[str, ...]:
-    """Name the two files with what a worker's pushes left out. `part`: the shard if each shard gets its own pushes, else 0."""
-    return tuple(f"{_OF_TRAINING}left-out-{part}-{number}" for number in range(2))
+    """Return the names of the two files with what a worker's pushes left out.
+
+    Args:
+      part: the index of the shard if each shard gets separate pushes, else 0.
+    """
+    return tuple(f"{_WORKER_STATE}left-out-{part}-{number}" for number in range(2))
 
 
-AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (training/agreement.py)
+# File in every task's workspace: the settings, data and versions that the task uses (training/agreement.py).
+AGREEMENT = "agreement.json"
 
 
 class _Place:
@@ -49,33 +54,33 @@ class RunDir:
 
     root: Path
 
-    alive = _Place(".alive")  # The lock file that all tasks of the run share for as long as they live.
-    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/leaders.py).
+    alive = _Place(".alive")  # The lock file that all living tasks of the run share.
+    leaders = _Place("leaders")  # A file for the claim of each leader (runs/leaders.py).
     config = _Place("config.yaml")
-    code = _Place(CODE)  # The folder of what the Python API was given: functions, and arguments.
+    code = _Place(CODE)  # The folder with the functions and arguments that the Python API got.
     cluster = _Place("cluster.json")
     dataset = _Place("dataset.json")  # The packed data set that the tasks of this machine map: name, kind, directory.
-    # The folder that says how an example looks, for those who have the run and not its data set.
+    # The folder with the form of an example, for users who have the run but not its data set.
     examples = _Place("examples")
     summary = _Place("summary.json")
-    # The lock for making the summary from the rows, which launcher and evaluator both do, in turn.
+    # The lock for the writing of the summary, which launcher and evaluator do in turn.
     summary_lock = _Place(".summary.lock")
     metrics = _Place("metrics")
     progress = _Place("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
-    work = _Place("metrics/work.json")  # What each process does, as of the newest of these rows.
-    evaluation = _Place("metrics/evaluation.jsonl")  # A row for each checkpoint scored, one JSON object per line.
-    # The file of predictions for all test examples, by the last checkpoint that was scored.
+    work = _Place("metrics/work.json")  # The work of each process at the time of the newest of these rows.
+    evaluation = _Place("metrics/evaluation.jsonl")  # A row for each scored checkpoint, one JSON object per line.
+    # The predictions of the last scored checkpoint for all test examples.
     predictions = _Place("metrics/predictions.safetensors")
     samples = _Place("metrics/samples")  # The folder of sampled updates that wait to be computed again.
     recomputed = _Place("metrics/recomputed.jsonl")  # A row for each update that was computed again.
-    updates = _Place("metrics/updates.csv")  # The ledger: a row for each update applied (CSV).
+    updates = _Place("metrics/updates.csv")  # The ledger: a row for each applied update (CSV).
     # The times at which each parameter server applied each update (CSV); absent without parameter servers.
     applies = _Place("metrics/applies.csv")
     journals = _Place("metrics/journal")  # The folder of the shards' ledgers.
-    # The device of each operation of a step (CSV); only of modes layers and width with `mode.log_placement`.
+    # The device of each operation of a step (CSV); only in modes layers and width with `mode.log_placement`.
     placement = _Place("metrics/placement.csv")
     trace = _Place("metrics/trace.json")  # The timeline of all tasks, in Chrome's trace format.
-    # The leader's result of the finished training; the summary is made from it.
+    # The leader's result of the finished training, from which the summary is made.
     training_result = _Place("metrics/training.json")
     tensorboard = _Place("tensorboard")
     checkpoints = _Place("checkpoints")
@@ -83,21 +88,21 @@ class RunDir:
     snapshots = _Place("snapshots")
     best = _Place("best")
     best_model = _Place("best/model.keras")
-    results = _Place("results")  # The folder that is drawn from the others when the run has ended.
+    results = _Place("results")  # The folder with the report that is drawn when the run has ended.
     results_page = _Place("results/results.html")
     results_numbers = _Place("results/results.json")
     logs = _Place("logs")
     launcher_log = _Place("logs/launcher.log")
     errors = _Place("errors")
-    temporary = _Place(TEMPORARY)  # The temporary files of all that a run starts; it goes when the run ends.
+    temporary = _Place(TEMPORARY)  # The temporary files of all processes of a run; removed when the run ends.
     tasks = _Place("tasks")
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """Create a run directory in a folder that is missing, or contains nothing but the code of the run.
+        """Create a run directory in a folder that does not exist, or contains only the code of the run.
 
         Raises:
-          UserError: the folder is not empty, a file is in the way, or it can't be written.
+          UserError: the folder is not empty or can't be written, or a file is in the way.
         """
         check_unused(root)
         run_dir = cls(Path(os.path.realpath(root)))
@@ -105,10 +110,10 @@ class RunDir:
         return run_dir
 
     def make_folders(self) -> None:
-        """Make the folders of a run that are missing.
+        """Create the missing folders of a run.
 
         Raises:
-          UserError: a file is in the way, a folder can't be written, or another user made it a link.
+          UserError: a file is in the way, a folder can't be written, or another user has replaced it by a symlink.
         """
         try:
             for folder in self._written:
@@ -127,7 +132,7 @@ class RunDir:
         """Return the directory of an earlier run. Raises UserError if `root` is not a run directory."""
         run_dir = cls(Path(os.path.realpath(root)))
         if not run_dir.config.is_file():
-            raise UserError(f"run directory '{root}' is not {_lack_of(run_dir, root)}")
+            raise UserError(f"run directory '{root}' is not {_why_no_run(run_dir, root)}")
         return run_dir
 
     def clear(self) -> None:
@@ -141,12 +146,12 @@ class RunDir:
 
     @property
     def first_folders(self) -> tuple[Path, ...]:
-        """The folders that every run begins with."""
+        """The folders that every run creates first."""
         return self.metrics, self.checkpoints, self.logs, self.errors
 
     @property
     def has_trained(self) -> bool:
-        """True if there is a state to resume, a row of the ledger, or the result of a training."""
+        """True if the directory has a state to resume, a row of the ledger, or the result of a training."""
         kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
         results = (self.best_model, self.training_result)
         return (
@@ -154,14 +159,14 @@ class RunDir:
         )
 
     def set_aside(self) -> Path | None:
-        """Move the states of leader and workers, and the journals, into a new folder, because training starts again.
+        """Move the states of leader and workers, and the journals, into a new folder, because training starts from scratch.
 
-        Return the folder; None if there was nothing to move. A worker on another machine keeps its files, which do not count
-        for the new training (training/worker_state.py).
+        Return the folder; None if there was nothing to move. A worker on another machine keeps its files, but the new
+        training ignores them (training/worker_state.py).
         """
         folders = (*self.states, self.journals)
         found = [path for folder in folders for path in folder.glob("[!.]*")]
-        found += self.tasks.glob(f"*/{_OF_TRAINING}*")
+        found += self.tasks.glob(f"*/{_WORKER_STATE}*")
         kept = [path for path in found if path.stat().st_size]
         if not kept:
             return None
@@ -193,11 +198,11 @@ class RunDir:
         return self.metrics, self.tensorboard, self.best
 
     def scale_request(self, asked: str) -> Path:
-        """Return the file of a request of `ps-cluster scale`, which the launcher removes. `asked`: the request's name."""
+        """Return the file of the request `asked` of `ps-cluster scale`. The launcher removes the file."""
         return self.root / f"scale-{asked}.json"
 
     def scale_answer(self, asked: str) -> Path:
-        """Return the file of the launcher's answer to the request `asked`, which the command removes."""
+        """Return the file of the launcher's answer to the request `asked`. The command removes the file."""
         return self.root / f"scaled-{asked}.json"
 
     def scale_requests(self) -> list[str]:
@@ -205,20 +210,20 @@ class RunDir:
         return sorted(path.stem.removeprefix("scale-") for path in self.root.glob("scale-*.json"))
 
     def scale_answers(self) -> list[str]:
-        """Return the names of the requests whose answers nobody has read yet."""
+        """Return the names of the requests whose answers no command has read yet."""
         return sorted(path.stem.removeprefix("scaled-") for path in self.root.glob("scaled-*.json"))
 
     def metrics_link(self, task: str) -> Path:
-        """Return the file with the address at which a process serves its metrics, for as long as it does."""
+        """Return the file with the address at which a process serves its metrics. It exists while the process serves them."""
         return self.metrics / f"{task}.url"
 
     def journal(self, index: int, term: int) -> Path:
-        """Return the file of one shard's ledger while one leader led, appended to during training (runs/journal.py)."""
+        """Return the file to which the leader of a term appends the ledger rows of one shard (runs/journal.py)."""
         return self.journals / f"shard-{index}-term-{term:06d}.bin"
 
     @property
     def states(self) -> tuple[Path, Path]:
-        """The folders with states that training can resume from."""
+        """The folders with states from which training can resume."""
         return self.checkpoints, self.snapshots
 
     def log(self, task_type: str, index: int) -> Path:
@@ -229,15 +234,15 @@ class RunDir:
         return self.errors / f"{task_type}-{index}.json"
 
     def config_of(self, task_type: str, index: int) -> Path:
-        """Return the settings of a task that no launcher has started; each has its own, which may differ by mistake."""
+        """Return the settings file of a task that no launcher has started. The files of tasks may differ by mistake."""
         return self.workspace(task_type, index) / self.config.name
 
     def dataset_of(self, task_type: str, index: int) -> Path:
-        """Return where the packed data set of such a task is noted; another machine has it elsewhere."""
+        """Return the file with the path of the packed data set of such a task. Each machine may have another path."""
         return self.workspace(task_type, index) / self.dataset.name
 
     def workspace(self, task_type: str, index: int) -> Path:
-        """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
+        """Return the working directory of a task. Paths of data and identity in the graph are relative to it."""
         return self.tasks / f"{task_type}-{index}"
 
     def temporary_of(self, task_type: str, index: int) -> Path:
@@ -245,12 +250,12 @@ class RunDir:
         return self.workspace(task_type, index) / TEMPORARY
 
     def task_file(self, task_type: str, index: int) -> Path:
-        """Return the file in which a task of `task` says who it is."""
+        """Return the file in which a task of `ps-cluster task` describes itself (`TaskFile`)."""
         return self.workspace(task_type, index) / "task.json"
 
 
-def _lack_of(run_dir: RunDir, root: Path) -> str:
-    """Return what is wrong with a folder that is no run, after "is not "."""
+def _why_no_run(run_dir: RunDir, root: Path) -> str:
+    """Return why a folder is no run directory, as the end of a sentence that says "is not "."""
     if not root.is_dir():
         beside = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
         return f"there: {did_you_mean(root.name, beside)}'runs {root.parent}' lists what is"
@@ -260,9 +265,9 @@ def _lack_of(run_dir: RunDir, root: Path) -> str:
 
 
 def check_unused(root: Path) -> None:
-    """Raise UserError unless `root` is empty, or holds the code of a run that has not begun, or a run that never trained.
+    """Raise UserError unless `root` is empty, contains only the code of a new run, or is a run that never trained.
 
-    A run that was killed before it had a configuration is recognised by the folders that every run begins with.
+    A run that was killed before it wrote its configuration is recognised by the folders that every run creates first.
     """
     if locks.is_empty(root, besides=CODE):
         return
@@ -276,19 +281,21 @@ def check_unused(root: Path) -> None:
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
 
 
-_unsaid: deque[str] = deque(maxlen=100)
-_saying = threading.RLock()  # the threads of workers that are lost together speak at the same time
+_unprinted: deque[str] = deque(maxlen=100)
+_print_lock = (
+    threading.RLock()
+)  # several threads may print at the same time, e.g. when several workers are lost together
 
 
 def say(line: log_formats.Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
-    _unsaid.append(log_formats.chosen().line(line))
+    _unprinted.append(log_formats.chosen().line(line))
     say_the_rest()
 
 
 def say_the_rest() -> None:
     """Print the lines that could not be printed before, if that is possible now."""
-    with _saying, contextlib.suppress(OSError):
-        while _unsaid:
-            print(_unsaid[0], flush=True)
-            _unsaid.popleft()
+    with _print_lock, contextlib.suppress(OSError):
+        while _unprinted:
+            print(_unprinted[0], flush=True)
+            _unprinted.popleft()

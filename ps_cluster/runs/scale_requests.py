@@ -1,4 +1,4 @@
-"""Ask a launcher for another number of workers, and answer such requests: a file for each request and each answer."""
+"""Request another number of workers from a launcher, and answer such requests. Each request and answer is a file."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MOST_BYTES = 10_000
 
 
 class ScaleRequest(Row):
-    """The number of workers that somebody asks for."""
+    """A request for a number of workers."""
 
     workers: Index
 
 
 class ScaleAnswer(Row):
-    """The launcher's answer on one line: its action, or the reason for none."""
+    """The launcher's answer. `line`: what the launcher did, or why it refused, on one line."""
 
     line: Text
     refused: bool
 
 
 class ScaleDesk:
-    """The launcher's side. Requests from before its start are removed: nobody waits for their answers any more."""
+    """The launcher's side. Requests from before its start are removed, because no command waits for their answers."""
 
     def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
         self._run_dir = run_dir
@@ -43,7 +43,7 @@ class ScaleDesk:
             _clear(run_dir, asked)
 
     def asked(self) -> int | None:
-        """Return how many workers the oldest request asks for, and remove the request; None without one."""
+        """Remove the oldest request, and return the number of workers that it asks for; None without a request."""
         for asked in self._run_dir.scale_requests():
             if (request := self._take(asked)) is not None:
                 self._asked = asked
@@ -65,7 +65,7 @@ class ScaleDesk:
         except FileNotFoundError:  # the command has ended
             return None
         except UserError as error:
-            self._notify(f"a request to scale is left out: {error}")
+            self._notify(f"a request to scale is ignored: {error}")
             return None
         finally:
             path.unlink(missing_ok=True)
@@ -75,12 +75,12 @@ def ask(
     run_dir: RunDir, workers: int,
     *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
 ) -> str:  # fmt: skip
-    """Ask the launcher of a run for this number of workers; return what it did, on one line.
+    """Request this number of workers from the launcher of a run. Return what the launcher did, on one line.
 
     Raises:
-      UserError: it refuses, it has ended, or it does not answer.
+      UserError: the launcher refuses, has ended, or does not answer.
     """
-    asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # in the order of names the newest is the last
+    asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # sorted by name, the newest request is the last
     write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())
     try:
         return _answer(run_dir, asked, clock, sleep)

@@ -23,7 +23,7 @@ from ps_cluster.runs.run_dir import RunDir
 
 
 class Records:
-    """The scores of a run. Only the evaluator that holds the lock records scores."""
+    """The recorded scores of a run. Only the evaluator that holds the lock records scores."""
 
     def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
         self._run_dir = run_dir
@@ -67,7 +67,7 @@ class Records:
             self._lock = None
 
     def is_best(self, row: ScoreRow) -> bool:
-        """Return whether a score beats that of the model in best/; of equal scores the earlier one stays."""
+        """Return whether a score is better than that of the model in best/. Of equal scores the earlier one stays."""
         best = self._best()
         return row.merit > (-math.inf if best is None else best.merit)
 
@@ -79,7 +79,7 @@ class Records:
         except FileNotFoundError:
             return None
         except UserError as error:
-            self._notify(f"the best model so far is not known, this one takes its place: {error}")
+            self._notify(f"the best model so far is unknown, so this model takes its place: {error}")
             return None
 
     @property
@@ -87,11 +87,11 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Put a model and its checkpoint into best/. `best.json` is written last, and until then the old score counts."""
+        """Put a model and its checkpoint into best/. `best.json` is written last; until then the old score counts."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
-            left_over.unlink()  # left by a killed evaluator, since we hold the lock
+            left_over.unlink()  # a killed evaluator left it, because this one holds the lock
         beside = folder / f".model.{secrets.token_hex(8)}.keras"
         save_model(beside)
         with beside.open("rb") as file:
@@ -104,7 +104,7 @@ class Records:
         append_row(self._run_dir.evaluation, row)
 
     def keep_predictions(self, predictions: Predictions) -> None:
-        """Replace the predictions of an earlier step. A failure is reported, because only pictures are missing then."""
+        """Replace the predictions of an earlier step. A failure is only reported, because only the pictures need them."""
         try:
             write_predictions(self._run_dir.predictions, predictions)
         except OSError as error:
@@ -112,9 +112,10 @@ class Records:
 
 
 def outcome_of(root: Path) -> str | None:
-    """Return "completed" or one of `BROKEN` if a run has ended that way and its last checkpoint is scored; otherwise None.
+    """Return the outcome of a run that is completed or `BROKEN`, if its last checkpoint is scored; otherwise None.
 
-    Raises UserError for damaged files.
+    Raises:
+      UserError: a file is damaged.
     """
     run_dir = RunDir(root)
     try:

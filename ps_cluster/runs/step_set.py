@@ -1,4 +1,4 @@
-"""A set of step ids that fills from below; its memory grows with the open steps, not with the finished ones."""
+"""Store a set of step ids that fills from below. Its memory depends on the open steps, not on the finished ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pydantic import model_validator
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.rows import Count, Row
 
-MOST_OPEN = 2**24  # step ids from the first missing to the last present one; windows are shorter
+MOST_OPEN = 2**24  # the most step ids from the first missing to the last present one; windows of the ledger are shorter
 
 
 class StepsState(Row):
-    """A set of step ids: all below `below`, and those in `beyond`. `count`: size of the set."""
+    """A stored set of step ids: all ids below `below`, and those in `beyond`. `count`: the size of the set."""
 
     below: Count
     beyond: list[Count] = []
@@ -34,15 +34,20 @@ class StepSet:
     """
 
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
-        """Create a set. `beyond`: int64 [k], its ids above `first_missing`. `count`: its size if `close_below` skipped ids."""
+        """Create a set.
+
+        Args:
+          beyond: int64 [k], the ids above `first_missing`.
+          count: the size of the set, if `close_below` has skipped ids.
+        """
         self.first_missing = self.count = first_missing
-        self._above = np.zeros(1024, bool)  # of the ids from first_missing on
+        self._above = np.zeros(1024, bool)  # whether the set has each id from first_missing on
         if beyond is not None:
             self.add(beyond)
         self.count = self.count if count is None else count
 
     def add(self, ids: np.ndarray) -> int:
-        """Add `ids` (int64 [k]); return how many of them were in the set already, or came twice.
+        """Add `ids` (int64 [k]). Return how many of them were already in the set or appear twice.
 
         Raises:
           Malformed: an id is further above `first_missing` than an open step can be.
@@ -85,7 +90,7 @@ class StepSet:
         return int(beyond[-1]) + 1 if len(beyond) else self.first_missing
 
     def close_below(self, end: int) -> None:
-        """Skip the ids below `end` that are not in the set, because they will never come; `first_missing` moves past them."""
+        """Skip the missing ids below `end`, because they will never come. `first_missing` moves past them."""
         if end > self.first_missing:
             self._drop(end - self.first_missing)
             self._advance()

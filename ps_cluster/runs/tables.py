@@ -36,12 +36,12 @@ def write_updates(
     """Write a line (fields of ROW) for each step that every shard has applied, in the order of steps.
 
     Args:
-      journals: where the rows of each shard are.
-      window: the largest distance of steps under way at a time (`config.ledger_window`).
+      journals: the files with the rows of each shard.
+      window: the largest distance between steps that are under way at the same time (`config.ledger_window`).
       on_rows: called from time to time with the number of rows read since the last call.
     Raises:
       JournalDamaged: a row's checksum is wrong.
-      OSError: the disk refuses. In both cases the file stays as it was.
+      OSError: the disk refuses. In both cases the old file stays.
     """
     with _csv(path, ROW) as file:
         for rows, read in _in_step_order(journals, rounds, window):
@@ -66,10 +66,10 @@ def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRo
 
 
 def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
-    """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`: a structured array [lines] of `row`.
+    """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`. Return a structured array [lines] of `row`.
 
     Raises:
-      UserError: it can't be read, or has other columns or impossible values.
+      UserError: the file can't be read, or has other columns or impossible values.
     """
     try:
         with io.TextIOWrapper(open_regular(path), "ascii") as file:
@@ -88,7 +88,7 @@ def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
 
 
 def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
-    """Return the rows of some lines. Raises ValueError for a line that is not a row."""
+    """Parse lines to rows. Raises ValueError for a line that is not a row."""
     if not all(line.endswith("\n") and line != "\n" for line in lines):
         raise Malformed("has a line that is empty, cut short or too long")
     rows = np.loadtxt(lines, row, delimiter=",", ndmin=1, comments=None)
@@ -101,13 +101,13 @@ def _in_step_order(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield joined rows in the order of steps, with the number of journal rows read for them.
 
-    A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.
+    A row is held back while a lower step may still come. A step that is a whole window below the newest step is lost.
     """
     joiner, steps, held = ShardJoiner(len(journals)), StepSet(), NO_ROWS
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
         rows = joiner.add(list(chunks))
         steps.add(rows["step"].astype(np.int64))
-        if rounds.steps_per_update > 1:  # the rows of a round come after all of the round before
+        if rounds.steps_per_update > 1:  # all rows of a round come after those of the previous round
             steps.close_below((steps.end - 1) // rounds.steps_per_update * rounds.steps_per_update)
         steps.close_below(steps.end - window)
         held = np.concatenate([held, rows])
@@ -120,8 +120,8 @@ def _in_step_order(
 
 @contextlib.contextmanager
 def _csv(path: Path, row: np.dtype) -> Iterator[IO[str]]:
-    """Yield a file beside `path` that has the header. It becomes `path` if the block ends without an error."""
-    remove_leftovers(path.parent, path.name)  # as large as the ledger
+    """Yield a temporary file with the header. It is renamed to `path` if the block ends without an error."""
+    remove_leftovers(path.parent, path.name)  # they are as large as the ledger
     with create_beside(path, encoding="utf-8") as file:
         file.write(",".join(names_of(row)) + "\n")
         yield file

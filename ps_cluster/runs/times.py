@@ -1,4 +1,4 @@
-"""Measure the time of a training, and how much of it was lost, on a clock that nobody can set. No TensorFlow."""
+"""Measure the time of a training, and how much of it was lost, on a monotonic clock. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic import Strict, model_validator
 
 from ps_cluster.runs.rows import Number, Pair, Row, Seconds
 
-JUMP_S = 0.5  # a change of the clock's offset by more than this between two looks means it was set; drift is less
-_SLACK_S = 0.05  # a time may be taken a little before or after the look that belongs to it
+JUMP_S = 0.5  # if the clock's offset changes by more than this between two looks, the clock was set; drift is smaller
+_SLACK_S = 0.05  # a time may be read a little before or after its look at the clock
 
 
 class TrainingTimes(Row):
@@ -24,7 +24,7 @@ class TrainingTimes(Row):
       seconds: the training time so far.
       first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
-      stood: for each leader, first and last time of its updates that were not rolled back.
+      stood: for each leader, the first and the last time of its updates that were not rolled back.
       interrupted: the time from the last update of each leader that died to the first update of the next.
     """
 
@@ -36,11 +36,11 @@ class TrainingTimes(Row):
     interrupted: Seconds = 0.0
 
     @model_validator(mode="after")
-    def _are_of_one_story(self) -> TrainingTimes:
+    def _are_consistent(self) -> TrainingTimes:
         if (self.first_update is None) != (self.last_update is None):
-            raise ValueError("of first_update and last_update there is only one")
+            raise ValueError("only one of first_update and last_update is given")
         if self.resumed_update is not None and not self.stood:
-            raise ValueError("there is a resumed_update, but nothing stood")
+            raise ValueError("there is a resumed_update, but stood is empty")
         return self
 
     @property
@@ -66,13 +66,13 @@ class TrainingTimes(Row):
         return 1 - (self.rolled_back + self.interrupted) / self.span
 
     def restarted(self, stands_until: float | None) -> TrainingTimes:
-        """Return the times for a leader that resumes a state with its last update at `stands_until` (None: none)."""
+        """Return the times for a leader that resumes a state whose last update was at `stands_until` (None: no update)."""
         until = -math.inf if stands_until is None else stands_until
         stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
         return self.model_copy(update={"stood": stood, "resumed_update": None})
 
     def with_updates(self, first: float, last: float) -> TrainingTimes:
-        """Return the times with updates added that were applied from `first` to `last`."""
+        """Add updates that were applied from `first` to `last`; return the new times."""
         before = first if self.last_update is None else self.last_update
         if self.resumed_update is not None:
             last = max(before, last)
@@ -89,19 +89,19 @@ class TrainingTimes(Row):
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """A period in which the machine's clock was off by `shift` seconds, because somebody set it."""
+class _ClockSetting:
+    """A period in which the machine's clock was off by `shift` seconds, because it had been set."""
 
     shift: float
-    since: float  # the last look before the change was noticed, on the clock as if nobody had set it
+    since: float  # the last look before the change was noticed, on a clock that was never set
     until: float = math.inf  # the look at which the next change was noticed, on the same clock
 
 
 class TrainingClock:
-    """Counts seconds of training on the monotonic clock, which nobody can set.
+    """Counts seconds of training on the monotonic clock, which can't be set.
 
-    Updates carry unix times that other processes took from the machine's clock. If that clock was set meanwhile, `look`
-    notices the jump and `unsettled` removes it from the times.
+    Updates carry unix times that other processes read from the machine's clock. If that clock was set in the meantime,
+    `look` notices the jump and `unsettled` removes it from the times.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class TrainingClock:
         self._monotonic = monotonic
         self._wall = wall
         self._offset = wall() - monotonic()
-        self._settings = [_Setting(0.0, -math.inf)]
-        self._looked = wall()  # unix time of the last look, as if nobody had set the clock
+        self._settings = [_ClockSetting(0.0, -math.inf)]
+        self._looked = wall()  # unix time of the last look, on a clock that was never set
         self._times = TrainingTimes()
-        self._zero: float | None = None  # the monotonic time of training second 0; None: it has not begun
+        self._zero: float | None = None  # the monotonic time of training second 0; None: training has not begun
 
     @property
     def monotonic(self) -> float:
@@ -139,7 +139,7 @@ class TrainingClock:
         """Continue from the times of another leader.
 
         Args:
-          before: its times, as of its last row.
+          before: the times in the other leader's last row.
           stands_until: when the last update of the state to resume was applied; None: there is no such state.
           since: the monotonic time of that row, if the time since then counts as training; else None.
         """
@@ -148,12 +148,12 @@ class TrainingClock:
             self._zero = since - before.seconds
 
     def start(self) -> None:
-        """Start to count, unless it counts already. Call it just before the first step is scheduled."""
+        """Start the clock, unless it runs already. Call this just before the first step is scheduled."""
         if self._zero is None:
             self._zero = self._monotonic() - self._times.seconds
 
     def look(self) -> None:
-        """Check whether the machine's clock was set. Call it before using times taken since the last call."""
+        """Check whether the machine's clock was set. Call this before using times that were taken since the last call."""
         monotonic, wall = self._monotonic(), self._wall()
         change = wall - monotonic - self._offset
         self._offset += change
@@ -161,14 +161,14 @@ class TrainingClock:
         if abs(change) > JUMP_S:
             now = wall - last.shift - change
             self._settings[-1] = replace(last, until=now)
-            self._settings.append(_Setting(last.shift + change, self._looked))
+            self._settings.append(_ClockSetting(last.shift + change, self._looked))
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Return unix times (float64 […]) up to the last look, as if nobody had set the clock. 0 stays 0."""
+        """Return unix times (float64 […]) up to the last look, corrected for changes of the clock. 0 stays 0."""
         if len(self._settings) == 1:
             return unix
-        # Each time was taken under one setting. Of the settings that it is possible under, take the latest time.
+        # Each time was taken under one setting of the clock. If several settings are possible, use the latest time.
         shifts, since, until = (np.array(column) for column in zip(*map(astuple, self._settings)))
         meanings = unix[..., None] - shifts
         possible = (since - _SLACK_S <= meanings) & (meanings <= np.minimum(until, self._looked) + _SLACK_S)
@@ -180,6 +180,6 @@ class TrainingClock:
         return unix - (self._offset - self._settings[-1].shift) - (self._zero or 0.0)
 
     def note_updates(self, seconds: np.ndarray) -> None:
-        """Note that updates were applied at `seconds` (float64 [k]) of training."""
+        """Record that updates were applied at `seconds` (float64 [k]) of training."""
         if len(seconds):
             self._times = self._times.with_updates(float(seconds.min()), float(seconds.max()))

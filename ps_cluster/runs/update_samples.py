@@ -1,6 +1,6 @@
-"""The files of sampled updates: all that a few updates were made of, for an auditor that computes them again.
+"""Write and read the files of sampled updates: all inputs of a few updates, which the evaluator computes again.
 
-    metrics/samples/update-000000123-term-000002.safetensors     the leader writes it, the auditor removes it
+    metrics/samples/update-000000123-term-000002.safetensors     written by the leader, removed by the evaluator
     metrics/recomputed.jsonl                                     a row for each update that was computed again
 
 No TensorFlow.
@@ -25,27 +25,27 @@ from ps_cluster.files.writing import create_beside
 from ps_cluster.runs.rows import Count, Index, Loss, Number, Row, Text, Word
 from ps_cluster.runs.run_dir import RunDir
 
-MOST_WAITING = 8  # files: while there are more, no further update is sampled
+MOST_WAITING = 8  # while more files than this wait, no further update is sampled
 
 
 @dataclass(frozen=True)
 class SampledShard:
-    """All that a shard kept of one update. All arrays are float32, unless it says otherwise.
+    """The record of one sampled update on one shard. All arrays are float32, except `positions`.
 
     Attributes:
-      update: its number.
-      worker: that pulled the weights; below 0 in rounds, where all workers get the same.
-      version: that the worker pulled.
+      update: the number of the update.
+      worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
+      version: the version that the worker pulled.
       length: n, the number of the shard's weights.
-      positions: int64 [k], the positions in the shard's vectors at which the parts below lie.
-      given: [n] or [vectors * n], the weights that the worker got, all of them.
-      given_statistics: [m], the statistics that it got.
-      at_pull: what the given weights were made of, at the moment of the pull: "weights" [k], and more by the staleness
-        method; single numbers are [1].
-      gradient: [k], as received; of rounds the mean.
-      before, after: "weights" and the slots by their names, [k] each, single numbers [1].
+      positions: int64 [k], the positions in the shard's vectors at which the k values of the arrays below lie.
+      given: [n] or [vectors * n], all weights that the worker got.
+      given_statistics: [m], the statistics that the worker got.
+      at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k], and other
+        values of the staleness method; single numbers are [1].
+      gradient: [k], as received; in rounds the mean of all gradients.
+      before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
-      statistics_before, statistics_after: [m].
+      statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
     """
 
     update: int
@@ -68,9 +68,9 @@ class SampledGradient(Row):
     """A gradient that a sampled update has applied, from its row in the ledger.
 
     Attributes:
-      learning_rate: that was applied, with the factor of a row.
-      remainders: the norms of what earlier pushes of the worker had left out and of what this one leaves out, together.
-      first_of_worker: whether it was the first push of this worker in the whole training.
+      learning_rate: the applied learning rate, including the row's `rate_factor`.
+      remainders: the norm of what earlier pushes of the worker had left out, plus the norm of what this push leaves out.
+      first_of_worker: whether this was the first push of the worker in the whole training.
     """
 
     step: Count
@@ -85,13 +85,14 @@ class SampleHeader(Row):
     """The header of a file of a sampled update.
 
     Attributes:
-      update: its number. term: of the leader.
-      gradients: those that it applied; several in rounds.
-      workers: those that pushed them, or their parts.
-      versions: int, of each shard: the version that the update was applied to.
-      pulled: of each shard: the version that the worker had pulled.
-      pullers: of each shard: the worker that pulled, or a number below 0 in rounds.
-      lengths: of each shard: the number of its weights.
+      update: the number of the update.
+      term: the term of the leader.
+      gradients: the gradients that the update applied; several in rounds.
+      workers: the workers that pushed the gradients or parts of them.
+      versions: for each shard, the version to which the update was applied.
+      pulled: for each shard, the version that the worker had pulled.
+      pullers: for each shard, the worker that pulled; below 0 in rounds.
+      lengths: for each shard, the number of its weights.
       settings: a digest of the settings that decide what an update computes.
     """
 
@@ -111,8 +112,8 @@ class UpdateSample:
     """A sampled update, with a part for each shard.
 
     Attributes:
-      places: int64 [n], where each weight of all shards, one shard after the other, is in the vector of the whole network;
-        None where the shards are contiguous parts of that vector.
+      places: int64 [n], for each weight of the concatenated shards its position in the vector of the whole network; None
+        if the shards are contiguous parts of that vector.
     """
 
     header: SampleHeader
@@ -127,14 +128,14 @@ _VECTORS = (
 
 
 def settings_digest(config: RunConfig) -> str:
-    """Return a digest of the settings that decide what an update computes. A resumed training may have other ones."""
+    """Return a digest of the settings that decide what an update computes. They may change when a training is resumed."""
     sections = ("model", "mode", "staleness", "training", "optimizer", "lookahead", "schedule")
     settings = [config.model_dump(mode="json", include=set(sections)), config.wire]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_sample(folder: Path, sample: UpdateSample) -> None:
-    """Write a sampled update into a folder. Raises OSError."""
+    """Write a sampled update into a folder. Raises OSError if the disk is full or refuses."""
     arrays: dict[str, np.ndarray] = {} if sample.places is None else {"places": sample.places}
     for index, shard in enumerate(sample.shards):
         arrays |= {f"{index}/{name}": getattr(shard, name) for name in _VECTORS}
@@ -147,12 +148,12 @@ def write_sample(folder: Path, sample: UpdateSample) -> None:
 
 
 def waiting_samples(folder: Path) -> list[Path]:
-    """Return the files of sampled updates in a folder, in the order of updates; none where there is no folder."""
+    """Return the files of sampled updates in a folder, in the order of updates; none if the folder does not exist."""
     return sorted(folder.glob("update-*.safetensors"))
 
 
 def forget_samples(run_dir: RunDir) -> None:
-    """Remove the sampled updates of an earlier training, and what was found about them."""
+    """Remove the sampled updates of an earlier training, and the results of their recomputation."""
     for path in run_dir.samples.glob("*.safetensors"):
         path.unlink()
     run_dir.recomputed.unlink(missing_ok=True)
@@ -163,7 +164,7 @@ def read_sample(path: Path) -> UpdateSample:
 
     Raises:
       OSError: the system refused.
-      Malformed: it is not such a file, or not whole.
+      Malformed: the file has another format, or is incomplete.
     """
     header, arrays = open_tensors(path, SampleHeader)
     shards = []
@@ -184,18 +185,19 @@ def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarra
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-# metrics/recomputed.jsonl
+# The rows of metrics/recomputed.jsonl.
 
 
 class RecomputedRow(Row):
     """An update that was computed again.
 
     Attributes:
-      workers: whose gradients it has applied.
-      deviations: quantity → how far what the cluster did lies from what was computed again; see `Recomputation` for units.
-      problems: the deviations beyond their tolerance, a line each.
-      unchecked: what could not be computed again, and why, a line each.
-      seconds: that it took.
+      workers: the workers whose gradients the update applied.
+      deviations: quantity → the difference between the cluster's result and the recomputed one, as a multiple of its
+        tolerance.
+      problems: one line for each deviation beyond its tolerance.
+      unchecked: one line for everything that could not be computed again, with the reason.
+      seconds: the duration of the recomputation.
     """
 
     update: Count

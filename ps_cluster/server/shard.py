@@ -388,11 +388,19 @@ class ParameterShard:
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
-        """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers []."""
+        """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers []. All are float32.
+
+        What a subclass adds here is in `state`, in every checkpoint, and compared with `equation` by the proof.
+        """
         return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
     def state(self) -> dict[str, tf.Variable]:
+        """What a resumed training needs, by name: the slots, and what else a subclass adds, as vectors of any dtype.
+
+        A checkpoint holds such vectors of all shards end to end. Where their lengths together depend on the number of
+        parameter servers, a run can't be resumed with another one. Slots have no such limit.
+        """
         slots = {
             (f"slot_{name}" if variable.shape.rank else f"{ONE_PER_SHARD}{name}"): variable
             for name, variable in self.slots.items()

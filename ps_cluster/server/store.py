@@ -86,6 +86,7 @@ class ParameterStore:
         # In names of what workers keep: another leader's training has other variables in the same worker.
         self.session = parts[0].session
         self.shards = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        _check_state(self.shards[0])
         if config.recomputes_updates:
             for part in self.shards:
                 part.keep_samples()
@@ -295,6 +296,19 @@ class ParameterStore:
         if self.places is not None and _is_by_weight(name):
             array = array[..., self.places]
         return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
+
+
+def _check_state(shard: ParameterShard) -> None:
+    """Raise UserError for state of a user's shard that a checkpoint can't hold."""
+    owner = type(shard).__name__
+    for name, variable in shard.slots.items():
+        if variable.dtype != tf.float32:
+            raise UserError(f"{owner}.slots: '{name}' is {variable.dtype.name}: a slot has to be float32")
+    for name, variable in shard.state.items():
+        if not variable.shape.rank and not _is_by_shard(name):
+            raise UserError(
+                f"{owner}.state: '{name}' is a single number: give it the shape [1], or let `slots` return it"
+            )
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -33,9 +33,14 @@ def run(run_dir, *options):
     """Train with a toy; return the summary and the arrays of the last checkpoint."""
     finish(start_run(run_dir, "--steps", STEPS, "--workers", 2, *options))
     assert_none_left(run_dir)
-    summary, folder = summary_of(run_dir), run_dir / "checkpoints"
+    summary = summary_of(run_dir)
     assert summary["updates"]["applied"] == STEPS and summary["proof"]["holds"]
-    return summary, checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
+    return summary, last_arrays(run_dir)
+
+
+def last_arrays(run_dir):
+    folder = run_dir / "checkpoints"
+    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +136,9 @@ def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_shard
     toy, run_dir = tmp_path / "mine.py", tmp_path / "run"
     shutil.copy(TOYS / "toy_mode.py", toy)
     images, network = (("--dataset", f"{TOYS}/toy_images.py:Toy"), ("--model", f"{TOYS}/toy_recipe.py:Toy"))
-    summary, arrays = run(run_dir, *images, *network, "--no-evaluator", "--mode", f"{toy}:Toy", "--set", "mode.every=4")
+    summary, arrays = run(run_dir, *images, *network, "--mode", f"{toy}:Toy", "--set", "mode.every=4")
     assert summary["mode"] == f"{toy}:Toy" and arrays["toy_whole"].tolist() == [STEPS / 4]
+    assert summary["proof"]["recomputed"]["updates"] > 0 and not summary["proof"]["recomputed"]["unchecked"]
     assert (summary["dataset"], summary["dataset_kind"]) == (f"{TOYS}/toy_images.py:Toy", "synthetic")
     again = start("run", "--resume", run_dir, "--steps", STEPS + 20)
     _, errors = again.communicate(timeout=60)
@@ -141,6 +147,29 @@ def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_shard
     finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, *code))
     assert_none_left(run_dir)
     assert summary_of(run_dir)["updates"]["applied"] == STEPS + 20
+
+
+@pytest.mark.cluster
+def test_a_mode_with_an_equation_of_its_own_is_proved_and_its_slots_go_on_in_a_resumed_run(tmp_path):
+    mode, run_dir = TOYS / "toy_sign_mode.py", tmp_path / "run"
+    options = ("--optimizer", "sgd", "--mode", f"{mode}:Majority")
+    summary, arrays = run(run_dir, *options, "--set", "mode.scale=0.5")
+    assert_signs_were_recomputed(summary, arrays)
+    turned = arrays["each_turned"].item()
+    finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, "--code", mode))
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["updates"]["applied"] == STEPS + 20
+    resumed = last_arrays(run_dir)
+    assert_signs_were_recomputed(summary, resumed)
+    assert 0 < turned < resumed["each_turned"].item() < STEPS + 20
+
+
+def assert_signs_were_recomputed(summary, arrays):
+    proof = summary["proof"]
+    assert proof["holds"] and proof["recomputed"]["updates"] > 0 and not proof["recomputed"]["unchecked"]
+    assert {"weights", "slots"} <= proof["recomputed"]["largest_deviations"].keys()
+    assert {-1, 1} <= set(np.unique(arrays["slot_signs"])) <= {-1, 0, 1}
 
 
 @pytest.fixture
@@ -161,6 +190,10 @@ BAD = [
     ("raising.py:Toy", "can't be run: ZeroDivisionError"),
     ("empty.py:Toy", "the file defines no 'Toy'"),
     ("other.py:Toy", "is no mode: it has to be a ps_cluster.config.modes.Mode"),
+    ("parts.py:Settings", "its Settings has to be a subclass of ps_cluster.config.modes.ModeSettings"),
+    ("parts.py:Shard", "its shard is 7, but has to be a subclass of ps_cluster.server.shard.ParameterShard"),
+    ("parts.py:Steps", "its step_source is <class 'int'>, but has to be a subclass of ps_cluster.training.step_source"),
+    ("parts.py:Abstract", "Can't instantiate abstract class"),
 ]
 
 
@@ -170,6 +203,13 @@ def test_what_is_no_mode_is_told_in_one_line(tmp_path, untrusted, name, told):
     (tmp_path / "raising.py").write_text("1 / 0")
     (tmp_path / "empty.py").write_text("")
     (tmp_path / "other.py").write_text("Toy = 7")
+    (tmp_path / "parts.py").write_text(
+        "from ps_cluster.config.modes import Mode\nfrom ps_cluster.training.modes.base import DefaultMode\n"
+        "Settings = type('Settings', (DefaultMode,), {'Settings': dict})\n"
+        "Shard = type('Shard', (DefaultMode,), {'shard': 7})\n"
+        "Steps = type('Steps', (DefaultMode,), {'step_source': int})\n"
+        "class Abstract(Mode): ...\n"
+    )
     assert told in refusal(build_config, None, {"mode.name": f"{tmp_path}/{name}"})
 
 
@@ -213,6 +253,8 @@ def test_a_comparison_takes_modes_of_ones_own_beside_shared_settings(tmp_path, u
 def test_an_unknown_setting_of_a_kind_is_told_with_those_that_it_has(untrusted):
     told = refusal(build_config, None, {"mode.evry": 3})
     assert "unknown key 'mode.evry'; mode async has name and simulate_workers" in told
+    told = refusal(build_config, None, {"mode.name": f"{TOYS}/toy_sign_mode.py:Majority", "mode.scael": 3})
+    assert "unknown key 'mode.scael'; did you mean 'mode.scale'? mode" in told
 
 
 class Point:

@@ -1,9 +1,12 @@
 """A mode that the package knows nothing of, with a setting of its own: its shard takes only each k-th gradient whole."""
 
+from dataclasses import replace
+
 from pydantic import Field
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ModeSettings
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import ParameterShard
 from ps_cluster.training.modes.base import DefaultMode
@@ -39,3 +42,8 @@ class Toy(DefaultMode):
 
     def label(self, config):
         return f"toy every={config.mode.every}"
+
+    def equation(self, config, parts):
+        if parts.updates_before % config.mode.every:
+            parts = replace(parts, gradient=parts.gradient / 2)
+        return RULES[config.optimizer.rule].equation(config.optimizer, parts)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
+from ps_cluster.errors import UserError
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.runs.run_dir import IDENTITY
@@ -250,3 +251,20 @@ def test_a_state_cut_for_other_numbers_of_shards_and_back_has_the_same_bits(sett
         found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})
     assert found.arrays.keys() == begun.arrays.keys()
     assert all(array.tobytes() == begun.arrays[name].tobytes() for name, array in found.arrays.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        ("state", 0, "Own.state: 'own' is a single number: give it the shape [1], or let `slots` return it"),
+        ("slots", [0], "Own.slots: 'own' is int32: a slot has to be float32"),
+    ],
+)
+def test_state_of_a_users_shard_that_no_checkpoint_can_hold_is_told_before_training(kind, value, told):
+    def own(shard):
+        return getattr(super(made, shard), kind) | {"own": tf.Variable(value)}
+
+    made = type("Own", (ParameterShard,), {kind: property(own)})
+    with pytest.raises(UserError) as error:
+        make_store(kind=made)
+    assert str(error.value) == told

@@ -1,4 +1,4 @@
-"""The formats of exported models: what each needs, how it is written, and how it is loaded again to be checked."""
+"""Define the formats of exported models: what each needs, how it is written, and how it is loaded for the check."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Exported:
     """A model to write.
 
     Attributes:
-      run: the run that left the model.
-      model: takes examples as the network does, computes in float32 and returns predictions [B, outputs].
+      run: the run that trained the model.
+      model: takes examples as the network does, computes in float32, and returns predictions [B, outputs].
       spec: the form of the examples.
-      encoding: how the columns of a table became examples; None if they are no table's.
+      encoding: how the columns of a table became examples; None if the data set is no table.
     """
 
     def __init__(self, run: TrainedRun, model: keras.Model):
@@ -39,27 +39,27 @@ class Exported:
 
     @property
     def output_name(self) -> str:
-        """The name of the predictions, in formats that have one."""
+        """The name of the output, in formats that have names."""
         return "probabilities" if self.spec.classes else "values"
 
     @cached_property
     def graph(self) -> Any:
-        """The model as a graph of raw inputs by name; images are uint8."""
+        """The model as a graph that takes raw inputs by name; images are uint8."""
         from ps_cluster.evaluation.predictor import graph_of
 
         return graph_of(self.model, self.spec)
 
     @cached_property
     def of_raw_rows(self) -> Any:
-        """The model with the encoding of a table before it: it takes raw columns. Without a table it is the model."""
+        """The model with the encoding of a table before it, so that it takes raw columns. Without a table: the model."""
         return self.model if self.encoding is None else with_encoding(self.model, self.encoding)
 
     def raw(self, inputs: Inputs) -> Inputs:
-        """Return examples as `of_raw_rows` takes them."""
+        """Convert examples to the inputs of `of_raw_rows`."""
         return inputs if self.encoding is None else as_raw(inputs, self.encoding)
 
     def raw_signature(self) -> dict[str, tf.TensorSpec]:
-        """Return name → the form of each input of `of_raw_rows`."""
+        """Return name → shape and dtype of each input of `of_raw_rows`."""
         from ps_cluster.evaluation.predictor import signature_of
 
         signature = signature_of(self.spec)
@@ -69,14 +69,16 @@ class Exported:
 
 
 class ExportFormat:
-    """A format. Subclass it, and write both methods.
+    """A format. Subclass it, and write the methods `write` and `load`.
 
     Attributes:
-      name: the name by which users choose it. title: the format in a few words.
+      name: the name by which users choose the format.
+      title: a short description of the format.
       file: the name of the file or folder that is written.
-      takes_raw_rows: whether the file takes a table's columns as they are: numbers and texts.
+      takes_raw_rows: whether the file takes the raw columns of a table: numbers and texts.
       tolerance: the largest allowed difference between its probabilities and those of the original.
-      packages: modules that have to be installed. extra: the extra of this package that installs them.
+      packages: the modules that have to be installed.
+      extra: the extra of this package that installs these modules.
     """
 
     name = ""
@@ -89,7 +91,7 @@ class ExportFormat:
     extra = ""
 
     def check(self, spec: ExampleSpec) -> None:
-        """Raise UserError where this format can't be written here, or not for such examples."""
+        """Raise UserError if this format can't be written on this machine or for such examples."""
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "
@@ -97,11 +99,11 @@ class ExportFormat:
             )
 
     def write(self, exported: Exported, path: Path) -> None:
-        """Write the model to `path`, which does not exist."""
+        """Write the model to `path`, which does not exist yet."""
         raise NotImplementedError
 
     def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
-        """Return what was written as a function of raw examples, as `Predictor` is."""
+        """Load what was written. Return a function from raw examples to predictions, as `Predictor` is."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Export to Keras's own files: .keras, and the older .h5."""
+"""Export to the file formats of Keras: .keras, and the older .h5."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KerasFile(ExportFormat):
             TypeError,
             ValueError,
             NotImplementedError,
-        ):  # Keras alone can't load it, so code has built the original too
+        ):  # the file needs layers in the user's code, which has built the original too
             again = Exported(exported.run, Predictor(exported.run).model)
             model = again.of_raw_rows if self.takes_raw_rows else again.model
             model.set_weights([np.zeros_like(values) for values in model.get_weights()])
@@ -53,7 +53,7 @@ class KerasFile(ExportFormat):
 
 
 class KerasH5(KerasFile):
-    """It holds layers only. The encoding of a table also has operations, such as one that takes a column."""
+    """The .h5 format. It stores only layers, but the encoding of a table has other operations too, e.g. to take a column."""
 
     name = "h5"
     title = "Keras's older file"

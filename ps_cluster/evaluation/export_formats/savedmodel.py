@@ -14,11 +14,11 @@ from ps_cluster.evaluation.export_formats import Exported, ExportFormat
 if TYPE_CHECKING:
     from ps_cluster.evaluation.predictor import Inputs
 
-VERSION = "1"  # servers look for folders whose names are numbers, and take the largest
+VERSION = "1"  # servers look for folders whose names are numbers, and load the largest number
 
 
 class SavedModel(ExportFormat):
-    """Its signature takes raw examples by name. It returns predictions and, beside each, the name of its class."""
+    """The signature takes raw examples by name, and returns the predictions with the name of the class of each."""
 
     name = "savedmodel"
     title = "TensorFlow's SavedModel"
@@ -33,7 +33,7 @@ class SavedModel(ExportFormat):
         def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             raw = exported.encoding is not None
             predictions = exported.of_raw_rows(as_arguments(inputs)) if raw else exported.graph(**inputs)
-            # A row of names for each example: a server takes only outputs that have as many rows as the inputs.
+            # The names are repeated for each example, because a server accepts only outputs with as many rows as the inputs.
             classes = {"classes": tf.broadcast_to(names, tf.shape(predictions))} if exported.spec.classes else {}
             return {exported.output_name: predictions, **classes}
 
@@ -46,7 +46,9 @@ class SavedModel(ExportFormat):
         loaded = tf.saved_model.load(str(path / VERSION))
 
         def predictions(inputs: Inputs) -> np.ndarray:
-            serve = loaded.signatures["serving_default"]  # looked up here: without `loaded` its variables are gone
+            serve = loaded.signatures[
+                "serving_default"
+            ]  # looked up here, because its variables are deleted together with `loaded`
             found = serve(**{name: tf.constant(rows) for name, rows in exported.raw(inputs).items()})
             rows: np.ndarray = found[exported.output_name].numpy()
             return rows

@@ -18,7 +18,11 @@ from ps_cluster.quiet_import import without_lines
 if TYPE_CHECKING:
     from ps_cluster.evaluation.predictor import Inputs
 
-_COMPILER_LINES = ("loc(", "error: ", "note: ")  # parts of the compiler's lines: the exception has the first reason
+_COMPILER_LINES = (
+    "loc(",
+    "error: ",
+    "note: ",
+)  # parts of the compiler's lines, which are dropped because the exception contains the first reason
 _OPERATION = re.compile(r"'tf\.(\w+)'")
 
 
@@ -33,7 +37,7 @@ class Tflite(ExportFormat):
             try:
                 with without_lines(_COMPILER_LINES):
                     content = tf.lite.TFLiteConverter.from_saved_model(folder).convert()
-            except Exception as error:  # of the converter or of the compiler below it
+            except Exception as error:  # an error of the converter, or of the compiler that it calls
                 raise Malformed(_why_no_tflite(str(error))) from error
             path.write_bytes(content)
 
@@ -43,7 +47,7 @@ class Tflite(ExportFormat):
 
 
 def _why_no_tflite(text: str) -> str:
-    """Return in one clause why a model can't be converted. `text`: many lines of a compiler."""
+    """Return one clause that says why a model can't be converted. `text`: the many lines of the compiler."""
     if "TensorList" in text:
         return (
             "TensorFlow Lite has no loop over a list, which a recurrent layer such as LSTM runs: build the layer with "
@@ -55,7 +59,10 @@ def _why_no_tflite(text: str) -> str:
 
 
 def _save_frozen(exported: Exported, folder: str) -> None:
-    """Save the model without variables. With Keras's, the converter of TensorFlow 2.21 writes a file that reads none."""
+    """Save the model with constants instead of variables.
+
+    For Keras's variables the converter of TensorFlow 2.21 writes a file in which they are never initialised.
+    """
     from ps_cluster.evaluation.predictor import signature_of
     from ps_cluster.private_names import frozen
 

@@ -29,6 +29,14 @@ class DefaultMode(Mode):
     shard: type[ParameterShard] = ParameterShard
     step_source: type[StepSource] = AsynchronousSteps
 
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        for part, base in (("shard", ParameterShard), ("step_source", StepSource)):
+            given = getattr(self, part)
+            if not isinstance(given, type) or not issubclass(given, base):
+                wanted = f"a subclass of {base.__module__}.{base.__name__}"
+                raise ValueError(f"mode.name: got '{self.name}': its {part} is {given!r:.200}, but has to be {wanted}")
+
     def train(self, job: TrainingJob) -> None:
         from ps_cluster.training.chief import train
 
