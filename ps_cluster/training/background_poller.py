@@ -1,4 +1,4 @@
-"""Look at the parameter servers beside the dispatching. No TensorFlow."""
+"""Look at the parameter servers in the background of the dispatching. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class BackgroundPoller:
-    """Does looks, one after the other, in a thread of its own: one that saves keeps nobody from handing out steps.
+    """Runs looks, one after the other, in a separate thread, so that a look that saves does not delay the dispatching.
 
-    Use it as a context manager. A block that ends well waits for the look under way, and raises its error.
+    Use it as a context manager. A block that ends without an error waits for the current look, and raises its error.
     """
 
     def __init__(self, look: Callable[..., None]):
@@ -31,11 +31,11 @@ class BackgroundPoller:
         return self._under_way is not None
 
     def begin(self, *arguments: object) -> None:
-        """Begin a look. Call it while none is under way."""
+        """Begin a look. Call it only while no look is under way."""
         self._under_way = self._pool.submit(self._look, *arguments)
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait so long for the look under way; return whether it has ended. Raises its error."""
+        """Wait at most `seconds` for the current look; return whether it has ended. Raises the look's error."""
         if (look := self._under_way) is not None:
             if not wait([look], seconds).done:
                 return False
