@@ -251,8 +251,8 @@ def all_reduce_function(
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
         # This is not a product: NaN times 0 is NaN, so a NaN in one worker's rows would spread to all rows.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
-        request = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
-        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), request], 0))
+        stop_and_digest = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), stop_and_digest], 0))
         table = tf.reshape(summed[: -1 - workers], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])
