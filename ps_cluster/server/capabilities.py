@@ -1,4 +1,4 @@
-"""What a shard can do besides applying each push as it arrives."""
+"""Describe what a shard can do besides applying each push as it arrives."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a shard, or the staleness method in it, can do besides applying each push as it arrives.
+    """Describe what a shard, or its staleness method, can do besides applying each push as it arrives.
 
     Attributes:
-      drops: whether a push may be dropped. The worker then pulls again and retries the step.
+      drops: whether the shard may drop a push. The worker then pulls again and retries the step.
       stops: whether a worker asks between local steps if its period would still be accepted, and ends it early if not.
-      limits_batches: whether the answer to a pull says how many batches the worker may take.
-      vectors_given: the number of vectors of weights in the answer to a pull. Several come as [vectors, n].
-      vectors_per_worker: the number of vectors [n] that are kept for each worker, besides slots.
+      limits_batches: whether the answer to a pull states how many batches the worker may take.
+      vectors_given: the number of vectors of weights in the answer to a pull. Several are returned as [vectors, n].
+      vectors_per_worker: the number of vectors [n] that the shard keeps for each worker, besides slots.
       slots_per_worker: the number of slots that have a row for each worker, [workers, n].
     """
 

@@ -13,10 +13,16 @@ from ps_cluster.server.update_rules.rule import Matrix
 
 @dataclass(frozen=True)
 class InitialState:
-    """The initial values of a store, or of a shard of it; vectors in float32.
+    """The initial values of a store, or of one of its shards. All vectors are float32.
 
-    weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
-    step keeps: s becomes keep s + fresh. session: of the leader, see server/leftovers.py. index: of the shard.
+    Attributes:
+      weights: [n].
+      factors: [n], the learning-rate factors.
+      statistics: [m].
+      keep: [m], the share of the statistics s that a step keeps: s becomes keep s + fresh.
+      matrices: the places of the matrices among the weights.
+      session: the leader's session, see server/leftovers.py.
+      index: the shard's number.
     """
 
     weights: np.ndarray
@@ -28,17 +34,22 @@ class InitialState:
     index: int = 0
 
     def split(self, shards: int) -> list[InitialState]:
-        """Return the state of each shard, with contiguous parts of all vectors. Of several none has matrices."""
+        """Return the state of each shard, with contiguous parts of all vectors. With several shards, none has matrices."""
         if shards == 1:
             return [self]
         vectors = self.weights, self.factors, self.statistics, self.keep
         return self._cut(*(np.array_split(vector, shards) for vector in vectors))
 
     def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[InitialState]:
-        """Return the state of each shard: the weights at these positions, int64 [k], and so many statistics."""
-        at = np.cumsum(statistics)[:-1]
-        parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
-        parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
+        """Return the state of each shard.
+
+        Args:
+          positions: for each shard, the positions of its weights, int64 [k].
+          statistics: for each shard, its number of statistics. They are contiguous.
+        """
+        cuts = np.cumsum(statistics)[:-1]
+        parts = [[vector[of_shard] for of_shard in positions] for vector in (self.weights, self.factors)]
+        parts += [np.split(vector, cuts) for vector in (self.statistics, self.keep)]
         return self._cut(*parts)
 
     def _cut(self, *vectors: Sequence[np.ndarray]) -> list[InitialState]:
@@ -48,10 +59,10 @@ class InitialState:
         ]
 
     def name(self, kind: str, what: str) -> str:
-        """Return the name of a resource of this shard; note it on the current device, so that a later leader ends it.
+        """Return the name of a resource of this shard, and note it on the current device, so that a later leader frees it.
 
         Args:
-          kind: as in server/leftovers.py.
+          kind: the type of the resource: QUEUE, LOCK or VARIABLE of server/leftovers.py.
         """
         name = f"{self.session}/shard-{self.index}/{what}"
         note(kind, [name])

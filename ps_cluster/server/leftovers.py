@@ -1,15 +1,15 @@
-"""Name what a leader makes on servers, and end what an earlier leader has left there.
+"""Name the resources that a leader creates on servers, and free those that an earlier leader has left there.
 
-Without a launcher (`task`), servers outlive their leaders, and a leader that is frozen may wake up beside its successor.
+Without a launcher (`task`), servers outlive their leaders, and a frozen leader may wake up while its successor works.
 TensorFlow shares resources by name within a process: two leaders whose queue, lock or variable has the same name use the
-same one. So each such name begins with the leader's session, which holds its term:
+same resource. So each such name begins with the leader's session, which contains the leader's term:
 
     term-000002-since-000001-5f0c…/shard-0/changed-0
 
-Variables that a leader makes eagerly have no name. They can't be shared, and TensorFlow frees them with the leader. A resource
-with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have made there, and
-the next leader closes and frees those of the leaders before it. A graph that waits for an older leader's queue then fails, and
-leaves the thread that it holds: on a server with two threads, no graph of the new leader could run beside it.
+Variables that a leader creates eagerly have no name. They can't be shared, and TensorFlow frees them with the leader. A
+resource with a name stays until its process ends. Each process therefore keeps a list of the names that leaders have created
+there, and the next leader closes and frees the resources of earlier leaders. A graph that waits for an older leader's queue
+then fails and releases its thread. Otherwise, on a server with two threads, no graph of the new leader could run.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from typing import Any
 from ps_cluster.config.lazy import tf
 
 REGISTER = "ps_cluster/names made by leaders"
-"""The one resource that all leaders of a server share: a list of "KIND NAME", string [k]."""
+"""The only resource that all leaders of a server share: a list of "KIND NAME", string [k]."""
 QUEUE, LOCK, VARIABLE = "queue", "lock", "variable"
-QUEUE_CAPACITY = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
+QUEUE_CAPACITY = 2**31 - 1  # elements; an enqueue must never block, because it runs in a critical section
 _TERM = re.compile(r"term-(\d+)-since-(\d+)-")
 
 
 def new_session(term: int = 0, since: int | None = None) -> str:
-    """Return a name that no other leader has.
+    """Return the name of a session, which no other leader has.
 
     Args:
-      term: the number of the leader's claim (runs/leaders.py); 0 without one.
-      since: the term of the leader that began the training; None: this one does.
+      term: the leader's term (runs/leaders.py); 0 if it has none.
+      since: the term of the leader that began the training; None if this leader begins it.
     """
     return f"term-{term:06d}-since-{term if since is None else since:06d}-{uuid.uuid4().hex}"
 
 
 def term_of(name: str) -> int:
-    """Return the term of the leader that a name belongs to; 0 for a name that does not begin with a leader's session."""
+    """Return the term of the leader that a name belongs to; 0 if the name does not begin with a leader's session."""
     match = _TERM.match(name)
     return int(match[1]) if match else 0
 
 
 def first_term_of(name: str) -> int:
-    """Return the term of the leader that began the training of a name; 0 as for `term_of`."""
+    """Return the term of the leader that began the training that a name belongs to; 0 as for `term_of`."""
     match = _TERM.match(name)
     return int(match[2]) if match else 0
 
 
 def note(kind: str, names: Sequence[str]) -> tf.Tensor:
-    """Add names of one kind to the list of the current device's process, in a graph or at once.
+    """Add names of resources of one kind to the list in the current device's process, in a graph or eagerly.
 
     Returns a tensor to depend on.
     """
@@ -64,7 +64,7 @@ def note(kind: str, names: Sequence[str]) -> tf.Tensor:
 
 
 def end_earlier(device: str, term: int) -> list[str]:
-    """Close and free what leaders of earlier terms have left by name in the process of `device`; return the names."""
+    """Close and free the named resources that leaders of earlier terms left in the process of `device`; return the names."""
     with tf.device(device):
         register = _register()
         if not tf.raw_ops.VarIsInitializedOp(resource=register):
@@ -83,9 +83,9 @@ def end_earlier(device: str, term: int) -> list[str]:
 
 
 def queue_named(name: str) -> Any:
-    """Return the queue of bool [] that has this name on the current device; make it if there is none.
+    """Return the queue of bool [] with this name on the current device; create it if there is none.
 
-    Outside of a graph, the public `tf.queue.FIFOQueue` replaces the name by a small number, which two leaders share.
+    Outside of a graph, the public `tf.queue.FIFOQueue` replaces the name by a small number, which two leaders would share.
     """
     handle = tf.raw_ops.FIFOQueueV2(component_types=[tf.bool], shapes=[[]], capacity=QUEUE_CAPACITY, shared_name=name)
     return tf.queue.QueueBase([tf.bool], [[]], None, handle)

@@ -7,13 +7,15 @@ from ps_cluster.config.schema import LookaheadSettings
 
 
 class Lookahead:
-    """Slow weights that follow the trained ones, which are then reset to them. Create and use it on the shard's device.
+    """Keeps slow weights that follow the trained weights, and resets the trained weights to them every k updates.
 
     Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
     s += (1 - d) (w - s), and then w = s. d grows with the cube of p, the share of the updates that are done:
     d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4). So there is no averaging at first,
-    when the weights still change a lot, and a long mean at the end. The training ends with the slow weights, also where the
-    number of its updates is no multiple of k, as airbench does with a last decay of 1.
+    when the weights still change a lot, and averaging over many updates at the end. The training ends with the slow weights
+    even if the number of its updates is not a multiple of k, as airbench does with a last decay of 1.
+
+    Create and use it on the shard's device.
     """
 
     def __init__(self, settings: LookaheadSettings, weights: tf.Variable, total_updates: int):

@@ -1,4 +1,4 @@
-"""Decide in a graph what runs after what. TensorFlow keeps no other order between operations on different devices."""
+"""Decide in a graph which operation runs after which. TensorFlow keeps no other order between devices."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
 
 
 def now_after(*needed: Any) -> tf.Tensor:
-    """Return the time when everything `needed` is done, float64 [], unix seconds."""
+    """Return the time at which everything `needed` is done, float64 [], unix seconds."""
     with tf.control_dependencies(needed):
         return tf.timestamp()

@@ -1,4 +1,4 @@
-"""Lower the learning rate while more workers take part than at first. It works with each staleness method."""
+"""Lower the learning rate while more workers take part than at first. This works with every staleness method."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ NEVER = math.inf
 
 
 class RateOfMoreWorkers:
-    """Lowers the learning rate while more workers take part than training was begun with.
+    """Lowers the learning rate while more workers take part than at the beginning of training.
 
-    W workers have a mean staleness of W - 1, and which weights are stable depends on learning rate x (staleness + 1): for
-    large delays the rate that keeps the same minima is inversely proportional to them (Giladi et al. 2020, "At Stability's
-    Edge", arXiv:1909.12340). The rate of a run suits the W workers that it was begun with. With more workers the loss jumps
-    and stays higher. So while n > W workers take part, the rate is multiplied by (W / n)^2: W / n was not enough, and a
-    factor that returns to 1 only puts the damage off (docs/results.md).
+    W workers have a mean staleness of W - 1. Which weights are stable depends on learning rate x (staleness + 1): for large
+    delays, the rate that keeps the same minima stable is inversely proportional to the delay (Giladi et al. 2020, "At
+    Stability's Edge", arXiv:1909.12340). The learning rate of a run suits the W workers with which it began. With more
+    workers the loss jumps and stays higher. So while n > W workers take part, the rate is multiplied by (W / n)^2. A factor
+    of W / n was not enough, and a factor that returns to 1 only postpones the damage (docs/results.md).
 
-    The factor falls at once, with the first gradient of a newcomer. When workers leave it grows by the share 1 /
-    RATE_RETURNS_OVER with each update, up to what suits those that are left. With W workers or fewer it is 1. A worker takes
-    part until all together have pushed HEARD_OF gradients for each worker that there ever was, and it none.
+    The factor falls at once, with the first gradient of a new worker. When workers leave, it grows by the share 1 /
+    RATE_RETURNS_OVER with each update, until it suits the remaining workers. With W workers or fewer it is 1. A worker
+    counts as having left once HEARD_OF gradients, for each worker that there ever was, have come from others since its last.
 
     Create it on the shard's device, and call it in the shard's critical section.
     """
@@ -30,12 +30,12 @@ class RateOfMoreWorkers:
         """Create the state.
 
         Args:
-          workers: W, with which training begins.
-          places: the most workers that there may be.
+          workers: W, the number of workers with which training begins.
+          places: the largest number of workers that there may be.
         """
         self._begun = tf.Variable(float(workers), trainable=False)
         self._factor = tf.Variable(1.0, trainable=False)
-        self._ages = tf.Variable(tf.fill([places], NEVER), trainable=False)  # updates since the newest of each worker
+        self._ages = tf.Variable(tf.fill([places], NEVER), trainable=False)  # updates since each worker's newest
         self.slots = {"begun_with": self._begun, "rate_factor": self._factor, "ages": self._ages}
 
     def factor(self, worker: tf.Tensor) -> tf.Tensor:
@@ -59,8 +59,8 @@ def factor_of_rate(begun: tf.Tensor, workers: tf.Tensor, before: tf.Tensor) -> t
     """Return the factor of the learning rate of an update, float32 []; see `RateOfMoreWorkers`.
 
     Args:
-      begun, workers: how many training was begun with, and how many take part now, float32 [].
-      before: the factor of the update before, float32 [].
+      begun, workers: the number of workers with which training began, and the number that take part now, float32 [].
+      before: the factor of the previous update, float32 [].
     """
     suits = tf.square(tf.minimum(1.0, begun / workers))
     return tf.minimum(suits, before * (1 + 1 / RATE_RETURNS_OVER))

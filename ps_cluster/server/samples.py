@@ -1,13 +1,13 @@
-"""Keep, of a few sampled updates, all that they were made of, so that an auditor can compute them again.
+"""Keep everything that a few sampled updates were made of, so that an auditor can compute them again.
 
-    chief      arm ──►                             one update is to be kept, or the next one of some worker
-    worker     pull or exchange ──► keep_given     the weights and statistics that it gets for its step
+    chief      arm ──►                             asks for one update, or for the next update of some worker
+    worker     pull or exchange ──► keep_given     the weights and statistics that the worker gets for its step
     worker     push ──► keep_change                gradient as received, weights and slots before and after, at some positions
-    chief      take ──►                            reads all that was kept, and disarms the place
+    chief      take ──►                            reads everything that was kept, and disarms the place
 
-Everything is read and kept in the critical section of the shard, in the same moment as the pull or push itself. The given
-weights are kept whole, because the gradient can't be computed again from parts. Of the other vectors a sample of positions
-is kept, because an update acts on each weight by itself.
+Everything is read and kept in the critical section of the shard, at the same moment as the pull or push itself. The weights
+that a pull returned are kept whole, because the gradient can't be computed again from parts of them. For the other vectors a
+sample of positions is enough, because an update acts on each weight by itself.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import numpy as np
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.runs.update_samples import SampledShard
 
-NOT_ARMED = -2  # in place of an update's number; no pull asks for this one
+NOT_ARMED = -2  # instead of an update's number; no pull asks for this number
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
 
 MOST_PLACES = 8
-MOST_BYTES = 2**22  # of all places together, where a single place does not take more
-WHOLE_UP_TO = 32_768  # weights: the vectors of smaller shards are kept whole
-NOBODY = -1  # in place of the worker, where an update is the mean of a round
+MOST_BYTES = 2**22  # for all places together, unless a single place needs more
+WHOLE_UP_TO = 32_768  # weights; the vectors of smaller shards are kept whole
+NOBODY = -1  # instead of the worker, where an update is the mean of a round
 ANY_WORKER = -2
 
 
 @dataclass(frozen=True)
 class KeptState:
-    """The variables of a shard that a sampled update is made of.
+    """The variables of a shard from which a sampled update is made.
 
     Attributes:
       weights: float32 [n].
       statistics: float32 [m].
-      slots: name → float32 [n], or [workers, n], of which the row of the worker that pushes is kept, or [].
-      of_pull: what a pull returns depends on these too: name → float32 [n], or [workers], of which the number of the worker
-        that pulls is kept.
+      slots: name → float32 [n], or [], or [workers, n]. For the last, the row of the worker that pushes is kept.
+      of_pull: other variables on which the result of a pull depends: name → float32 [n], or [workers]. For the latter, the
+        number of the worker that pulls is kept.
     """
 
     weights: tf.Variable
@@ -50,10 +50,10 @@ class KeptState:
 
 
 class UpdateSamples:
-    """The places of a shard in which sampled updates are kept. Create it on the shard's device.
+    """The places in which a shard keeps sampled updates. Create it on the shard's device.
 
-    For n weights it takes at most the memory of two vectors, or `MOST_BYTES` where that is more: one vector for the weights
-    that were given, and another one for the parts of all other vectors.
+    For n weights it takes at most the memory of two vectors, or `MOST_BYTES` if that is more: one vector for the weights
+    that a pull returned, and another for the parts of all other vectors.
 
     Attributes:
       places: the number of updates that can be kept at a time.
@@ -64,9 +64,9 @@ class UpdateSamples:
 
         Args:
           section: the shard's critical section.
-          given: the length of what a pull returns; a multiple of n where it returns several vectors.
-          wire: the dtype in which it returns them.
-          device: the shard's.
+          given: the number of weights that a pull returns; a multiple of n if it returns several vectors.
+          wire: the dtype in which a pull returns weights.
+          device: the shard's device.
         """
         self._state, self._section, self._device = state, section, device
         self._length, statistics = state.weights.shape[0], state.statistics.shape[0]
@@ -85,24 +85,24 @@ class UpdateSamples:
 
         with tf.device(device):
             self._armed = tf.Variable(tf.fill([self.places], tf.constant(NOT_ARMED, tf.int64)), trainable=False)
-            self._awaited = table(dtype=tf.int64)  # the worker whose next update is kept, or ANY_WORKER
+            self._awaited = table(dtype=tf.int64)  # the worker whose next update is to be kept, or ANY_WORKER
             self._offsets, self._stages = table(dtype=tf.int64), table(dtype=tf.int64)
-            self._pulled_by = table(2, dtype=tf.int64)  # the version that was given, and the worker that got it
+            self._pulled_by = table(2, dtype=tf.int64)  # the version that was pulled, and the worker that pulled it
             self._given = table(given, dtype=wire)
             self._given_statistics = table(statistics)
-            self._at_pull = table(1 + len(self._of_pull), self._count)  # the weights at that moment, and `of_pull`
+            self._at_pull = table(1 + len(self._of_pull), self._count)  # the weights at the pull, and `of_pull`
             self._numbers_at_pull = table(len(self._pull_numbers))
             self._before = table(2 + len(self._slots), self._count)  # gradient, weights, slots
             self._after = table(1 + len(self._slots), self._count)  # weights, slots
             self._statistics = table(3, statistics)  # fresh, before, after
             self._slot_numbers = table(2, len(self._numbers))  # before, after
 
-    # What a shard calls, in its critical section. A result of 0 is there to depend on.
+    # The shard calls these methods, in its critical section. A result of 0 exists only to depend on.
 
     def keep_given(
         self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor, given: tf.Tensor, statistics: tf.Tensor
     ) -> tf.Tensor:
-        """Keep what a worker is given for an update, if it is armed. Returns int32 [].
+        """Keep the values that a worker pulls for an update, if a place is armed for it. Returns int32 [].
 
         Args:
           update, worker, version: int64 []. given: [vectors * n] in the dtype of the wire. statistics: float32 [m].
@@ -132,10 +132,10 @@ class UpdateSamples:
         return tf.cond(place >= 0, keep, lambda: tf.constant(0))
 
     def place_of_push(self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return the place of a push whose weights were kept when they were given, int64 []; -1 for all other pushes.
+        """Return the place of a push whose weights were kept at the pull, int64 []; -1 for all other pushes.
 
         Args:
-          update, worker, version: int64 []; the version is the one that the worker had pulled.
+          update, worker, version: int64 []. The version is the one that the worker had pulled.
         """
         is_given = tf.equal(self._armed.read_value(), update) & tf.equal(self._stages.read_value(), _GIVEN)
         is_the_same = tf.reduce_all(tf.equal(self._pulled_by.read_value(), tf.stack([version, worker])), axis=1)
@@ -149,9 +149,10 @@ class UpdateSamples:
         fresh: tf.Tensor,
         change: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
-        """Run `change`, keep at `place` (int64 [], -1 for none) what it is made of and what it did; return its version.
+        """Run `change`, keep its inputs and its result at a place, and return the new version.
 
         Args:
+          place: int64 []; -1 to keep nothing.
           gradient: float32 [n], as received. fresh: float32 [m].
           change: changes the weights, and returns the new version, int64 [].
         """
@@ -206,7 +207,7 @@ class UpdateSamples:
         numbers = [tf.cast(self._state.slots[name].read_value(), tf.float32) for name in self._numbers]
         return tf.stack(numbers) if numbers else tf.zeros([0])
 
-    # What the chief calls.
+    # The chief calls these methods.
 
     @graph
     def _arm(self, place: tf.Tensor, update: tf.Tensor, worker: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
@@ -218,10 +219,11 @@ class UpdateSamples:
             return self._section.execute(arm)
 
     def arm(self, place: int, update: int, *, worker: int = ANY_WORKER, offset: int) -> None:
-        """Keep an update at a place.
+        """Arm a place to keep an update.
 
         Args:
-          update: its number; with a worker the first update from this one on whose weights that worker pulls.
+          update: the update's number. With a worker, the place keeps the first update from this one on for which that worker
+            pulls weights.
           offset: the first position of the weights that are kept.
         """
         self._arm(*(tf.constant(value, tf.int64) for value in (place, update, worker, offset)))
@@ -244,7 +246,7 @@ class UpdateSamples:
             return self._section.execute(take)
 
     def take(self, place: int) -> SampledShard | None:
-        """Return what was kept at a place, and disarm it; None if the update was not kept, or not to its end."""
+        """Return the update that was kept at a place, and disarm the place; None if no update was kept completely."""
         (
             update,
             stage,
@@ -285,7 +287,7 @@ class UpdateSamples:
 
 
 def _first(chosen: tf.Tensor) -> tf.Tensor:
-    """Return the index of the first place that is chosen, int64 []; -1 for none. `chosen`: bool [places]."""
+    """Return the index of the first chosen place, int64 []; -1 if none is chosen. `chosen`: bool [places]."""
     return tf.where(tf.reduce_any(chosen), tf.argmax(tf.cast(chosen, tf.int32)), tf.constant(-1, tf.int64))
 
 

@@ -1,16 +1,16 @@
-"""The shard of a parameter server: what it holds, and how it handles pulls and pushes.
+"""The shard of a parameter server: its state, and how it handles pulls and pushes.
 
     a worker                         its shard on the parameter server, one critical section for each message
     pull(worker)              ──►    read weights, statistics and version together
                               ◄──    weights, statistics, version                      (one message, see `MessageLayout`)
-    push(step, version, …)    ──►    in the ledger already? refuse : apply, count the version, write the ledger's row
+    push(step, version, …)    ──►    if the ledger has the step, refuse; else apply, count the version, write the row
                               ◄──    REFUSED, APPLIED or DROPPED
-    exchange(step, …, next)   ──►    push, then pull for the step that follows
+    exchange(step, …, next)   ──►    push, then pull for the next step
                               ◄──    weights, statistics, version, and the outcome of the push
 
 So the staleness of an update is exact, and a step that arrives a second time is refused. A critical section takes only
-inputs that have already arrived on the parameter server, so a worker that dies can't leave one half done: TensorFlow
-cancels an operation that waits, never one whose inputs are there.
+inputs that have already arrived on the parameter server, so a worker that dies can't leave a critical section half done:
+TensorFlow cancels an operation that waits for inputs, but never one whose inputs have arrived.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from ps_cluster.server.update_rules.rule import times
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
-# The outcomes of a push. WAIT stays within the shard: the push tries again.
+# The outcomes of a push. The worker never sees WAIT: the push tries again within the shard.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
-NO_STEP = -1  # in place of a step id
-_WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number; float64 keeps these
+NO_STEP = -1  # instead of a step id
+_WHOLE_IN_FLOAT64 = 2**52 - 1  # a mask of the bits of a whole number that float64 keeps
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Push:
     gradient: tf.Tensor  # [n]
     fresh: tf.Tensor  # float32 [m], what the step adds to the kept share of the statistics
     row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
-    entered: tf.Tensor | None = None  # float64 [], unix s: when it entered the critical section
+    entered: tf.Tensor | None = None  # float64 [], unix s, the time at which it entered the critical section
 
     def value(self, column: str) -> tf.Tensor:
         return self.row[WORKER_COLUMNS.index(column)]
@@ -66,14 +66,14 @@ class Push:
 
 
 class ParameterShard:
-    """A parameter server's contiguous shard of weights and statistics, with its slots, version and ledger.
+    """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
     Attributes:
-      length, statistics_length: n and m of this shard. wire: the dtype of its messages' weights.
-      capabilities: of this class; of a shard, those of its staleness method too.
-      device: the name of the device that holds the shard. section: its critical section.
-      weights: float32 [n]. statistics: float32 [m]. version: int64 [], how many updates the weights have had.
-      samples: the sampled updates that it keeps; None where updates are not sampled.
+      length, statistics_length: n and m of this shard. wire: the dtype of the weights in its messages.
+      capabilities: those of this class; an instance adds those of its staleness method.
+      device: the name of the device that holds the shard. section: the shard's critical section.
+      weights: float32 [n]. statistics: float32 [m]. version: int64 [], the number of updates applied to the weights.
+      samples: the sampled updates that the shard keeps; None if updates are not sampled.
     """
 
     capabilities = Capabilities()
@@ -101,7 +101,7 @@ class ParameterShard:
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self._ledger = ShardLedger(config.ledger_window)
-            # Without a unique name it shares its lock with every other section made eagerly on the device.
+            # Without a unique name, the section would share its lock with all others created eagerly on the device.
             self.section = tf.CriticalSection(shared_name=start.name(LOCK, "section"))
         self.length, self.statistics_length = len(start.weights), len(start.statistics)
         statistics = (tf.float32, self.statistics_length)
@@ -114,13 +114,13 @@ class ParameterShard:
         weights = self.wire, self.capabilities.vectors_given * self.length
         columns = tf.float64, len(WORKER_COLUMNS)
         self.codec = codec_of(config, self.length)
-        is_sent = device.startswith("/job:ps")  # else it is in this process
+        is_sent = device.startswith("/job:ps")  # otherwise the shard is in this process
         numbers = (tf.int64, 3 + self.capabilities.limits_batches)
         self._pull_message = MessageLayout((weights, statistics, numbers), is_sent)
         self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
     def keep_samples(self) -> None:
-        """Prepare to keep sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
+        """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
         state = KeptState(
             self.weights, self.statistics, {**self.slots, **self._method.backups}, self._method.pull_state
         )
@@ -129,42 +129,43 @@ class ParameterShard:
 
     @property
     def push_bytes(self) -> int:
-        """The bytes of a push, without the headers of the network's protocols."""
+        """The number of bytes of a push, without the headers of the network's protocols."""
         return self._push_message.bytes
 
     @property
     def pull_bytes(self) -> int:
-        """The bytes of the answer to a pull."""
+        """The number of bytes of the answer to a pull."""
         return self._pull_message.bytes
 
     def tick(
         self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor, is_present: tf.Tensor
     ) -> None:
-        """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.
+        """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class no worker waits.
 
         Args:
-          longest_update_s: float64 [], the longest that an update of a healthy worker takes.
-          last_step: int64 [], the last step id that is handed out; NO_END while more may come.
-          is_present: bool [workers], which workers take part, of all that there may be.
+          longest_update_s: float64 [], the longest time that an update of a healthy worker takes.
+          last_step: int64 [], the last step id that is handed out; NO_END while more may follow.
+          is_present: bool [workers], which of all possible workers take part.
         """
 
     def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | int = NO_STEP) -> list[tf.Tensor]:
-        """Return the answer to a pull for `step` (int64 []), read on the ps after `needed`: see `read_message`."""
-        asks = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
+        """Return the answer to a pull for `step` (int64 []), read on the ps after `needed`. See `read_message`."""
+        request = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
 
         def read() -> list[tf.Tensor]:
-            return self._answer(*tf.unstack(asks))
+            return self._answer(*tf.unstack(request))
 
-        # The dependency is on the ps: if `needed` is there too, no message to the worker is necessary.
+        # The dependency is on the ps. If `needed` is on the ps too, no message to the worker is necessary.
         with tf.device(self.device), tf.control_dependencies(needed):
             message: list[tf.Tensor] = self.section.execute(read)
             return message
 
     def read_message(self, message: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return what an answer holds: [weights in wire dtype, statistics, int64 [3] or more].
+        """Return the content of an answer: [weights in wire dtype, statistics, int64 [3] or more].
 
-        The last are the version; 1 if the ledger has the step already that was asked for, else 0; with `limits_batches` how
-        many batches the worker may take; and the outcome of the push, if the answer is to an exchange.
+        The integers are, in this order: the version; 1 if the ledger already has the requested step, else 0; with
+        `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is to an
+        exchange.
         """
         return self._pull_message.unpack(message)
 
@@ -173,13 +174,13 @@ class ParameterShard:
         return self._pull_message.last(message)[-1]
 
     def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
-        """Return the answer to a pull, which follows a push with this outcome. Call it in the critical section."""
+        """Return the answer to a pull that follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self.values_for(worker)
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
             weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
         if self.samples is not None:
-            update, owner = (version, tf.constant(NOBODY, tf.int64)) if self._in_rounds else (step, worker)
-            weights = after([self.samples.keep_given(update, owner, version, weights, statistics)], weights)
+            update, puller = (version, tf.constant(NOBODY, tf.int64)) if self._in_rounds else (step, worker)
+            weights = after([self.samples.keep_given(update, puller, version, weights, statistics)], weights)
         numbers = [version, tf.cast(self.has(step), tf.int64)]
         numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
         numbers += [tf.cast(outcome, tf.int64)]
@@ -191,12 +192,12 @@ class ParameterShard:
         return self._pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
-        """Return whether a push computed from `version` (int64 []) would be accepted now, bool []; asks without the lock."""
+        """Return whether a push computed from `version` (int64 []) would be accepted now, bool []. Takes no lock."""
         with tf.device(self.device):
             return self._method.accepts(Arrival(tf.zeros([], tf.int64), version, self.version.read_value()))
 
     def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return how many batches of a step a worker may take, int64 []. Asked with `limits_batches` only."""
+        """Return how many batches of a step a worker may take, int64 []. Called only with `limits_batches`."""
         raise NotImplementedError
 
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -221,9 +222,9 @@ class ParameterShard:
         row: tf.Tensor,
         following: tf.Tensor,
     ) -> list[tf.Tensor]:
-        """Push, and return the answer to a pull for step `following` (int64 []), with nothing between the two.
+        """Push, and return the answer to a pull for step `following` (int64 []). No other message comes between the two.
 
-        If `following` is NO_STEP, the answer has nothing but the outcome (see `outcome`).
+        If `following` is NO_STEP, the answer holds only the outcome (see `outcome`).
         """
         push, following = self._send_push([step, version, following], gradient, fresh, row)
 
@@ -243,10 +244,10 @@ class ParameterShard:
     def _send_push(
         self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
     ) -> tuple[Push, tf.Tensor]:
-        """Send one message to the ps; return, on the ps, the push that it holds, and the step that follows.
+        """Send one message to the ps; return, on the ps, the push in the message, and the worker's next step.
 
         Args:
-          ids: the step, the version that it pulled, and the step that follows, int64 [] each.
+          ids: the step, the version that was pulled for it, and the worker's next step, int64 [] each.
         """
         message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), row])
         with tf.device(self.device):
@@ -267,7 +268,7 @@ class ParameterShard:
         return tf.cond(self.has(push.step), self.refuse, lambda: self.apply_or_drop(push))
 
     def apply_or_drop(self, push: Push) -> tf.Tensor:
-        """Apply a push, or drop it where the staleness method says so."""
+        """Apply a push, or drop it if the staleness method does not accept it."""
         if not self.capabilities.drops:
             return self.apply_push(push)
         arrival = Arrival(push.worker, push.version, self.version.read_value())
@@ -289,20 +290,20 @@ class ParameterShard:
         return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
     def _sampled(self, push: Push, change: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """Return the version that `change` makes of a push; keep what it did, if the update is a sampled one."""
+        """Run `change` and return the version that it makes; keep the change if the update is a sampled one."""
         if self.samples is None:
             return change()
         place = self.samples.place_of_push(push.step, push.worker, push.version)
         return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change)
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
-        """Change the weights and statistics by a push; return the new version. `factor`: of its learning rate."""
+        """Change the weights and statistics by a push; return the new version. `factor`: scales its learning rate."""
         gradient, share = self._method.correct(push.gradient, arrival)
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
         return self.apply_gradient(gradient, rate, push.fresh, share)
 
     def apply_mean(self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
-        """Apply the mean of a round's gradients, float32 [n], and of its statistics [m]; return the new version."""
+        """Apply the means of a round's gradients, float32 [n], and fresh statistics, float32 [m]; return the new version."""
         if self.samples is None:
             return self.apply_gradient(gradient, learning_rate, fresh)
         version, nobody = self.version.read_value(), tf.constant(NOBODY, tf.int64)
@@ -318,7 +319,7 @@ class ParameterShard:
         learning_rate = self._rule.used_rate(learning_rate)
         before = self.version.read_value()
         weights_before = self.weights.read_value() if self._method.needs_step else None
-        # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
+        # Control dependencies, not the order of these lines, decide when TensorFlow runs the operations.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
             applied = self._change_weights(gradient, learning_rate, before, share)
         with tf.control_dependencies([applied, self.update_statistics(fresh)]):
@@ -330,7 +331,7 @@ class ParameterShard:
     def _change_weights(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Change the weights with a gradient, or with every `gathers`-th. `before`: version, int64 []."""
+        """Change the weights with a gradient, or only with every `gathers`-th. `before`: the version before it, int64 []."""
         every = self._method.gathers
         if every == 1:
             return self._rule.apply(gradient, learning_rate, before, share)
@@ -359,8 +360,8 @@ class ParameterShard:
     ) -> tf.Operation:
         """Write the row of an accepted push. `rate_factor`: see `RateOfMoreWorkers`."""
         known = [tf.cast(value, tf.float64) for value in (push.step, version, stale, rate_factor)]
-        own = tf.stack([*known, push.entered, now_after(version)])
-        return self._ledger.write(tf.concat([own, push.row], axis=0)[None])
+        of_server = tf.stack([*known, push.entered, now_after(version)])
+        return self._ledger.write(tf.concat([of_server, push.row], axis=0)[None])
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
         """Write the rows of whole updates: float64 [updates, workers, columns without the step]."""
@@ -370,7 +371,10 @@ class ParameterShard:
 
     @graph
     def read_ledger(self, first: tf.Tensor) -> Any:
-        """Return (the rows from row number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
+        """Return the rows from row number `first` on, float64 [k, columns], and the counters, int64 [len(COUNTS)].
+
+        Both are read at the same moment.
+        """
 
         def read() -> Any:
             return self._ledger.read(first), self._counts()
@@ -410,14 +414,14 @@ class ParameterShard:
         return {"weights": self.weights, "statistics": self.statistics, **slots}
 
     def digest(self) -> tf.Tensor:
-        """Return a whole number, float64 [], that tells these weights from others, also from the same in another order."""
+        """Return a checksum of the weights, a whole number, float64 []. It also depends on their order."""
         bits = tf.cast(tf.bitcast(self.weights.read_value(), tf.int32), tf.int64)
         odd = 2 * tf.range(self.length, dtype=tf.int64) + 1
         return tf.cast(tf.bitwise.bitwise_and(tf.reduce_sum(bits * odd), _WHOLE_IN_FLOAT64), tf.float64)
 
     @property
     def state_bytes(self) -> int:
-        """The size of its arrays in a checkpoint."""
+        """The size in bytes of the shard's arrays in a checkpoint."""
         return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.state.values())
 
     @graph
@@ -434,25 +438,24 @@ class ParameterShard:
         """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
 
         Args:
-          closed: all steps below it were accepted, or never will be.
+          closed: all steps below this one were accepted, or never will be.
         """
         arrays, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
         return {name: array.numpy() for name, array in arrays.items()}, rows.numpy()
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the initial row, float32 [n], of per-worker slots for a worker that the snapshot does not have."""
+        """Return the initial row, float32 [n], of per-worker slots for a worker that is not in the snapshot."""
         return np.zeros_like(state["weights"])
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Put a snapshot back. Call it before any worker pulls or pushes."""
+        """Restore a snapshot. Call it before any worker pulls or pushes."""
         for name, variable in self.state.items():
             value = state[name]
-            if (
-                name.startswith(ONE_PER_SHARD) and variable.shape.rank
-            ):  # of each worker, and their number may have changed
-                (own,) = variable.shape
-                value = np.concatenate([value[:own], np.full(max(0, own - len(value)), NEVER, np.float32)])
-            elif variable.shape.rank == 2:  # a row for each worker, and their number may have changed
+            # The number of workers may have changed since the snapshot.
+            if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
+                (places,) = variable.shape
+                value = np.concatenate([value[:places], np.full(max(0, places - len(value)), NEVER, np.float32)])
+            elif variable.shape.rank == 2:  # a row for each worker
                 newcomers = np.tile(self.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])
             variable.assign(value)

@@ -11,12 +11,12 @@ from ps_cluster.runs.ledger import COLUMNS
 class ShardLedger:
     """A window of one shard's ledger. Create it on the shard's device; use it in the shard's critical section.
 
-    Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
-    accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one
-    that is still open, and that it reads each row before `window` further rows can come.
+    Two rings of fixed size suffice for a run of any length: the step ids accepted last, at `step % window`, and the rows
+    accepted last, at `row number % window`. The chief guarantees that it hands out no step that is `window` or more above an
+    open step, and that it reads each row before `window` further rows can be written.
 
     Attributes:
-      accepted: int64 [], rows written so far.
+      accepted: int64 [], the number of rows written so far.
     """
 
     def __init__(self, window: int):
@@ -26,9 +26,9 @@ class ShardLedger:
         self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
 
     def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return what a snapshot holds beside `accepted`, int64 [1 + k]: `closed`, and the steps above it, each + 1.
+        """Return the steps for a snapshot, int64 [1 + k]: `closed`, then the accepted steps from there on, each + 1.
 
-        The rows are in the chief's journal.
+        A snapshot also holds `accepted`. It needs no rows, because the chief's journal has them.
 
         Args:
           closed: int64 []; all steps below it were accepted, or never will be.
@@ -37,16 +37,16 @@ class ShardLedger:
         return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
 
     def restore(self, accepted_steps: np.ndarray) -> None:
-        """Put `accepted_steps` back, of a window of any length; zeros behind the first do not count."""
+        """Restore the result of `accepted_steps`, from a window of any length. Zeros after the first element do not count."""
         closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
         marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
         ring = np.zeros(self._window, np.int64)
-        ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
+        ring[(marks - 1) % self._window] = marks  # if several fall on one place, the last and newest stays
         self._seen.assign(ring)
 
     def has(self, steps: tf.Tensor) -> tf.Tensor:
         """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
-        # If a later step has its place, the step was closed before that one was handed out.
+        # If a later step occupies a step's place, the earlier step was closed before the later one was handed out.
         return self._seen.sparse_read(steps % self._window) > steps
 
     def write(self, rows: tf.Tensor) -> tf.Tensor:
@@ -55,7 +55,7 @@ class ShardLedger:
         Args:
           rows: float64 [k, len(COLUMNS)], in the order in which they were accepted; k is at most the window.
         Returns:
-          An operation that must run before the critical section is left.
+          An operation that must run before the graph leaves the critical section.
         """
         steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
         places = (self.accepted.read_value() + tf.range(count)) % self._window
@@ -67,7 +67,7 @@ class ShardLedger:
             return self.accepted.assign_add(count, read_value=False)
 
     def read(self, first: tf.Tensor) -> tf.Tensor:
-        """Return the rows from row number `first` (int64 []) on that are in the window, float64 [k, len(COLUMNS)]."""
+        """Return the rows in the window from row number `first` (int64 []) on, float64 [k, len(COLUMNS)]."""
         end = self.accepted.read_value()
         oldest = tf.maximum(end - self._window, tf.zeros_like(end))
         return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)

@@ -1,8 +1,8 @@
-"""The parameter store: one flat vector of weights, cut into shards over the parameter servers; its pulls and pushes.
+"""The parameter store: one flat vector of weights, cut into shards over the parameter servers.
 
-A worker's graph has its pulls, pushes and exchanges, which go to all shards at once. The chief reads the shards' ledgers,
-takes snapshots, puts them back and tells waiting workers that time passes. What a shard does with a message is in
-shard.py.
+A worker's graph contains the store's pulls, pushes and exchanges, which go to all shards at once. The chief reads the shards'
+ledgers, takes and restores snapshots, and tells the shards that time has passed. The module shard.py handles the messages on
+the parameter servers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
-"""The answer of each shard to a pull."""
+"""Each shard's answer to a pull."""
 
 _Answer = TypeVar("_Answer")
 P = ParamSpec("P")
 R = TypeVar("R")
-MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
+MOST_AT_ONCE = 32  # parameter servers that the chief waits for at the same time, each in its own thread
 _NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
 
 
@@ -46,19 +46,19 @@ class Ledgers:
 class Pulled:
     """Parameters, each shard at one version."""
 
-    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a shard returns several vectors
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] if a shard returns several vectors
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
-    is_replay: tf.Tensor | None = None  # bool [], every shard has the step already; None where it was not asked
-    batches: tf.Tensor | None = None  # int64 [], how many the step may take; None: all
+    is_replay: tf.Tensor | None = None  # bool [], whether every shard already has the step; None if not asked
+    batches: tf.Tensor | None = None  # int64 [], the number of batches that the step may take; None: all
 
 
 class ParameterStore:
     """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest.
 
     Attributes:
-      places: int64 [n], where each weight of all shards, one shard after the other, is in the vector of the network; None
-        where the shards are contiguous parts of that vector.
+      places: int64 [n], the position in the network's vector of each weight of all shards, one shard after the other; None
+        if the shards are contiguous parts of that vector.
     """
 
     def __init__(
@@ -78,12 +78,13 @@ class ParameterStore:
           parts: the initial values of each shard.
           total_steps: step ids are 0 .. total_steps - 1.
           kind: the class of the shards, which decides what pulls and pushes do.
-          positions: int64 [k], of each shard's weights in the vector of the network; None: they follow each other.
+          positions: int64 [k] for each shard, the positions of its weights in the network's vector; None if the shards are
+            contiguous parts of that vector.
           layout: path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
         self._most_workers = config.most_workers
-        # In names of what workers keep: another leader's training has other variables in the same worker.
+        # Part of the names of variables in workers: another leader's training has other variables in the same worker.
         self.session = parts[0].session
         self.shards = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         _check_state(self.shards[0])
@@ -93,8 +94,8 @@ class ParameterStore:
         self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
 
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
-        # and leaving a critical section. So in one graph a push to a shard would wait for the push to the shard before
-        # it, with its lock held. In a graph of its own for each shard they go to all at once.
+        # and leaving a critical section. So in one graph, a push to a shard would wait for the push to the previous shard
+        # while it holds its lock. With a separate graph for each shard, the pushes go to all shards at once.
         def apart(call: Callable[P, R]) -> Callable[P, R]:
             in_a_graph: Callable[P, R] = tf.function(call, autograph=False)
             return call if len(parts) == 1 else in_a_graph
@@ -118,17 +119,17 @@ class ParameterStore:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
-          step: the step id, int64 [], that they are for; NO_STEP where it follows from the version.
-          asks_for_step: whether to ask if all shards have the step (`Pulled.is_replay`).
+          step: the step id, int64 [], for which they are pulled; NO_STEP if the step id follows from the version.
+          asks_for_step: whether to ask if all shards already have the step (`Pulled.is_replay`).
         """
         return self.pulled(self.messages(worker, needed, step), asks_for_step=asks_for_step)
 
     def messages(self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int) -> Messages:
-        """Return every shard's answer to a pull as it was sent, to be read with `pulled`. Arguments: as for a shard."""
+        """Return every shard's answer to a pull as sent; `pulled` reads them. Arguments: as for `ParameterShard.pull`."""
         return [pull(worker, needed, step) for pull in self._pulls]
 
     def pulled(self, messages: Messages, *, asks_for_step: bool) -> Pulled:
-        """Return the parameters that answers hold, and with `asks_for_step` whether all shards have their step."""
+        """Return the parameters in the answers, and with `asks_for_step` whether all shards already have the step."""
         answers = [part.read_message(message) for part, message in zip(self.shards, messages, strict=True)]
         weights, statistics, numbers = zip(*answers)
         versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
@@ -137,23 +138,23 @@ class ParameterStore:
             tf.concat(statistics, 0),
             versions,
             is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
-            # Shards may measure a little differently: the first one's word counts.
+            # The shards' measurements may differ a little. That of the first shard counts.
             batches=more[0][0] if self.shards[0].capabilities.limits_batches else None,
         )
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
-        """Return what became of an exchange's push at each shard, int64 [ps]: REFUSED, APPLIED or DROPPED."""
+        """Return the outcome of an exchange's push at each shard, int64 [ps]: REFUSED, APPLIED or DROPPED."""
         return tf.stack([part.outcome(message) for part, message in zip(self.shards, messages, strict=True)])
 
     @property
     def drops(self) -> bool:
-        """Say whether pushes may be dropped. The step of one that is dropped is computed again."""
+        """Whether shards may drop pushes. The worker computes the step of a dropped push again."""
         return self.shards[0].capabilities.drops
 
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return what the shards are sent of a vector, float32 [n] both. `seed`: int32 [2]."""
+        """Return a vector, float32 [n], rounded to the values that the shards receive, float32 [n]. `seed`: int32 [2]."""
         parts = zip(self.shards, tf.split(vector, self._weight_lengths), strict=True)
-        return tf.concat([part.codec.rounded(own, seed + index) for index, (part, own) in enumerate(parts)], 0)
+        return tf.concat([shard.codec.rounded(part, seed + index) for index, (shard, part) in enumerate(parts)], 0)
 
     def push(
         self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
@@ -162,11 +163,11 @@ class ParameterStore:
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
-          gradient: [n] in the wire's dtype, or in float32 where pushes are compressed.
+          gradient: [n] in the wire's dtype, or in float32 if pushes are compressed.
           fresh: float32 [m], what the step adds to the kept share of the statistics.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
-          int32 [ps]: APPLIED, REFUSED (the shard had this step already) or DROPPED (it came too late).
+          int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
         """
         parts = zip(self._pushes, *self._cut(versions, gradient, fresh))
         return tf.stack([push(step, *part, row) for push, *part in parts])
@@ -182,13 +183,13 @@ class ParameterStore:
     ) -> Messages:
         """Push, and return every shard's answer to a pull for step `following`. See `ParameterShard.exchange`.
 
-        What became of the push is in the answers too: see `outcomes`.
+        The answers also hold the outcome of the push: see `outcomes`.
         """
         parts = zip(self._exchanges, *self._cut(versions, gradient, fresh))
         return [exchange(step, *part, row, following) for exchange, *part in parts]
 
     def _cut(self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
-        """Return the part of each shard."""
+        """Return the parts of versions, gradient and fresh statistics for each shard."""
         fresh_parts = tf.split(fresh, self._statistic_lengths)
         return tf.unstack(versions), tf.split(gradient, self._weight_lengths), fresh_parts
 
@@ -203,10 +204,11 @@ class ParameterStore:
         """Tell the shards that time has passed, and let waiting workers try again.
 
         Args:
-          seconds: that count. After a look that took long they are fewer than have passed: nobody saw the pushes meanwhile.
-          last_step: the last step id that is handed out; NO_END while more may come.
-          longest_update_s: the longest that an update of a healthy worker takes.
-          present: the workers that take part; None: all do.
+          seconds: the seconds to count. After a look that took long, these are fewer than have passed, because the chief did
+            not see the pushes during the look.
+          last_step: the last step id that is handed out; NO_END while more may follow.
+          longest_update_s: the longest time that an update of a healthy worker takes.
+          present: the workers that take part; None: all of them.
         """
         times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
         workers = range(self._most_workers)
@@ -214,60 +216,59 @@ class ParameterStore:
         self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64), is_present))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
-        """Return the rows of each shard from row number `firsts[slice]` on, and its counters."""
+        """Return the rows of each shard from row number `firsts[shard]` on, and the shards' counters."""
         answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
     def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray], Ledgers]:
-        """Return arrays for a checkpoint and the new rows. Each shard is at one version of its own (no barrier),
-        unless `in_turn` keeps steps away.
+        """Return the arrays of a checkpoint, and the new rows.
 
-        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; slots "each_…" [ps] are a number of
-        each shard; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1, then
-        zeros; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]` on, are read at the same
+        Each shard is at one version, but without a barrier the versions of the shards may differ, unless `in_turn` keeps
+        steps away. "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; a slot "each_…" [ps] has a
+        number of each shard; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1,
+        then zeros; "counts" is int64 [ps, len(COUNTS)]. The rows, from row number `firsts[shard]` on, are read at the same
         moment.
 
         Args:
-          closed: all steps below it were accepted, or never will be.
+          closed: all steps below this one were accepted, or never will be.
         """
         with self.in_turn:
             states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
         arrays = self._joined(states)
-        return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
+        return arrays, Ledgers([rows_of(of_shard) for of_shard in rows], arrays["counts"])
 
     @property
     def state_bytes(self) -> int:
-        """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
+        """The size in bytes of a checkpoint's arrays, without the few numbers of the ledger."""
         return sum(part.state_bytes for part in self.shards)
 
     @property
     def sample_places(self) -> int:
-        """How many sampled updates can be kept at a time, in every shard."""
+        """The number of sampled updates that every shard can keep at a time."""
         return min((part.samples.places for part in self.shards if part.samples), default=0)
 
     def arm_sample(self, place: int, update: int, *, worker: int, offset: int) -> None:
-        """Let every shard keep an update, see `UpdateSamples.arm`."""
+        """Arm a place in every shard to keep an update, see `UpdateSamples.arm`."""
         self._on_all(lambda part: part.samples and part.samples.arm(place, update, worker=worker, offset=offset))
 
     def take_sample(self, place: int) -> list[SampledShard | None]:
-        """Return what each shard kept of the update that a place was armed for, see `UpdateSamples.take`."""
+        """Return each shard's part of the update for which a place was armed, see `UpdateSamples.take`."""
         return self._on_all(lambda part: part.samples.take(place) if part.samples else None)
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
-        """Call `call(shard, …)` for all shards at once; return the answers in their order. Raises the first's error."""
+        """Call `call(shard, …)` for all shards at once; return the answers in the shards' order. Raises the first error."""
         if len(self.shards) == 1:
             return list(map(call, self.shards, *arguments))
         return list(self._pool.map(call, self.shards, *arguments))
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Put the arrays of a `snapshot` back.
+        """Restore the arrays of a `snapshot`.
 
         Raises:
-          UserError: they are of another network, optimizer or number of parameter servers.
+          UserError: they belong to another network, optimizer or number of parameter servers.
         """
         states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.shards]
-        own = self._joined(states)
-        expected = {name: _size(name, array) for name, array in own.items()}
+        expected = {name: _size(name, array) for name, array in self._joined(states).items()}
         sizes = {name: _size(name, array) for name, array in arrays.items()}
         if sizes != expected:
             raise UserError(
@@ -290,7 +291,7 @@ class ParameterStore:
         return joined
 
     def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
-        """Return an array of a checkpoint cut for the shards, which have these states: the reverse of `_joined`."""
+        """Return the parts of a checkpoint's array for shards with these states. This reverses `_joined`."""
         if _is_by_shard(name):
             return list(array)
         if self.places is not None and _is_by_weight(name):
@@ -312,7 +313,7 @@ def _check_state(shard: ParameterShard) -> None:
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the arrays as rows, with zeros behind the shorter ones."""
+    """Return the arrays as rows, padded with zeros at the end."""
     if arrays[0].ndim == 0:
         return np.stack(arrays)
     longest = max(map(len, arrays))
@@ -320,7 +321,7 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
-    """Return what must be equal for a checkpoint to fit: the number of shards, or the rank and length of vectors."""
+    """Return the sizes that must agree for a checkpoint to fit: the number of shards, or rank and length of vectors."""
     return array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
 
 

@@ -1,8 +1,9 @@
-"""Encode what workers and shards send each other: the vector of a push in fewer bytes, and several tensors as one message.
+"""Encode the messages of workers and shards: the vector of a push in fewer bytes, and several tensors as one message.
 
-worker    gradient + what earlier pushes left out  ──rounded──►  what is sent; the rest is left (training/worker_state.py)
-codec     encode(what is sent)                     ──────────►  decode, on the parameter server
-message   pack(all tensors of a push or pull)      ──────────►  unpack
+worker    gradient + remainder of earlier pushes  ──rounded──►  vector to send; the worker keeps the new remainder
+                                                                (training/worker_state.py)
+codec     encode(vector to send)                  ──────────►  decode, on the parameter server
+message   pack(all tensors of a push or pull)     ──────────►  unpack
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from dataclasses import dataclass
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 
-BLOCK = 256  # weights that share a scale
-_STEPS = 127  # of a scale on each side of 0
+BLOCK = 256  # number of weights that share a scale
+_STEPS = 127  # number of steps of a scale on each side of 0
 
 
 class Codec(ABC):
-    """Sends vectors of one length.
+    """Encodes and decodes vectors of one length.
 
     Attributes:
-      fields: the dtype and length of each vector that is sent in place of one.
-      loses: whether values are changed by more than the rounding of a floating dtype.
+      fields: the dtype and length of each vector into which a vector is encoded.
+      loses: whether encoding changes values by more than the rounding of a floating dtype.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
@@ -32,7 +33,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """Return what is sent for a vector [n], as `fields` say. Nothing more is lost of one that was `rounded`."""
+        """Return the vectors to send for a vector [n], as described by `fields`. This loses nothing of a `rounded` vector."""
 
     @abstractmethod
     def decode(self, sent: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -40,7 +41,7 @@ class Codec(ABC):
 
     @abstractmethod
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return the values that are sent for a vector, float32 [n] both. `seed`: int32 [2], of what is left to chance."""
+        """Return a vector, float32 [n], as it will be decoded, float32 [n]. `seed`: int32 [2], for random rounding."""
 
 
 class InDtype(Codec):
@@ -62,10 +63,10 @@ class InDtype(Codec):
 
 
 class Int8(Codec):
-    """Sends each weight as a whole number of steps of its block: the block's largest value is 127 of them.
+    """Sends each weight as a whole number of steps. In each block, 127 steps make the largest absolute value.
 
-    A value between two steps becomes the upper one as often as it is near to it, so the mean has no bias: QSGD with the
-    largest value in place of the norm (Alistarh et al. 2017, arXiv:1610.02132, section 3.1 and 4).
+    A value between two steps is rounded up with a probability equal to its fraction of a step, so the mean has no bias. This
+    is QSGD with the largest value instead of the norm (Alistarh et al. 2017, arXiv:1610.02132, section 3.1 and 4).
     """
 
     def __init__(self, length: int):
@@ -84,12 +85,12 @@ class Int8(Codec):
     def rounded(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         steps, scales = self._in_steps(vector)
         whole = tf.floor(steps + tf.random.stateless_uniform(steps.shape, seed))
-        # The largest value keeps its block's scale: division may leave it a little below 127.
+        # The largest value of a block must stay at 127 steps, but division may leave it a little below.
         whole = tf.where(tf.abs(steps) > _STEPS - 1e-3, tf.round(steps), whole)
         return tf.reshape(whole * scales[:, None], [-1])[: self._length]
 
     def _in_steps(self, vector: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the values in steps, float32 [blocks, BLOCK], and a step's size in each block, float32 [blocks]."""
+        """Return the values in steps, float32 [blocks, BLOCK], and the size of a step in each block, float32 [blocks]."""
         padded = tf.pad(vector, [[0, self._blocks * BLOCK - self._length]])
         blocks = tf.reshape(padded, [self._blocks, BLOCK])
         scales = tf.reduce_max(tf.abs(blocks), axis=1) / _STEPS
@@ -97,7 +98,7 @@ class Int8(Codec):
 
 
 class TopK(Codec):
-    """Sends the values that are farthest from 0, with their places (Aji and Heafield 2017, arXiv:1704.05021)."""
+    """Sends the values that are farthest from 0, with their positions (Aji and Heafield 2017, arXiv:1704.05021)."""
 
     def __init__(self, length: int, share: float):
         self._length = length
@@ -117,7 +118,7 @@ class TopK(Codec):
 
 
 def codec_of(config: RunConfig, length: int) -> Codec:
-    """Return what sends a push of `length` values, as `cluster.wire` asks for."""
+    """Return the codec for a push of `length` values, as `cluster.wire` chooses."""
     if config.cluster.wire == "int8":
         return Int8(length)
     if config.cluster.wire == "top_k":
@@ -125,25 +126,23 @@ def codec_of(config: RunConfig, length: int) -> Codec:
     return InDtype(length, tf.dtypes.as_dtype(config.wire))
 
 
-# Pack several tensors into one byte vector, so that a pull or push is one transfer, or two with a large tensor.
-
-# A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
-# transfer.
+# A message packs several tensors into one byte vector, so that a pull or push is one transfer. A vector of at least
+# LARGE_BYTES is sent by itself: packing and unpacking would copy it, which costs more than a second transfer.
 LARGE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned.
+    """The dtype and length of each vector of a message, in order. Put the longest vector first, so that it stays aligned.
 
-    A message that is not sent, but stays in its process, consists of the vectors as they are.
+    A message that stays in its process (`is_sent` is False) consists of the unpacked vectors.
     """
 
     fields: tuple[tuple[tf.DType, int], ...]
     is_sent: bool = True
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
+        """Return the tensors to send: large vectors unchanged, then the others joined as uint8 [bytes]. Nothing is cast."""
         for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
             if vector.dtype != dtype:
                 raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
@@ -154,7 +153,7 @@ class MessageLayout:
         return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
+        """Return the vectors of a packed message, each `dtype [length]`, by operations on the caller's device."""
         if not self.is_sent:
             return [tf.ensure_shape(tensor, [length]) for tensor, (_, length) in zip(tensors, self.fields, strict=True)]
         *large, packed = tensors
@@ -165,7 +164,7 @@ class MessageLayout:
         ]
 
     def short(self, last: tf.Tensor) -> list[tf.Tensor]:
-        """Return a message that has only its last vector: as many tensors as a whole one, the others without elements."""
+        """Return a message with only its last vector: it has as many tensors as a whole message, but the others are empty."""
         whole = [dtype for (dtype, _), is_large in zip(self.fields, self._large) if is_large or not self.is_sent]
         others = [tf.zeros([0], dtype) for dtype in (whole if self.is_sent else whole[:-1])]
         return [*others, tf.reshape(tf.bitcast(last, tf.uint8), [-1]) if self.is_sent else last]
@@ -186,7 +185,7 @@ class MessageLayout:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the vectors."""
+        """The number of bytes of all vectors."""
         return sum(dtype.size * length for dtype, length in self.fields)
 
     @property

@@ -1,1 +1,1 @@
-"""Training: chief, worker, session, all-reduce, networks in parts, and the modes."""
+"""Train: the chief, the worker, the session, all-reduce, split networks, and the modes."""

@@ -1,7 +1,7 @@
-"""Check what has to be the same: of tasks on several machines, and of a training and the checkpoint it goes on from.
+"""Compare what has to be the same in all tasks on several machines, and in a training and the checkpoint it continues from.
 
-No TensorFlow: tasks find out before the first step that they differ, and a run before anything is started or written.
-(A task's version of TensorFlow is read from the installed package.)
+This module does not import TensorFlow, so tasks find differences before the first step, and a run finds them before it starts
+or writes anything. (A task's version of TensorFlow is read from the installed package.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_BYTES = 2**19
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SHOWN_CHARACTERS = 120
 _DIGEST_CHARACTERS = 16
-# These may differ from machine to machine: training is the same.
+# These settings may differ from machine to machine, because they do not change the training.
 _OF_A_MACHINE = frozenset({"data.data_dir", "cluster.intra_op_threads", "cluster.pin_workers", "cluster.isolation"})
 
 _Line = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -42,9 +42,9 @@ class CompatibilityFingerprint(Row):
 
     Attributes:
       versions: of Python, TensorFlow and this package, and a digest of the package's sources.
-      settings: the configuration, as section.name, without what may differ from machine to machine.
-      files: a digest of each file that the settings name, e.g. the user's own code. Not of files that it imports.
-      data: of the packed data set: its name, the numbers of its examples, and its checksum.
+      settings: the configuration, as section.name, without the settings that may differ from machine to machine.
+      files: a digest of each file that the settings name, e.g. the user's code, but not of files that this code imports.
+      data: the name of the packed data set, its numbers of examples, and its checksum.
     """
 
     versions: Facts
@@ -54,7 +54,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def of(cls, config: RunConfig, dataset: PackedDataset) -> CompatibilityFingerprint:
-        """Return what a task with this configuration and these examples works with."""
+        """Return the fingerprint of a task with this configuration and data set."""
         settings = _settings(config)
         return cls(
             versions={
@@ -70,7 +70,7 @@ class CompatibilityFingerprint(Row):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> CompatibilityFingerprint:
-        """Return what another task has written by `to_json`. Raises Malformed where it is something else."""
+        """Return the fingerprint that another task wrote by `to_json`. Raises Malformed if the text is something else."""
         if len(text) > MOST_BYTES:
             raise Malformed(f"holds {len(text):,} bytes, which is too much")
         try:
@@ -83,10 +83,11 @@ class CompatibilityFingerprint(Row):
         return self.model_dump_json()
 
     def difference(self, other: CompatibilityFingerprint, at: str, here: str = "here") -> str | None:
-        """Return on one line the first thing that differs and both values; None where nothing does.
+        """Return one line with the first name that differs and both values; None if nothing differs.
 
         Args:
-          at: whose the other one is, e.g. "worker-1". here: whose this one is, where that is read elsewhere.
+          at: the task of the other fingerprint, e.g. "worker-1".
+          here: the task of this fingerprint, if the line is read at another task.
         """
         for mine, theirs in zip(self._parts(), other._parts(), strict=True):
             for name in dict.fromkeys([*mine, *theirs]):
@@ -122,12 +123,12 @@ def _files(settings: Mapping[str, Any]) -> dict[str, str]:
 def _named_file(key: str, value: str) -> Path | None:
     if reference := user_code.parse(value):
         return reference.file
-    # What a data set is made from may be large. The checksums of the packed copy tell more.
+    # The sources of a data set may be large. The checksum of the packed copy is more informative.
     return Path(value) if os.path.isabs(value) and not key.startswith("data.") else None
 
 
 def facts_of_data(dataset: PackedDataset) -> dict[str, str]:
-    """Return what tells one packed data set from another: name → value, as text."""
+    """Return the facts that distinguish one packed data set from another: name → value, as text."""
     return {
         "name of the data set": _short(_without_folder(dataset.name)),
         "training examples": f"{dataset.train_examples + dataset.validation_examples:,}",
@@ -144,9 +145,9 @@ def text_of(value: Any) -> str:
 
 
 def _without_folder(text: str) -> str:
-    """Return a path without its folder, which may be another one on another machine; any other text as it is.
+    """Return a path without its folder, which may differ between machines; any other text unchanged.
 
-    Data of a user's own have the name of their form before the path: "image_folder:/home/ada/pets".
+    For a user's data, the form precedes the path: "image_folder:/home/ada/pets".
     """
     form, separator, path = text.partition(":")
     if not form.isidentifier() or path.startswith("//"):  # no form, as in /home/ada/mine.py:load
@@ -155,10 +156,10 @@ def _without_folder(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a printable text itself where it is short, else its beginning and a digest."""
+    """Return a text unchanged if it is short and printable, else its beginning and a digest."""
     if len(text) <= _SHOWN_CHARACTERS and text.isprintable():
         return text
-    shown = "".join(one if one.isprintable() else "?" for one in text[:_SHOWN_CHARACTERS])
+    shown = "".join(character if character.isprintable() else "?" for character in text[:_SHOWN_CHARACTERS])
     return f"{shown}… (SHA-256 {_digest([text.encode(errors='surrogateescape')])})"
 
 

@@ -1,13 +1,14 @@
-"""A worker of synchronous training by all-reduce with MultiWorkerMirroredStrategy, the usual alternative.
+"""Train synchronously by all-reduce with MultiWorkerMirroredStrategy, the usual alternative to parameter servers.
 
-Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers:
+Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers'
+gradients:
 
-    each worker   some updates in one graph: pull from its own shard, compute, ──► all-reduce ◄──► the other workers
-                  apply the mean to its own shard; keep the row of the update
-                  then one all-reduce of all rows, of what each wants (go on, stop), and of a digest of its weights
+    each worker   some updates in one graph: pull from its local shard, compute, ──► all-reduce ◄──► the other workers
+                  apply the mean to its local shard; keep the row of the update
+                  then one all-reduce of all rows, of every worker's request (continue or stop), and of digests of the weights
 
-A step needs one flat all-reduce, and another one for the moving statistics where the network has any and the wire is
-not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
+A step needs one flat all-reduce, and a second one for the moving statistics if the network has any and the wire is not
+float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from ps_cluster.training.worker_group import WorkerGroup
 
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
-GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0  # what worker 0 wants; the others want to go on, so a sum is the same
+# The request of worker 0. All other workers request GO_ON, which is 0, so the sum of all requests is that of worker 0.
+GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0
 _RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
 
@@ -55,11 +57,11 @@ RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 def train(job: TrainingJob) -> None:
     """Train as one of the workers. Return when all updates are applied, or soon after the drain of worker 0 is set.
 
-    Worker 0 alone reads and writes checkpoints; the others get what they go on from through the network.
+    Only worker 0 reads and writes checkpoints. The other workers receive the checkpoint to continue from over the network.
 
     Raises:
-      UserError: the checkpoint to resume from is missing or of another model, or the workers differ.
-      LostTask: training was stopped at worker 0 to be gone on with.
+      UserError: the checkpoint to resume from is missing or belongs to another model, or the workers differ.
+      LostTask: training was stopped at worker 0, to be continued later.
       tf.errors.OpError: another worker failed.
     """
     config, cluster, index, leading = job.config, job.cluster, job.index, job.leading
@@ -81,7 +83,9 @@ def train(job: TrainingJob) -> None:
     elif not leading.alone:
         threading.Event().wait()  # the launcher stops it when worker 0 has ended
     if leading.alone:
-        with contextlib.suppress(*((tf.errors.OpError,) if session.leads else ())):  # it has written all
+        with contextlib.suppress(
+            *((tf.errors.OpError,) if session.leads else ())
+        ):  # the leader has already written all
             group.wait()  # until worker 0 has written all
         _leave(cluster["worker"], index)
         if index > 0 and stop == GO_ON_LATER and not session.progress.completed:
@@ -91,9 +95,9 @@ def train(job: TrainingJob) -> None:
 def _train(
     config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain, moved: Callable[[], None]
 ) -> float:
-    """Train until all is done, or a worker wants to stop; return why: GO_ON, STOP or GO_ON_LATER."""
+    """Train until all updates are done (return GO_ON), or until worker 0 requests a STOP or to GO_ON_LATER (return that)."""
     progress, stop = session.progress, GO_ON
-    session.keep_up("training")  # the first updates have a limit of their own, not that of a start
+    session.keep_up("training")  # so that the limit for the first updates applies, not the limit for a start
     while not progress.completed and stop == GO_ON:
         until = min(progress.applied + config.updates_at_once, progress.next_whole_epochs)
         progress.scheduled(np.arange(progress.applied, until))
@@ -110,7 +114,7 @@ def _train(
 
 
 def different_replica(digests: Sequence[float], updates: int) -> str | None:
-    """Return which worker has other weights than most, in a line for the proof; None where all have the same."""
+    """Return a line for the proof that names the workers whose weights differ from most; None if all have the same."""
     (most, _), *others = Counter(digests).most_common()
     if not others:
         return None
@@ -119,15 +123,15 @@ def different_replica(digests: Sequence[float], updates: int) -> str | None:
 
 
 def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
-    """Raise UserError at every worker where one works with something else than worker 0."""
-    own = Path(AGREEMENT).read_bytes()
-    leaders = group.broadcast(own)
+    """Raise UserError at every worker if the fingerprint of any worker differs from that of worker 0."""
+    content_here = Path(AGREEMENT).read_bytes()
+    content_of_leader = group.broadcast(content_here)
     try:
-        mine = CompatibilityFingerprint.from_json(own)
-        difference = CompatibilityFingerprint.from_json(leaders).difference(
-            mine, here="at worker-0", at=f"worker-{index}"
+        fingerprint = CompatibilityFingerprint.from_json(content_here)
+        difference = CompatibilityFingerprint.from_json(content_of_leader).difference(
+            fingerprint, here="at worker-0", at=f"worker-{index}"
         )
-    except Malformed as error:  # another version of this package may say it in other words
+    except Malformed as error:  # another version of this package may write another format
         difference = f"what worker-0 works with can't be read at worker-{index}: {error}"
     for other, content in enumerate(group.gather((difference or "").encode())):
         if content:
@@ -136,7 +140,7 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
 
 
 def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
-    """Let all workers go on from the checkpoint of worker 0, if it has one."""
+    """Let all workers continue from the checkpoint of worker 0, if it has one."""
     content = group.broadcast(checkpoints.to_bytes(start.resumed) if start.resumed else b"")
     if content and not start.leads:
         received = Path(_RECEIVED)  # in the task's workspace
@@ -146,7 +150,7 @@ def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
 
 
 def _longest_round_s(session: Session, lost_after_s: float | None) -> float:
-    """Return after how many seconds without a round another worker counts as lost."""
+    """Return the seconds without a finished round after which another worker counts as lost."""
     return threading.TIMEOUT_MAX if lost_after_s is None else max(lost_after_s, session.progress.longest_wait_seconds)
 
 
@@ -155,12 +159,12 @@ def _give_up(longest_s: float) -> None:
 
 
 def _leave(workers: list[str], index: int) -> None:
-    """Wait until this worker may end: no other one needs it any more.
+    """Wait until this worker may end, because no other worker needs it any more.
 
-    A worker that has its part of an all-reduce may be ahead of one that still asks it for the rest. And TensorFlow
-    aborts a worker that outlives worker 0, so that one waits for the others to end.
+    A worker that has finished an all-reduce may be ahead of another worker that still needs data from it. And TensorFlow
+    aborts a worker that outlives worker 0, so worker 0 waits for the others to end.
     """
-    with contextlib.suppress(tf.errors.OpError):  # another one was lost, or is of a version that does not wait
+    with contextlib.suppress(tf.errors.OpError):  # another worker was lost, or its version does not wait
         wait_at_barrier("leave", _LEAVE_WITHIN_S)
     if index == 0:
         until_none_works(workers[1:], _LEAVE_WITHIN_S)
@@ -170,17 +174,17 @@ def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.
     """Return the strategy, once every worker has connected.
 
     Args:
-      lost_after_s: a worker that is silent for so long is lost; None: a launcher detects that.
+      lost_after_s: the seconds of silence after which a worker counts as lost; None: a launcher detects lost workers.
     """
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
-    # By the clock of TensorFlow's heartbeats a worker is silent also whenever the machine was suspended, or the run frozen; so
-    # under a launcher, which detects dead workers itself, nobody is lost by them.
+    # TensorFlow's heartbeats also count the time during which the machine was suspended or the run frozen as silence. So under
+    # a launcher, which detects dead workers by other means, silence never makes a worker count as lost.
     limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s), config.cluster.workers)
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
     )
-    # The strategy takes over SIGTERM for preemption notices; this restores the handler from before.
+    # The strategy takes over SIGTERM for preemption notices. This restores the previous handler.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
     return strategy
@@ -191,7 +195,8 @@ def all_reduce_function(
 ) -> RunUpdates:
     """Return the graph of some updates: (count int32 [], stop float64 []) → float64 [1 + workers].
 
-    The first is the sum of all workers' stops. The others are a digest of each worker's weights after the updates.
+    The first element of the result is the sum of all workers' stop requests. The other elements are a digest of each worker's
+    weights after the updates.
     """
     computation = TimedComputation(compute, config, store)
     workers = config.cluster.workers
@@ -201,7 +206,7 @@ def all_reduce_function(
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
 
     def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
-        """Return the means over all workers in float32. The vectors have one dtype and share one all-reduce."""
+        """Return the means over all workers in float32. All vectors must have the same dtype; they share one all-reduce."""
         summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
         means: list[tf.Tensor] = tf.split(summed / workers, [tf.size(vector) for vector in vectors])
         return means
@@ -210,11 +215,11 @@ def all_reduce_function(
         """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
         if result.fresh.shape[0] == 0 or result.gradient.dtype == tf.float32:
             return mean(result.gradient, tf.cast(result.fresh, result.gradient.dtype))
-        # In 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation, and the statistics are few.
+        # With bfloat16's 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation, and statistics are few.
         return [*mean(result.gradient), *mean(result.fresh)]
 
     def update(who: tf.Tensor) -> tf.Tensor:
-        """Apply one update; return this worker's row of it."""
+        """Apply one update; return this worker's row of the update."""
         identity = WorkerIdentity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
@@ -242,12 +247,12 @@ def all_reduce_function(
         return strategy.run(share, args=(rows.stack(), stop, who[0]))
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Write all workers' rows into every worker's ledger; return what `run_updates` does."""
+        """Write all workers' rows into every worker's ledger; return the result of `run_updates`."""
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
-        # Not by a product: NaN times 0 is NaN, and a NaN of one worker would be that of all.
+        # This is not a product: NaN times 0 is NaN, so a NaN in one worker's rows would spread to all rows.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
-        own = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
-        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), own], 0))
+        stop_and_digest = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), stop_and_digest], 0))
         table = tf.reshape(summed[: -1 - workers], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])

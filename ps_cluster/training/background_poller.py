@@ -1,4 +1,4 @@
-"""Look at the parameter servers beside the dispatching. No TensorFlow."""
+"""Look at the parameter servers in the background of the dispatching. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ P = ParamSpec("P")
 
 
 class BackgroundPoller(Generic[P]):
-    """Does looks, one after the other, in a thread of its own: one that saves keeps nobody from handing out steps.
+    """Runs looks, one after the other, in a separate thread, so that a look that saves does not delay the dispatching.
 
-    Use it as a context manager. A block that ends well waits for the look under way, and raises its error.
+    Use it as a context manager. A block that ends without an error waits for the current look, and raises its error.
     """
 
     def __init__(self, look: Callable[P, None]):
@@ -37,7 +37,7 @@ class BackgroundPoller(Generic[P]):
         self._under_way = self._pool.submit(self._look, *arguments, **named)
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait so long for the look under way; return whether it has ended. Raises its error."""
+        """Wait at most `seconds` for the current look; return whether it has ended. Raises the look's error."""
         if (look := self._under_way) is not None:
             if not wait([look], seconds).done:
                 return False

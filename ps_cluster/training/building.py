@@ -1,4 +1,4 @@
-"""Build what a training computes with: the network, the parameter store, and a worker's step."""
+"""Build the parts that a training computes with: the network, the parameter store, and a worker's step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ps_cluster.training.worker import Compute
 
 
 class Build(Protocol):
-    """Makes the store of a training, and what a worker computes. `build` is one."""
+    """Builds the store of a training, and the function that computes a worker's step. `build` is an example."""
 
     def __call__(
         self, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
@@ -41,7 +41,7 @@ def build(
     """Return the store, with one shard on each of `devices`, and the function that computes a worker's step.
 
     Args:
-      session: the leader's, by which all is named that it makes on servers (server/leftovers.py).
+      session: the leader's session, which names all resources that the leader creates on servers (server/leftovers.py).
     """
     network, start = make_network(config, dataset, own_device)
     start = replace(start, session=session)
@@ -65,7 +65,7 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
-    # Each batch of a step keeps `keep` of the statistics that the batch before it left.
+    # Each batch of a step keeps the share `keep` of the statistics after the previous batch.
     return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step, matrices)
 
 
@@ -77,7 +77,7 @@ def make_store(
     parts: Sequence[InitialState],
     positions: Sequence[np.ndarray] | None = None,
 ) -> ParameterStore:
-    """Return the store of a network with these initial values, a shard on each of `devices`.
+    """Return the store of a network with these initial values, with one shard on each of `devices`.
 
     Args:
       positions: see `ParameterStore`.
@@ -90,5 +90,5 @@ def make_store(
 
 
 def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
-    """Return the inputs of the first training examples, from which initial weights may be computed."""
+    """Return the inputs of the first training examples, which may determine initial weights."""
     return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}

@@ -1,4 +1,4 @@
-"""The chief's training loop: hands out step ids and follows them in the ledger. In mode single it computes them too."""
+"""Run the chief's training loop, which hands out step ids and follows them in the ledger. In mode single it also computes."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import Dispatch
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
-LEAST_POLL_S = 0.02  # where a checkpoint of whole epochs is due sooner; and not before another update is expected
+LEAST_POLL_S = 0.02  # used if a checkpoint of whole epochs is due sooner, but not before another update is expected
 DRAIN_TIMEOUT_S = 60.0
-# Seconds of work handed out ahead of what was seen applied, so that no worker waits for the chief's next look.
+# The chief hands out this many seconds of work ahead of the updates that it has seen applied, so that no worker waits for the
+# chief's next look.
 AHEAD_S = 1.0
 
 
 def train(job: TrainingJob, build: Build = build) -> None:
     """Train until every update is applied, or until the job's drain is set and the steps under way have ended.
 
-    Writes checkpoints with the ended mark, rows in metrics/ and TensorBoard's files.
+    Writes checkpoints, the mark that training has ended, rows in metrics/ and TensorBoard's files.
 
     Args:
-      build: makes the store, and what a worker computes from it.
+      build: builds the store, and the function that computes a worker's step.
 
     Raises:
-      UserError: the checkpoint to resume from is missing or of another model.
+      UserError: the checkpoint to resume from is missing or belongs to another model.
       tf.errors.OpError: the cluster failed.
     """
     config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
@@ -75,7 +76,7 @@ def train(job: TrainingJob, build: Build = build) -> None:
 
 
 class LocalDispatcher:
-    """A ClusterCoordinator's interface that runs each function in this process, one after the other."""
+    """Runs each scheduled function in this process, one after the other, with the interface of a ClusterCoordinator."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
@@ -86,7 +87,7 @@ class LocalDispatcher:
         self._under_way.append(self._pool.submit(graph, *args))
 
     def done(self) -> bool:
-        """Return whether nothing is under way. Raises the error of a function that failed."""
+        """Return whether no function is under way. Raises the error of a function that failed."""
         self._reap()
         return not self._under_way
 
@@ -97,7 +98,7 @@ class LocalDispatcher:
 
 
 class Chief:
-    """The loop that keeps the dispatcher busy, a little ahead of the updates applied."""
+    """Runs the loop that keeps the dispatcher busy, a little ahead of the updates applied."""
 
     def __init__(
         self,
@@ -110,10 +111,11 @@ class Chief:
         start_again: Callable[[Sequence[int], str], None] | None = None,
         clock: Callable[[], float] = AwakeClock(),
     ):
-        """Prepare the work.
+        """Create a chief.
 
         Args:
-          silent_after_s: a dispatch without an update for so long, beyond what one takes, is given to another worker too.
+          silent_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
+            gives a dispatch to another worker too.
           present: returns the indices of the workers that take part now; None: always those of the configuration.
           start_again: asks workers, with the reason, to end and be started again; None: a launcher ends workers.
         """
@@ -126,10 +128,10 @@ class Chief:
         self._silent_after_s = silent_after_s
         self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
-        self._over = False  # whether no dispatch was under way before the look that is, and none will follow
+        self._over = False  # whether no dispatch was under way before the current look, and none will follow
         self._present = present
         self._start_again, self._clock = start_again, clock
-        self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and since when
+        self._late: dict[int, tuple[int, float]] = {}  # worker that holds up a round → the round, and the start in s
 
     def run(self, drain: Drain) -> None:
         self._session.start()
@@ -138,7 +140,7 @@ class Chief:
                 self._dispatch()
                 drain.wait(self._until_next_look_s())
                 if self._look("training"):
-                    return  # updates may be missing; the proof then names the first
+                    return  # updates may be missing; if so, the proof names the first missing one
             self._work.ends = True
             self._finish_steps_under_way(drain)
 
@@ -149,9 +151,9 @@ class Chief:
         return min(POLL_S, max(least_s, self._session.seconds_to_checkpoint))
 
     def _look(self, phase: str) -> bool:
-        """Read the ledger, or wait for a look that takes long; raises their error, or that of a worker.
+        """Read the ledger, or wait for a look that takes long. Raises the look's error, or that of a worker.
 
-        Returns whether all that will ever be handed out was done before the look.
+        Returns whether all work was done before the look, and no more will be handed out.
         """
         idle = self._dispatcher.done()
         if not self._upkeep.is_under_way:
@@ -176,22 +178,22 @@ class Chief:
             self._work.workers = max(1, len(present))
 
     def _repeat_late_dispatches(self) -> None:
-        """Give the steps of dispatches without news to another worker too. The ledger takes each step once."""
+        """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
         late_after_s = self._silent_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
             self._work.repeat(steps)
 
     def _restart_who_holds_up_a_round(self) -> None:
-        """Ask the workers to start again that have not pushed in a round for long, while others have.
+        """Ask workers to start again that have not pushed in a round for a long time, although other workers have.
 
-        A round needs every worker, so nobody can take over the step of one that answers and computes nothing.
+        A round needs every worker, so no other worker can take over the step of a worker that answers but does not compute.
         """
         if self._start_again is None or self._present is None:
             return
         now_s, open_round = self._clock(), self._progress.applied
         late = dict.fromkeys(self._present() & set(self._progress.missing_in_round()), (open_round, now_s))
-        # One that takes part again after its death has all the time that another one has.
+        # A worker that takes part again after its death gets the full time.
         self._late = {
             worker: self._late[worker] if self._late.get(worker, (-1,))[0] == open_round else seen
             for worker, seen in late.items()
@@ -208,14 +210,14 @@ class Chief:
     def _dispatch(self) -> None:
         if self._session.rests:
             return
-        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a look that takes long, updates go on unseen
+        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
             if not next(self._dispatches, False):
-                return  # there is no room
+                return  # the ledger has no room
 
     def _schedule(self, graph: Dispatch, what: np.ndarray | int) -> None:
-        """Schedule a dispatch of `what` (step ids, or the version to reach). It carries the time, for the ledger."""
+        """Schedule a dispatch of `what` (step ids, or the version to reach), with the current time for the ledger."""
         self._dispatcher.schedule(graph, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self, drain: Drain) -> None:
@@ -226,13 +228,14 @@ class Chief:
             if self._progress.applied > applied:
                 applied, moved = self._progress.applied, clock()
             if self._upkeep.is_under_way:
-                moved = clock()  # during a look that saves, updates go on unseen
+                moved = clock()  # during a look that saves, updates continue unseen
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
-                if self._silent_after_s < math.inf:  # nobody else would save what is done; the others are done again
+                # Without a launcher, only this process can save the finished updates. The others are computed again.
+                if self._silent_after_s < math.inf:
                     self._progress.leaves = True
                     return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
                 raise TimeoutError(line)
             time.sleep(POLL_S)
             if self._look("draining"):
-                return  # nothing is under way any more: updates still outstanding are lost
+                return  # no step is under way any more, so updates that are still outstanding are lost

@@ -1,4 +1,4 @@
-"""Clip a gradient, as Keras's optimizers do: clipnorm, global_clipnorm, clipvalue."""
+"""Clip a gradient as Keras's optimizers do, by clipnorm, global_clipnorm or clipvalue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 
 def clipping_of(settings: RuleSettings, layout: FlatLayout) -> Clip:
-    """Return what the settings ask for; without any, the gradient stays as it is.
+    """Return the clipping function that the settings choose; without such settings, it leaves the gradient unchanged.
 
     Args:
-      layout: of the gradient, by variables.
+      layout: the layout of the variables in the gradient.
     """
     if (limit := settings.clip_norm) is not None:
         return partial(_by_norms, limit=limit, layout=layout)
@@ -36,5 +36,5 @@ def _by_norms(gradient: tf.Tensor, limit: float, layout: FlatLayout) -> tf.Tenso
 
 
 def _by_norm(vector: tf.Tensor, limit: float) -> tf.Tensor:
-    # A sum of squares in bfloat16 would stop growing after some hundred of them.
+    # In bfloat16, a sum of squares would stop growing after some hundred squares.
     return tf.cast(tf.clip_by_norm(tf.cast(vector, tf.float32), limit), vector.dtype)

@@ -1,4 +1,4 @@
-"""Connect the chief to the tasks that are there, compare what each works with, and tell them how training ends."""
+"""Connect the chief to the available tasks, check that their fingerprints agree, and send them the outcome of training."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def device_of(task: Task) -> str:
 
 
 class TaskAdmission:
-    """Compares what a task that has come works with, tells it who leads, and ends what earlier leaders left there.
+    """Compares the fingerprint of a new task, sends it the leader's term, and frees what earlier leaders left there.
 
-    A launcher's tasks need none of it.
+    Under a launcher, tasks need none of this.
     """
 
-    def __init__(self, leading: LeaderStart, own: CompatibilityFingerprint):
+    def __init__(self, leading: LeaderStart, fingerprint: CompatibilityFingerprint):
         self._leading = leading
-        self._own = own
+        self._fingerprint = fingerprint
 
     def __call__(self, task: Task) -> str | None:
-        """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError where it is gone."""
+        """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError if the task is gone."""
         if not self._leading.alone:
             return None
         with tf.device(device_of(task)):
             text = tf.io.read_file(AGREEMENT).numpy()
         try:
-            reason = self._own.difference(CompatibilityFingerprint.from_json(text), at=str(task))
+            reason = self._fingerprint.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
         if reason is None:
@@ -63,9 +63,9 @@ class TaskAdmission:
 def _strategy(
     cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None
 ) -> PartlyConnectedStrategy:
-    """Return a strategy of as many workers as may come, connected to those that are there."""
-    there = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(there, rpc_layer="grpc", task_type=CHIEF, task_id=0)
+    """Return a strategy with a place for every worker that may come, connected to the workers that are present."""
+    spec = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc", task_type=CHIEF, task_id=0)
     return PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
 
 
@@ -74,19 +74,19 @@ def connect(
     leading: LeaderStart = LeaderStart(),
     welcome: Callable[[Task], str | None] = lambda task: None,
 ) -> tuple[Coordinator, Membership]:
-    """Connect to the parameter servers and the workers that are there; make variables and Keras objects only after it.
+    """Connect to the parameter servers and the available workers. Create variables and Keras objects only afterwards.
 
-    Waits until all parameter servers and `leading.least_workers` workers are there. Whoever started this process
-    bounds the wait.
+    Waits until all parameter servers and `leading.least_workers` workers are available. The program that started this process
+    limits the wait.
 
     Raises:
-      UserError: a task is there that can't take part.
-      OSError: another program has the chief's port.
+      UserError: one of the tasks can't take part.
+      OSError: another program uses the chief's port.
     """
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
     strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
-    silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends what is silent
+    silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends silent tasks
     membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -95,45 +95,45 @@ def connect(
 
 
 def check_all(tasks: Sequence[Task], cluster: Mapping[str, list[str]], welcome: Callable[[Task], str | None]) -> None:
-    """Raise UserError where one of these tasks can't take part, with its address and the reason."""
+    """Raise UserError if one of these tasks can't take part, with the task's address and the reason."""
     for task in tasks:
         if reason := welcome(task):
             raise UserError(f"{task} ({cluster[task.type][task.index]}) can't take part: {reason}")
 
 
 def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> dict[int, str]:
-    """Return the workers that are there, index → address, once there are enough. None: all."""
+    """Return the available workers, index → address, once there are at least `least_workers`, or all if it is None."""
     servers, workers = dict(enumerate(cluster[PS])), dict(enumerate(cluster[WORKER]))
     least = len(workers) if least_workers is None else least_workers
     while True:
-        there = working(workers)
-        if len(there) >= least and working(servers) == servers.keys():
-            return {index: workers[index] for index in sorted(there)}
+        available = working(workers)
+        if len(available) >= least and working(servers) == servers.keys():
+            return {index: workers[index] for index in sorted(available)}
         time.sleep(CONNECT_EVERY_S)
 
 
-def tell(task: Task, told: LeaderMessage) -> None:
-    """Write a word to a task into its workspace. Raises tf.errors.OpError where it can't be reached."""
+def tell(task: Task, message: LeaderMessage) -> None:
+    """Write a message into a task's workspace. Raises tf.errors.OpError if the task can't be reached."""
     with tf.device(device_of(task)):
-        tf.io.write_file(MESSAGE_FILE, told.model_dump_json())
+        tf.io.write_file(MESSAGE_FILE, message.model_dump_json())
 
 
 def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:
-    """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
+    """Send all tasks at once the message that training has ended. A task that can't be reached in time ends later."""
     _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 
 
 def ask_to_start_again(leading: LeaderStart, workers: Sequence[int], why: str) -> None:
-    """Ask workers to end and be started again. `why`: on one line."""
+    """Ask workers to end and be started again. `why`: the reason, on one line."""
     _tell_all([Task(WORKER, worker) for worker in workers], LeaderMessage(term=leading.term, start_again=why))
 
 
 def _tell_all(tasks: Sequence[Task], message: LeaderMessage) -> None:
-    def one(task: Task) -> None:
+    def tell_one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):
             tell(task, message)
 
-    threads = [threading.Thread(target=one, args=(task,), daemon=True) for task in tasks]
+    threads = [threading.Thread(target=tell_one, args=(task,), daemon=True) for task in tasks]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + TELL_WITHIN_S

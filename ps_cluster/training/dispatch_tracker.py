@@ -1,4 +1,4 @@
-"""Track the dispatches that are not done, and the process that works on each. No TensorFlow."""
+"""Track the open dispatches and the process that works on each. This module does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ps_cluster.clock import AwakeClock
 
 class _Dispatch:
     def __init__(self, steps: set[int]):
-        self.steps = steps  # that are open; a repeat has the same set
-        self.pid: int | None = None  # of the process that pushed its newest update
-        self.news_s: float | None = None  # when its work began, or it had its newest update; None while it waits
+        self.steps = steps  # the open steps; a repeat shares the set of its original
+        self.pid: int | None = None  # the process that pushed the newest update of the dispatch
+        self.news_s: float | None = None  # the time of its newest update, or of its beginning; None while it waits
         self.is_repeated = False
 
 
 class OpenDispatches:
     """The dispatches with steps that are not yet applied, in the order in which they were handed out.
 
-    Workers take them in this order, so work on one has begun if a later one has news, or if there are no more than
-    workers. A finished one takes no memory.
+    Workers take dispatches in this order. So work on a dispatch has begun if a later dispatch has an update, or if there are
+    no more open dispatches than workers. A finished dispatch takes no memory.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None):
-        self._of_step: dict[int, list[_Dispatch]] = {}  # all steps of a dispatch share a list: it, and its repeats
+        self._of_step: dict[int, list[_Dispatch]] = {}  # all steps share the list of a dispatch and its repeats
         self._open: dict[_Dispatch, None] = {}
         self._clock = clock or AwakeClock()
 
@@ -41,20 +41,20 @@ class OpenDispatches:
         now_s = self._clock()
         for step, pid in zip(rows["step"].tolist(), rows["pid"].tolist()):
             for dispatch in (dispatches := self._of_step.pop(step, [])):
-                if dispatch is dispatches[0] or dispatch.news_s is not None:  # a repeat that waits has no news
+                if dispatch is dispatches[0] or dispatch.news_s is not None:  # a waiting repeat has no update
                     dispatch.pid, dispatch.news_s = int(pid), now_s
                 dispatch.steps.discard(step)
                 if not dispatch.steps:
                     del self._open[dispatch]
 
     def late(self, after_s: float, workers: int) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch whose worker gave no news for so long, to be repeated.
+        """Return the open steps (int64 [k]) of each dispatch that had no update for `after_s` seconds, to be repeated.
 
-        Each is returned once. The repeat is a dispatch like others: it is late if it gives no news once work on it has
-        begun. Call this at each look, as that is how the beginning of work is noticed.
+        Each dispatch is returned once. Its repeat is a dispatch like others, and is late if it has no update for as long
+        after work on it has begun. Call this at each look, because the beginning of work is noticed here.
 
         Args:
-          workers: how many take part now.
+          workers: the number of workers that take part now.
         """
         now_s = self._clock()
         repeats, has_begun = [], len(self._open) <= workers
@@ -73,5 +73,5 @@ class OpenDispatches:
         return repeats
 
     def pids(self) -> list[int | None]:
-        """Return for each open dispatch the pid that pushed its newest update; None where it has no update yet."""
+        """Return for each open dispatch the pid that pushed its newest update; None if it has no update yet."""
         return [dispatch.pid for dispatch in self._open]

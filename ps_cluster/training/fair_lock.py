@@ -1,4 +1,4 @@
-"""A lock for two threads of which one takes it again and again: the other one gets its turn at the next release."""
+"""A lock for two threads: if one thread takes it again and again, the other gets its turn at the next release."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 
 
 class FairLock:
-    """A context manager. A plain lock may be taken again by the thread that has just released it, for ever."""
+    """A fair lock, used as a context manager. With a plain lock, one thread could take it again and again for ever."""
 
     def __init__(self) -> None:
         self._next, self._held = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> None:
-        with self._next:  # who waits for the lock keeps others from asking for it
+        with self._next:  # a thread that waits for the lock keeps others from asking for it
             self._held.acquire()
 
     def __exit__(self, *error: object) -> None:

@@ -1,4 +1,4 @@
-"""What a trainer is given."""
+"""Describe the training that a process is started for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps_cluster.system.stop_signals import Drain
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training, as the process that leads it is started; in mode sync as every worker is.
+    """One training, as passed to the process that leads it; in mode sync to every worker.
 
     Attributes:
       cluster: task type → the addresses of its tasks.
-      index: of this process among the tasks of its type.
+      index: the index of this process among the tasks of its type.
       resume: whether training continues from the newest checkpoint.
-      drain: is set when training has to end early. Steps that are under way still end.
+      drain: is set when training has to end early. Steps that are under way are still finished.
       leading: how this process was started.
     """
 

@@ -1,4 +1,4 @@
-"""The learning rate of a step id."""
+"""Compute the learning rate of a step id."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from ps_cluster.config.schema import RunConfig
 
 
 def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf.Tensor:
-    """Return the learning rate, float32 [], of a batch (its number, int64 [], of `total_batches`)."""
+    """Return the learning rate, float32 [], of a batch. `batch`: its number among `total_batches`, int64 []."""
     return config.optimizer.learning_rate * schedule_factor(config.schedule, *updates_at(config, total_batches, batch))
 
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
-    """Return the number of the (local) update that a batch is for, int64 [], from 0, and how many there are."""
+    """Return the number of the (local) update to which a batch belongs, int64 [], from 0, and the number of all updates."""
     return number_in_step(config, batch), total_batches // config.steps_per_update
 
 
 def number_in_step(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of a batch among those of its own worker, int64 [], from 0, where workers go in step.
+    """Return the number of a batch among the batches of its worker, int64 [], from 0, if workers go in step.
 
-    Each of them has a step of an update, and may take several batches in it. In the other modes nobody knows which steps
-    a worker will get: the number is that among all batches.
+    There, each worker has one step of every update, and may take several batches in it. In the other modes it is not known
+    which steps a worker will get, so the result is the number among all batches.
     """
     of_step = config.batches_per_step
     return batch // of_step // config.steps_per_update * of_step + batch % of_step
 
 
 def progress(update: tf.Tensor, updates: int) -> tf.Tensor:
-    """Return how far the training is, float32 [] from 0 at the first update to 1 at the last."""
+    """Return the progress of the training, float32 [], from 0 at the first update to 1 at the last."""
     return tf.cast(update, tf.float32) / max(1, updates - 1)
 
 
 def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from step ids, int64 [k], to what their rows have to say of the learning rate, float32 [k].
+    """Return the function from step ids, int64 [k], to the learning rates expected in their rows, float32 [k].
 
-    That of a step with several batches is its first one's.
+    The learning rate of a step with several batches is that of its first batch.
     """
     batches = config.batches_per_step
 
@@ -50,15 +50,15 @@ def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray]
     def rates(steps: tf.Tensor) -> tf.Tensor:
         return tf.vectorized_map(lambda step: learning_rate(config, total_steps * batches, step * batches), steps)
 
-    def of(steps: np.ndarray) -> np.ndarray:
+    def rates_of(steps: np.ndarray) -> np.ndarray:
         expected: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()
         return expected
 
-    return of
+    return rates_of
 
 
 def text_of_rules(config: RunConfig, total_steps: int) -> str:
-    """Return the settings that decide the learning rate of a step id and the bound of its staleness, as text to compare."""
+    """Return as text the settings that decide a step's learning rate and staleness bound, so that they can be compared."""
     code = user_code.parse(config.schedule.kind)
     digest = hashlib.sha256(code.file.read_bytes()).hexdigest() if code and code.file.is_file() else ""
     settings = config.schedule.model_dump(mode="json"), digest, config.optimizer.learning_rate
@@ -69,7 +69,7 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
 def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
     """Return the factor of the peak learning rate at `step` (int64 [], from 0), float32 [].
 
-    It rises linearly from `start_factor` over the warm-up. From there to the last step the schedule gives it.
+    It rises linearly from `start_factor` during the warm-up. From there to the last step, the schedule determines it.
     """
     done = progress(step, total_steps)
     warmup = settings.warmup_fraction

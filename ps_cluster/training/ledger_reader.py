@@ -14,7 +14,7 @@ from ps_cluster.training.run_progress import RunProgress
 
 
 class LedgerReader:
-    """The only reader of the ledgers, so that each row is taken once."""
+    """Reads the ledgers. There is only one reader, so that each row is counted once."""
 
     def __init__(
         self,
@@ -25,10 +25,10 @@ class LedgerReader:
         notify: Notify = say,
         on_rows: Callable[[Sequence[np.ndarray]], None] = lambda rows: None,
     ):
-        """Keep the parts.
+        """Create a reader.
 
         Args:
-          journals: one for each shard; none where another process keeps them.
+          journals: one for each shard; empty if another process keeps the journals.
           on_rows: called with the new rows of each shard, once they are counted.
         """
         self._store = store
@@ -39,14 +39,14 @@ class LedgerReader:
         self._on_rows = on_rows
 
     def look(self) -> None:
-        """Take the new rows. A disk that refuses is reported once, and training goes on."""
+        """Read the new rows. If the disk refuses a write, this is reported once, and training continues."""
         self._keep_rows(self._store.read_ledgers(self._progress.positions))
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a checkpoint, after every row that it counts is on the disk.
+        """Return the arrays of a checkpoint, once all rows that it counts are on the disk.
 
         Raises:
-          JournalNotWritten: the disk refuses.
+          JournalNotWritten: the disk refuses the rows.
         """
         arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
         self._keep_rows(ledgers)
@@ -56,7 +56,7 @@ class LedgerReader:
 
     @property
     def pieces(self) -> list[Piece]:
-        """What each journal holds of the rows that were read so far."""
+        """The piece of each journal that holds the rows read so far."""
         return [journal.piece for journal in self._journals]
 
     def _keep_rows(self, ledgers: Ledgers) -> None:
@@ -67,9 +67,9 @@ class LedgerReader:
 
     def _append(self, rows: Sequence[np.ndarray]) -> None:
         refused = None
-        for journal, own in zip(self._journals, rows):
+        for journal, of_shard in zip(self._journals, rows):
             try:
-                journal.append(own)
+                journal.append(of_shard)
             except JournalNotWritten as error:
                 refused = error
         if refused and not self._refused:

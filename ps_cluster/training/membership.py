@@ -1,9 +1,9 @@
-"""Take in workers that come later, or again, while the others go on.
+"""Take in workers that arrive late or return, while the other workers continue.
 
-TensorFlow's own handler (WorkerPreemptionHandler) waits for all workers at once, under one lock: a worker that never
-comes back keeps the others from coming back. TensorFlow's runtime can do more. A cluster may have gaps, and
-`update_server_def` adds and removes workers while the others go on. So here each worker that fails is waited for by
-itself, and is taken in as soon as its server works.
+TensorFlow's handler of failed workers (WorkerPreemptionHandler) waits for all of them at once, under one lock: a worker that
+never returns keeps the others from returning. TensorFlow's runtime can do more. A cluster may have gaps, and
+`update_server_def` adds and removes workers while the other workers continue. So this module waits for each failed worker
+separately, and takes it in as soon as its server works.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working
 
 LOOK_EVERY_S = 1.0
-_LOOKS_LAST_S = 15.0  # one look is at most so long after the one before, probes included; else nobody looked
-# A server keeps what a leader made there for so long after its last sign of life. Without a launcher servers outlive
-# leaders, and each leader makes weights and slots of its own; TensorFlow's 600 s would keep those of several.
+_LOOKS_LAST_S = 15.0  # the longest time between two looks, probes included; after a longer gap, silence is counted anew
+# A server keeps the resources of a leader for this many seconds after the leader's last sign of life. Without a launcher,
+# servers outlive leaders, and each leader creates new weights and slots. TensorFlow's 600 s would keep those of several.
 KEEP_S = 120
 _RETRY_S = 0.5  # after a failure between a worker and a parameter server
 _DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
 
 class Membership:
-    """The workers that take part. It stands in for TensorFlow's handler of failed workers.
+    """The workers that take part. This class replaces TensorFlow's handler of failed workers.
 
     Attributes:
       present: the indices of the workers that are part of the cluster now.
@@ -51,11 +51,13 @@ class Membership:
         cut: Callable[[str], None] = cut, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        """Begin with the workers `present`, out of all that may ever come: `addresses`, index → host:port.
+        """Begin with the workers `present`.
 
         Args:
-          welcome: returns why a worker that has come can't take part; None if it can.
-          silent_after_s: a member that has answered nothing for so long keeps nobody out any more.
+          addresses: index → host:port of all workers that may ever take part.
+          welcome: returns why a new worker can't take part; None if it can.
+          silent_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
+          reach: returns the indices of the workers, out of index → host:port, whose servers answer.
           cut: ends the connections to an address.
         """
         self.present = set(present)
@@ -74,11 +76,11 @@ class Membership:
 
     @property
     def tasks(self) -> list[Task]:
-        """The workers that take part now."""
+        """The tasks of the workers that take part now."""
         return [Task(WORKER, index) for index in sorted(self.present)]
 
     def stop(self) -> None:
-        """Wait for no worker any more."""
+        """Stop waiting for workers."""
         self._over.set()
 
     @contextlib.contextmanager
@@ -89,16 +91,17 @@ class Membership:
         on_recovery_fn: Callable[[], None] | None = None,
         worker_device_name: str = "",
     ) -> Iterator[None]:
-        """Run a dispatch of one worker; where the worker is gone, return once it takes part again.
+        """Run a dispatch of one worker. If the worker is lost, return once it takes part again.
 
-        TensorFlow calls this in the worker's own thread, with what it does with the dispatch.
+        TensorFlow calls this in the worker's thread, and runs the dispatch in the `with` block. The first three arguments are
+        TensorFlow's reactions to a lost worker, to a transient failure, and to the worker's return.
         """
         worker = int(worker_device_name.rpartition(":")[2])
         try:
             yield
         except _DISPATCH_ERRORS as error:
             if _is_transient(error):
-                # The chief's own look at the parameter servers tells whether one is lost.
+                # If a parameter server is lost, the chief finds that out when it looks at the parameter servers.
                 time.sleep(_RETRY_S)
                 if on_transient_failure_fn:
                     on_transient_failure_fn()
@@ -120,9 +123,9 @@ class Membership:
             self._notify(f"worker-{worker} is gone ({_first_line(error)}); its steps go to others")
 
     def _take_in_again(self, worker: int) -> None:
-        """Return when the worker takes part, or nothing is waited for any more."""
+        """Wait until the worker takes part again, or until `stop` is called."""
         if self._over.is_set():
-            time.sleep(_RETRY_S)  # its thread goes on to try dispatches that are left
+            time.sleep(_RETRY_S)  # its thread continues to try the remaining dispatches
         while not self._over.is_set():
             address = self._addresses[worker]
             if self._reach({worker: address}) and self._takes_in(worker):
@@ -135,7 +138,7 @@ class Membership:
             silent = others.keys() - self._reach(others)
             self._cut_off(silent)
             if silent:
-                return False  # TensorFlow would wait for the silent one, and hold up everything
+                return False  # TensorFlow would wait for the silent workers, and hold up everything
             members = {index: self._addresses[index] for index in self.present | {worker}}
             try:
                 with self._cutting_off_the_silent_of(members):
@@ -147,7 +150,7 @@ class Membership:
         return self._is_welcome(worker)
 
     def _cut_off(self, silent: Collection[int]) -> None:
-        """End the connections to those of the members `silent` now that are so for too long: their dispatches then fail."""
+        """End the connections to the members in `silent` that were silent for too long, so that their dispatches fail."""
         now = self._clock()
         known = self._silent_since if now - self._looked_s <= _LOOKS_LAST_S else {}
         self._looked_s = now
@@ -159,7 +162,7 @@ class Membership:
 
     @contextlib.contextmanager
     def _cutting_off_the_silent_of(self, members: Mapping[int, str]) -> Iterator[None]:
-        """Cut the connections to members that have fallen silent, if the block takes too long: TensorFlow waits for them."""
+        """Cut the connections to silent members if the block takes too long, because TensorFlow waits for these members."""
 
         def cut() -> None:
             for worker in members.keys() - self._reach(members):
@@ -177,7 +180,7 @@ class Membership:
         self._notify(f"worker-{worker} {why}: its connections are cut")
         try:
             self._cut(self._addresses[worker])
-        except OSError as error:  # its name is not known any more
+        except OSError as error:  # the host name is not known any more
             self._notify(f"the connections to worker-{worker} can't be cut: {error.strerror}")
 
     def _is_welcome(self, worker: int) -> bool:
@@ -198,7 +201,7 @@ class Membership:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Return whether a dispatch may be tried again: its worker lost a parameter server, or was cancelled over it."""
+    """Return whether a dispatch may be tried again, because its worker lost a parameter server or was then cancelled."""
     return is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError))
 
 
@@ -207,7 +210,7 @@ def _first_line(error: Exception) -> str:
 
 
 def update_members(workers: Mapping[int, str]) -> None:
-    """Make exactly these workers (index → host:port) part of the cluster that this process is connected to."""
+    """Connect this process to a cluster with exactly these workers (index → host:port)."""
     server = server_def()
     for job in server.cluster.job:
         if job.name == WORKER:

@@ -1,7 +1,7 @@
-"""Estimate the memory that training takes with a network that nobody has measured, before the training starts.
+"""Estimate, before training starts, the memory that it takes with a network for which there is no measurement.
 
-The launcher has an estimate for the networks that were measured, because it can't build one. The estimate here comes from the
-network itself, in the process that has built it.
+The launcher can't build a network, so it estimates only with networks that were measured. The estimate here is computed from
+the network itself, in the process that has built it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.system.limits import FreeMemory
 
-# Copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
-# Those of a worker include what is under way to and from it in the parameter servers.
+# The number of copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
+# The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
-# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; those of some 100 MB and
-# more by at least 0.6. What would not fit even so is refused.
+# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
+# floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
-# Operations whose result is no new memory.
+# Operations whose results take no new memory.
 _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
-# TensorFlow can't send a larger tensor: "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
+# TensorFlow can't send a larger tensor. Its error is "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
 MOST_SENT_BYTES = 2**31 - 2**20
 
 
 def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, room: FreeMemory | None) -> str | None:
-    """Return a line for the user where training may take more memory than there is, else None.
+    """Return a line for the user if training may take more memory than is free, else None.
 
     Args:
-      room: for all tasks together; None if they are on several machines, of which this process knows nothing.
+      room: the free memory for all tasks together; None if the tasks are on several machines, whose memory is unknown.
 
     Raises:
-      UserError: it surely takes more than there is, or a shard is too large to be sent.
+      UserError: training surely takes more memory than is free, or a shard is too large to be sent.
     """
     _check_shards(config, network)
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
-        return None  # the launcher has said it
+        return None  # the launcher has already checked it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
     needs = needed_bytes(config, network.weights.length, activations)
     if needs <= room.memory_bytes:
@@ -54,13 +54,13 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
 
 
 def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
-    """Return what all tasks together will take beside what they take without a network.
+    """Return the bytes that all tasks together will take, in addition to their memory without a network.
 
     Args:
-      weights: how many numbers the network has.
-      activations: bytes of all floats of a forward pass of a batch.
+      weights: the number of weights of the network.
+      activations: the bytes of all floats of a forward pass of a batch.
     """
-    whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
+    whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at the same time
     copies = (WORKER_COPIES + kept_by_worker(config)) * whole + LEADER_COPIES
     if config.mode_kind.has_parameter_servers or config.mode_kind.shares_steps:
         copies += SERVER_COPIES  # all shards together hold the weights once
@@ -70,7 +70,7 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
 
 
 def kept_for_workers(config: RunConfig) -> int:
-    """Return how many vectors of all weights the shards keep for their workers: of mode and method, and old versions."""
+    """Return how many vectors of all weights the shards keep for workers: for the mode, the method and old versions."""
     kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
     of_mode = (kind.vectors_per_worker + kind.slots_per_worker) * config.training_workers
     of_method = (method.vectors_per_worker + method.slots_per_worker) * config.most_workers
@@ -78,11 +78,12 @@ def kept_for_workers(config: RunConfig) -> int:
 
 
 def kept_by_worker(config: RunConfig) -> int:
-    """Return how many vectors of all weights a worker keeps from one exchange to the next, beside the weights.
+    """Return how many vectors of all weights a worker keeps from one exchange to the next, in addition to the weights.
 
-    Where pushes lose values, what the ones before have left out, and what the one under way would. With local steps also its
-    optimizer's slots; all that is kept is there twice more while it is written to files. Then there is what the mode keeps
-    (`Mode.worker_vectors`). A new leader frees what an earlier one left in a worker before it makes its own.
+    If pushes lose values, the worker keeps the remainder of its earlier pushes, and that of the current push. With local steps
+    it also keeps its optimizer's slots, and while it writes its state to files, two more copies of the state. Then there are
+    the mode's vectors (`Mode.worker_vectors`). A new leader frees the variables that an earlier leader left in a worker before
+    it creates new ones.
     """
     left_out = under_way = int(config.loses_of_pushes)
     if not config.mode_kind.promise.takes_local_steps:
@@ -97,7 +98,7 @@ def _kinds(config: RunConfig) -> tuple[Capabilities, Capabilities]:
 
 
 def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
-    """Return the size of all floats that a forward pass in training mode computes, as far as their shapes are known."""
+    """Return the bytes of all floats that a forward pass in training mode computes, as far as their shapes are known."""
     outputs = [
         output
         for operation in network.trace(spec, batch_size).graph.get_operations()

@@ -15,9 +15,9 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
     """Return the number of each worker's first block.
 
     Args:
-      places: from these layers on; none: by the blocks' numbers of weights.
+      places: the first layer of each worker; if empty, the blocks are balanced by their numbers of weights.
     Raises:
-      ValueError: with the setting and its value, if some worker would have no weights, or no such layer is there.
+      ValueError: a worker would have no weights, or a layer does not exist. The message names the setting and its value.
     """
     most = sum(block.weights > 0 for block in blocks)
     if workers > most:
@@ -38,7 +38,7 @@ def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers:
 
 
 def _asked_for(blocks: Sequence[Block], places: Sequence[LayerPlace]) -> dict[int, int]:
-    """Return worker → its first block, as the user asks for it; worker 0 has the first layers."""
+    """Return worker → the number of its first block, as the user's `places` ask for; worker 0 has the first layers."""
     number = {layer: index for index, block in enumerate(blocks) for layer in block.layers}
     workers: dict[int, int] = {}
     for place in places:
@@ -66,12 +66,12 @@ def _with_weights(blocks: Sequence[Block]) -> str:
 
 
 def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> list[str]:
-    """Return the device that each worker is asked to compute on.
+    """Return the device on which each worker is asked to compute.
 
     Args:
       there: the names of all devices of the cluster.
     Raises:
-      UserError: a device is not there, and `soft_placement` is off.
+      UserError: a device does not exist, and `soft_placement` is off.
     """
     wanted = [device_of(worker, settings.devices.get(worker, DEVICE)) for worker in range(workers)]
     for worker, device in enumerate(wanted):
@@ -85,7 +85,7 @@ def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> 
 
 
 def device_of(worker: int, name: str = DEVICE) -> str:
-    """Return the whole name of a worker's device."""
+    """Return the full name of a worker's device."""
     return f"{task_of(worker)}/device:{name}"
 
 
@@ -95,5 +95,5 @@ def task_of(worker: int) -> str:
 
 
 def names_of_all_devices() -> list[str]:
-    """Return the names of the devices of all tasks that this process is connected to."""
+    """Return the names of the devices of all tasks to which this process is connected."""
     return [device.name for device in tf.config.list_logical_devices()]

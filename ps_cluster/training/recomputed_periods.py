@@ -1,4 +1,4 @@
-"""Compute again what a worker computed in a period of local steps: the distance that its weights have moved."""
+"""Recompute a worker's period of local steps: the distance that its weights have moved."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.runs.update_samples import SampledGradient
 from ps_cluster.training.recomputed_steps import RecomputedGradient, RecomputedSteps
 
-MOST_BATCHES = 64  # of a period that is computed again
+MOST_BATCHES = 64  # in a period that is recomputed
 
 
 class _RecomputedPeriods(RecomputedSteps):
-    """The base of both: `weights` are rounded as the worker rounds them before it computes with them."""
+    """The base class of both kinds of periods. It rounds weights as the worker does before it computes with them."""
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
         super().__init__(config, dataset, precision)
         self._dtype = tf.dtypes.as_dtype(config.wire)
 
     def unchecked(self, gradient: SampledGradient) -> str | None:
-        """Return why a period can't be computed again; None: it can."""
+        """Return why a period can't be recomputed; None if it can."""
         if gradient.examples > MOST_BATCHES * self._config.training.batch_size_per_worker:
             return f"periods of more than {MOST_BATCHES} local steps, which would take too long"
         return None
 
     def _rounded(self, weights: np.ndarray) -> np.ndarray:
-        """Return float64 [n] in the dtype of the wire, as float32 [n]."""
+        """Return weights, float64 [n], rounded to the dtype of the wire, as float32 [n]."""
         return np.asarray(tf.cast(tf.cast(tf.constant(weights, tf.float32), self._dtype), tf.float32))
 
     def _batches_of(self, gradient: SampledGradient) -> list[int]:
@@ -38,16 +38,20 @@ class _RecomputedPeriods(RecomputedSteps):
         return list(range(first, first + gradient.examples // self._config.training.batch_size_per_worker))
 
     def _fresh(self, statistics: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """Return what a whole period adds to the share of the statistics that it keeps. `before`: those pulled."""
+        """Return what a period adds to the kept share of the statistics. `before`: the pulled statistics."""
         fresh: np.ndarray = statistics - self.keep**self._config.batches_per_step * before
         return fresh
 
 
 class RecomputedElasticPeriods(_RecomputedPeriods):
-    """Periods of mode elastic: plain SGD from two vectors of weights, see `training/modes/elastic.py`."""
+    """Recomputes periods of mode elastic: plain SGD from two vectors of weights, see `training/modes/elastic.py`."""
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the distance that the worker's weights have moved. `given`: [2, n], its weights and those before."""
+        """Return the distance that the worker's weights have moved.
+
+        Args:
+          given: float32 [2, n], the worker's weights after and before the exchange.
+        """
         own, before = given.reshape(2, -1)
         moved, seen = np.zeros(self.length), statistics.astype(np.float64)
         for place, batch in enumerate(self._batches_of(gradient)):
@@ -59,10 +63,13 @@ class RecomputedElasticPeriods(_RecomputedPeriods):
 
 
 class RecomputedLocalPeriods(_RecomputedPeriods):
-    """Periods of modes diloco and sync-diloco: steps of the run's optimizer rule, whose state stays with the worker."""
+    """Recomputes periods of modes diloco and sync-diloco: steps of the optimizer rule, whose state stays with the worker."""
 
     def unchecked(self, gradient: SampledGradient) -> str | None:
-        """Return why a period can't be computed again: only the first one of a worker begins with a known state."""
+        """Return why a period can't be recomputed; None if it can.
+
+        If the optimizer has slots, only the first period of a worker begins with a known state.
+        """
         if reason := super().unchecked(gradient):
             return reason
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
@@ -76,7 +83,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return the weights that were given less those that the steps have reached."""
+        """Return the pulled weights minus the weights that the steps have reached."""
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
         slots = {name: np.zeros(self.length) for name in update.slot_names}
@@ -87,7 +94,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
                 weights, found.gradient, slots, self._rate(batch), place, self.factors, self.decay, is_whole=True
             )
             new = rule.equation(settings, parts)
-            assert new is not None, "`unchecked` has asked whether there is an equation"
+            assert new is not None, "`unchecked` has checked that there is an equation"
             slots = {name: new[name] for name in slots}
             weights, seen = new["weights"], self.keep * seen + found.fresh
         return RecomputedGradient(given - weights, self._fresh(seen, statistics))

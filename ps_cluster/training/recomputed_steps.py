@@ -1,8 +1,8 @@
-"""Compute again, by plain Keras in float32, what a worker computed for a step.
+"""Recompute a worker's step with plain Keras in float32.
 
-The workers compute with a pure function of flat vectors, in the precision of the run, with layers that are fused
-(`models/flat.py`), in one graph with its batch (`training/step.py`). Here the batch comes from numpy, the network is the Keras
-model itself, its loss is one of Keras's, and each operation runs by itself.
+A worker computes a pure function of flat vectors, in the precision of the run and with fused layers (`models/flat.py`), in one
+graph with the batch (`training/step.py`). Here the batch is computed with numpy, the network is the Keras model itself, the
+loss is one of Keras's, and each operation runs separately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ps_cluster.training.learning_rate import learning_rate, progress, updates_a
 
 @dataclass(frozen=True)
 class RecomputedGradient:
-    """What a step has to push: the gradient float64 [n], and the fresh statistics float64 [m]."""
+    """The expected push of a step: the gradient, float64 [n], and the fresh statistics, float64 [m]."""
 
     gradient: np.ndarray
     fresh: np.ndarray
@@ -48,7 +48,13 @@ class RecomputedGradient:
 
 @dataclass(frozen=True)
 class _Examples:
-    """A batch. inputs: name → [B, ...] in the dtype of the network; target: rows as packed; weights: float32 [B] or None."""
+    """The examples of a batch.
+
+    Attributes:
+      inputs: name → [B, ...] in the dtype of the network.
+      target: [B, ...], rows of the packed data set.
+      weights: float32 [B], or None.
+    """
 
     inputs: dict[str, np.ndarray]
     target: np.ndarray
@@ -65,7 +71,7 @@ class _Examples:
 
 
 class RecomputedSteps:
-    """The steps of a run, computed again. Subclass it for a mode whose step is more than one gradient.
+    """Recomputes the steps of a run. Subclass it for a mode whose step is more than one gradient.
 
     Attributes:
       factors: float32 [n], the learning-rate factors of the weights.
@@ -74,7 +80,7 @@ class RecomputedSteps:
     """
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, precision: str = "float32"):
-        """Build the network. `precision`: of its computation, as in `model.precision`."""
+        """Build the network. `precision`: the precision of its computation, as in `model.precision`."""
         self._config, self._dataset = config, dataset
         self._batches = RecomputedBatches(config, dataset.train_examples)
         settings = config.model.model_copy(update={"precision": precision})
@@ -97,20 +103,20 @@ class RecomputedSteps:
         return self._layout.length
 
     def unchecked(self, gradient: SampledGradient) -> str | None:
-        """Return why a gradient can't be computed again; None: it can."""
+        """Return why a gradient can't be recomputed; None if it can."""
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return what the step has to push.
+        """Return the expected push of a step.
 
         Args:
-          given: float32 [n], or [vectors, n] where a pull returns several vectors.
-          statistics: float32 [m].
+          given: the pulled weights, float32 [n], or [vectors, n] if a pull returns several vectors.
+          statistics: the pulled statistics, float32 [m].
         """
         return self._of_batch(gradient.step, gradient.worker, given, statistics)
 
     def _of_batch(self, batch: int, worker: int, weights: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:
-        """Return gradient and fresh statistics of a batch. `batch`: its number among all batches of the run."""
+        """Return the gradient and the fresh statistics of a batch. `batch`: its number among all batches of the run."""
         parts = self._examples(batch, worker).split(getattr(self._config.mode, "micro_batches", 1))
         found = [
             self._of_examples(examples, weights, statistics, draws=batch * len(parts) + number)
@@ -143,7 +149,7 @@ class RecomputedSteps:
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
-        """Return the loss of a batch, []: by Keras's function where the objective decides it, else that of compile()."""
+        """Return the loss of a batch, []: Keras's function if the objective decides the loss, else that of compile()."""
         rows, weights = examples.target, examples.weights
         targets = self._judge.targets(tf.constant(rows))
         smoothing = self._config.training.label_smoothing
@@ -153,7 +159,7 @@ class RecomputedSteps:
         return loss(self._judge.scaled(targets), outputs, weights, smoothing)
 
     def _examples(self, batch: int, worker: int) -> _Examples:
-        """Return the examples of a batch, varied."""
+        """Return the augmented examples of a batch."""
         config, spec, seed = self._config, self._dataset.spec, self._config.training.seed
         examples = self._batches.of_batches(np.array(batch), worker)
         inputs = {name: rows[examples.ids] for name, rows in self._dataset.inputs("train").items()}
@@ -163,7 +169,7 @@ class RecomputedSteps:
             of_labels = np.asarray(class_weights(config.training.class_weights, spec.classes), np.float32)[target]
             weights = of_labels if weights is None else weights * of_labels
         vary = DATASETS[config.data.dataset].augmentation()
-        if vary is not None and vary is not augment.augment:  # the user's own, for which there is no second one
+        if vary is not None and vary is not augment.augment:  # a user's augmentation has no second implementation
             of_batch = Batch(seed, tf.constant(batch, tf.int64), *map(tf.constant, (examples.ids, examples.epochs)))
             varied_inputs = vary(
                 {name: tf.constant(rows) for name, rows in inputs.items()}, of_batch, spec, config.data
@@ -184,7 +190,7 @@ class RecomputedSteps:
         return float(learning_rate(self._config, self._total_batches, tf.constant(batch, tf.int64)))
 
     def _clipped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return a gradient, float64 [n], as `optimizer.clip_norm` and the like ask for."""
+        """Return a gradient, float64 [n], clipped as by `optimizer.clip_norm`, `global_clip_norm` or `clip_value`."""
         settings: RuleSettings = self._config.optimizer
         if settings.clip_value is not None:
             clipped: np.ndarray = np.clip(gradient, -settings.clip_value, settings.clip_value)
@@ -220,17 +226,17 @@ _LOSSES = {
     RegressionJudge: _squared,
     NextByteJudge: _next_byte,
 }
-"""What judges the outputs → the same loss, by Keras. The others, such as that of compile(), are called again."""
+"""The class of the judge → the same loss by Keras. For other judges, such as that of compile(), the judge itself is used."""
 
 
 def _split(vector: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
-    """Return the parts of a vector that have these shapes, in order."""
+    """Return the consecutive parts of a vector, reshaped to `shapes`."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     return [vector[end - int(np.prod(shape)) : end].reshape(shape) for end, shape in zip(ends, shapes)]
 
 
 def _joined(tensors: list[Any]) -> np.ndarray:
-    """Return tensors end to end, float64 [sum of their sizes]."""
+    """Return the tensors concatenated as one vector, float64 [sum of their sizes]."""
     return np.concatenate(
         [np.zeros(0), *(np.asarray(keras.ops.convert_to_numpy(one), np.float64).ravel() for one in tensors)]
     )

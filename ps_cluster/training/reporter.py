@@ -1,6 +1,6 @@
-"""Write the rows of a training's progress, to metrics/progress.jsonl and for TensorBoard, and what TensorBoard shows of scores.
+"""Write the rows of a training's progress to metrics/progress.jsonl and for TensorBoard.
 
-TensorFlow is imported only when a writer is made.
+TensorFlow is imported only when a TensorBoard writer is created.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reporter:
         self._run_dir = run_dir
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
-        self._staleness = progress.staleness  # of the updates whose histogram is written, or that were before a resume
+        self._staleness = progress.staleness  # of all updates up to the last histogram, or up to a resume
         self._next_staleness_s = 0.0
         self._next_s = 0.0
         self._written = 0
@@ -43,7 +43,7 @@ class Reporter:
         self._last: ProgressRow | None = None
 
     def start(self) -> None:
-        """Leave the updates so far out of the histograms over time; call it before the first step."""
+        """Leave the updates so far out of the histograms over time. Call it before the first step."""
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
@@ -56,7 +56,7 @@ class Reporter:
             write_whole(self._run_dir.work, row.model_dump_json(include=set(WorkFile.model_fields)), lasting=False)
             append_row(self._run_dir.progress, self._last)
             if phase in ("training", "ended"):
-                # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
+                # The writer can't be created earlier: it needs TensorFlow's context, which connecting resets.
                 self._tensorboard = self._tensorboard or self._make_writer()
                 self._tensorboard.write(row.model_dump())
                 self._show_staleness(self._tensorboard, last=phase == "ended")
@@ -66,23 +66,23 @@ class Reporter:
             say(DISK_REFUSES(f"training goes on, but a row can't be written: {reason}"))
 
     def saving(self) -> None:
-        """Write the last row again, as the state is being saved. Any thread may call it."""
+        """Write the last row again, with the phase that the state is being saved. Any thread may call it."""
         if self._last is not None:
-            # `monotonic` stays: it belongs to the row's times, from which the next leader goes on.
+            # `monotonic` stays the same: it belongs to the row's times, from which the next leader continues.
             row = self._last.model_copy(update={"phase": SAVING, "time": time.time()})
-            with contextlib.suppress(OSError, Superseded):  # the save itself tells of either
+            with contextlib.suppress(OSError, Superseded):  # the save itself reports either error
                 writing.check()
                 append_row(self._run_dir.progress, row)
 
     def _make_writer(self) -> TrainingWriter:
         writer = TrainingWriter(self._run_dir)
         writer.write_settings(changed(self._config))
-        if not self._config.cluster.evaluator:  # which writes them beside its scores
+        if not self._config.cluster.evaluator:  # an evaluator writes them together with its scores
             writer.write_hyper_parameters(self._run_dir.root.name, telling(self._config))
         return writer
 
     def _show_staleness(self, writer: TrainingWriter, *, last: bool) -> None:
-        """Write a histogram of the updates since the one before, if it is due."""
+        """Write a histogram of the updates since the previous histogram, if one is due."""
         if last or time.monotonic() >= self._next_staleness_s:
             now = self._progress.staleness
             writer.write_staleness("staleness", now - self._staleness, self._progress.applied)
@@ -94,7 +94,10 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """Count `rows` more rows read for the proof and tables, and write a row when due: this phase may take long."""
+        """Count `rows` more rows read for the proof and tables, and write a row of progress when due.
+
+        This phase may take long.
+        """
         self._written += rows
         self.row_when_due("writing")
 
@@ -104,6 +107,8 @@ class Reporter:
         self.row("ended")
         if self._tensorboard is not None:
             whole = self._progress.staleness
-            with contextlib.suppress(OSError, tf.errors.OpError):  # curves can't keep a run from ending
+            with contextlib.suppress(
+                OSError, tf.errors.OpError
+            ):  # a failure to write curves must not keep a run from ending
                 self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
                 self._tensorboard.close()

@@ -1,4 +1,4 @@
-"""Check what a run can be resumed from."""
+"""Check whether a run can be resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ from ps_cluster.training.agreement import facts_of_data, text_of
 def newest_checkpoint(
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Callable[[str], None]
 ) -> Checkpoint:
-    """Return the newest readable checkpoint or snapshot, after checking that `config` and `dataset` can go on from it.
+    """Return the newest readable checkpoint or snapshot, after checking that a run with `config` and `dataset` can resume it.
 
-    It may have another number of shards than `config`; then it is even (runs/checkpoints.py).
+    It may have another number of shards than `config`; then all its shards have applied the same steps
+    (runs/checkpoints.py).
 
     Raises:
-      UserError: there is none, or it is of a run with other settings or data.
+      UserError: there is no checkpoint, or it belongs to a run with other settings or data.
     """
     checkpoint = newest_for(config.shards, run_dir, notify)
     if checkpoint is None:
@@ -63,7 +64,7 @@ def newest_checkpoint(
 
 
 def newest_for(shards: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest readable checkpoint or snapshot that can be cut into so many shards; None without one.
+    """Return the newest readable checkpoint or snapshot that can be cut into `shards` shards; None if there is none.
 
     Raises:
       StatesUnreadable: the system refuses to read one.
@@ -81,10 +82,10 @@ def newest_for(shards: int, run_dir: RunDir, notify: Callable[[str], None]) -> C
 
 
 def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
-    """Raise UserError where the journals lack rows of gradients that the checkpoint counts.
+    """Raise UserError if the journals lack rows of gradients that the checkpoint counts.
 
     Args:
-      shards: that training goes on with.
+      shards: the number of shards with which training continues.
     """
     for index in range(shards):
         try:
@@ -99,7 +100,7 @@ def check_journals(found: Checkpoint, run_dir: RunDir, shards: int) -> None:
 
 
 def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressState]:
-    """Return configuration and progress of a checkpoint. Raises UserError where another version has written it."""
+    """Return configuration and progress of a checkpoint. Raises UserError if another version of the package wrote it."""
     earlier = UserError(
         f"run directory '{run_dir.root}' is of an earlier version, with another configuration or ledger: "
         "it can't be resumed; begin anew in another run directory"
@@ -116,12 +117,12 @@ def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressSt
 
 
 def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
-    """Return how many updates were begun. Raises UserError where the checkpoint's numbers contradict each other."""
+    """Return how many updates were begun. Raises UserError if the numbers in the checkpoint contradict each other."""
     counts = found.arrays["counts"]
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
     waiting, leaders = found.arrays["waiting"], found.meta.leaders
-    # Where shards are cut anew, all of them have the same rows.
+    # If the number of shards changes, the rows of all shards are the same.
     rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
     whole = (
         bool(leaders)
@@ -155,16 +156,16 @@ def _are_rows(table: np.ndarray) -> bool:
 
 
 def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
-    """Raise UserError where something differs that gives step ids and shards their meaning."""
+    """Raise UserError if a setting or the data differs that determines the meaning of step ids and shards."""
     _check_same(_work(before), _work(config))
     _check_same(found.meta.data or {}, facts_of_data(dataset))
 
 
 def _work(config: RunConfig) -> dict[str, Any]:
-    """Return name → value of all settings that decide which gradient a step id stands for, and how it is taken in."""
+    """Return name → value of all settings that decide which gradient belongs to a step id, and how it is applied."""
     training, shards = config.training, config.training.sample == OF_WORKER
     return {
-        # What others follow from comes first: a recipe of another network has other labels, too.
+        # Settings on which others depend come first: with another network, a recipe may also change the label smoothing.
         "mode.name": config.mode.name,
         **{
             f"model.{name}": value
@@ -183,7 +184,7 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "steps of an update": config.steps_per_update,
         "gradients of an update": config.gradients_per_update,
         "gradients of an update, at most": config.most_gradients_per_update,
-        # Each has weights of its own, or a part of the data.
+        # In these cases each worker holds a part of the weights, or of the data.
         **({"cluster.workers": config.cluster.workers} if config.mode_kind.shares_steps or shards else {}),
     }
 
@@ -196,10 +197,10 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def check_network(found: Checkpoint, layout: Sequence[str]) -> None:
-    """Raise UserError where the variables are others than those of the checkpoint, or lie in another order.
+    """Raise UserError if the network's variables differ from those of the checkpoint, or have another order.
 
     Args:
-      layout: path and shape of each.
+      layout: path and shape of each variable.
     """
     for number, (before, now) in enumerate(zip_longest(found.meta.network or layout, layout, fillvalue="nothing"), 1):
         if before != now:

@@ -1,4 +1,4 @@
-"""End a worker's wait for the others when a round takes too long: TensorFlow's collectives wait for ever."""
+"""End a worker's wait for other workers when a round takes too long, because TensorFlow's collectives wait for ever."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOKS = 10  # within the limit
+_LOOKS = 10  # number of looks within the limit
 
 
 class RoundWatch:
-    """Calls `give_up` once, from its own thread, when `moved` was not called for `limit_s` inside the `with` block."""
+    """Calls `give_up` once, in a separate thread, if `moved` was not called for `limit_s` inside the `with` block."""
 
     def __init__(
         self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic
     ):  # fmt: skip
-        """Begin with a limit, which `moved` changes. `give_up` is called with the one that was exceeded."""
+        """Create a watch.
+
+        Args:
+          limit_s: the limit of the first round; `moved` sets that of the next.
+          give_up: is called with the limit that was exceeded, in seconds.
+        """
         self._limit_s = limit_s
         self._give_up = give_up
         self._clock = clock
@@ -23,7 +28,7 @@ class RoundWatch:
         self._moved_s = clock()
 
     def moved(self, limit_s: float) -> None:
-        """Note that a round has ended. `limit_s`: of the next one."""
+        """Note that a round has ended. `limit_s`: the limit of the next round."""
         self._moved_s, self._limit_s = self._clock(), limit_s
 
     def __enter__(self) -> RoundWatch:

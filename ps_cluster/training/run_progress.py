@@ -1,4 +1,4 @@
-"""The progress of a run: the updates handed out, the updates applied, and sums over them."""
+"""Track the progress of a run: the updates handed out, the updates applied, and sums over them."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from ps_cluster.training.dispatch_tracker import OpenDispatches
 
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
-GAPS = 9  # of each worker, whose median is what its steps take: a pause of some is no pace
+GAPS = 9  # measurements of each worker. Its steps take their median, so that a few pauses do not count as its pace
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
 class RunProgress:
-    """Counts what was scheduled and applied, as of the last look at the ledger. Finished updates take no memory.
+    """Counts scheduled and applied updates, as of the last look at the ledger. Finished updates take no memory.
 
     Attributes:
       clock: counts the seconds of training.
       total: the number of updates of the whole run.
-      scheduled_updates: the updates that were handed out, noted by the chief when it does so.
-      positions: how many rows of each shard were read.
+      scheduled_updates: the updates that were handed out. The chief notes them when it hands them out.
+      positions: for each shard, the number of rows that were read.
       missing_steps: int64 [k], the step ids that were under way before a resume, in order.
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
-      leaves: whether updates that were handed out are left undone, as nobody is there to do them.
+      leaves: whether this leader ends while updates are under way, which therefore stay undone.
     """
 
     def __init__(
         self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None, *, metric: str = "accuracy"
     ):
-        """Count from nothing. `metric`: the field of a row that has the objective's metric (config/objectives.py)."""
+        """Begin to count at 0. `metric`: the field of a row for the objective's metric (config/objectives.py)."""
         self.clock = clock or TrainingClock()
         self.scheduled_updates = StepSet()
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
@@ -72,7 +72,7 @@ class RunProgress:
         self._joiner = ShardJoiner(config.shards, shared=config.mode_kind.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
-        self._handing_out = threading.Lock()  # the chief hands out in one thread, and counts in another
+        self._handing_out = threading.Lock()  # the chief hands out steps in one thread and counts them in another
         self._tally = AppliedTotals()
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # sums since the last row of progress
         self._points: deque[tuple[float, int, int]] = deque()
@@ -82,14 +82,14 @@ class RunProgress:
         self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Go on from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
+        """Continue from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = AppliedTotals(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
-        # Steps that were under way are handed out again, and are counted then.
+        # Steps that were under way are handed out again, and will be counted then.
         applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
         self.scheduled_updates = scheduled.both(applied)
         self._joiner.mixed = state.mixed
@@ -98,7 +98,7 @@ class RunProgress:
 
     @property
     def state(self) -> ProgressState:
-        """The progress as it goes into a checkpoint's meta."""
+        """The progress in the form of a checkpoint's metadata."""
         with self._handing_out:
             scheduled = step_set.to_state(self.scheduled_updates)
         return ProgressState(
@@ -116,19 +116,19 @@ class RunProgress:
 
     @property
     def closed_steps(self) -> int:
-        """All steps below it were accepted by every shard, or never will be."""
+        """The lowest open step id: all steps below it were accepted by every shard, or never will be."""
         return self._applied_steps.first_missing
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that may not be handed out yet, as the parameter servers' ledgers have no room for it."""
+        """The first step id that may not be handed out yet, because the ledgers on the parameter servers have no room."""
         return self.closed_steps + self._config.ledger_window
 
     def scheduled(self, updates: np.ndarray) -> None:
         """Note that `updates` (int64 [k]) were handed out as one dispatch. Except in rounds, an update is one step."""
         with self._handing_out:
             self.scheduled_updates.add(updates)
-            if self._steps_per_update == 1:  # a round belongs to all workers
+            if self._steps_per_update == 1:  # a round has no dispatches to track, because it belongs to all workers
                 self._dispatches.add(updates)
 
     def late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
@@ -137,7 +137,7 @@ class RunProgress:
             return self._dispatches.late(after_s, workers)
 
     def missing_in_round(self) -> list[int]:
-        """Return the workers that have not pushed in the open round, while others have; none in modes without rounds."""
+        """Return the workers that have not pushed in the open round although others have; none in modes without rounds."""
         if self._steps_per_update == 1:
             return []
         steps = np.arange(self._steps_per_update) + self.applied * self._steps_per_update
@@ -158,10 +158,10 @@ class RunProgress:
         fresh = self._joiner.add(ledgers.rows)
         if len(fresh):
             self._count_rows(fresh)
-        if self._steps_per_update > 1:  # late steps of backup workers never come, once their round is over
+        if self._steps_per_update > 1:  # once a round is over, the late steps of backup workers are never accepted
             self._applied_steps.close_below(self.applied * self._steps_per_update)
         for own in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
-            self._tally.add_work(own)  # the row that all are joined to has the worker of the first shard
+            self._tally.add_work(own)  # the joined row names only the worker of the first shard
         now = self.clock.monotonic
         self._points.append((now, self.applied, self.examples))
         while now - self._points[0][0] > RATE_WINDOW_S:
@@ -181,7 +181,7 @@ class RunProgress:
         self._fresh_rows += len(rows)
 
     def _measure(self, rows: np.ndarray) -> None:
-        """Note what the steps of `rows` took, with all that a worker waits for. Only one clock is asked."""
+        """Note the seconds that the steps of `rows` took, including all waits of the worker, by the server's clock alone."""
         for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
             times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
             last = float(times.max())
@@ -191,21 +191,21 @@ class RunProgress:
 
     @property
     def step_seconds(self) -> float | None:
-        """The seconds of a step of the slowest worker; None until a worker has had two."""
+        """The seconds of a step of the slowest worker; None until one worker has been measured."""
         return max(map(median, self._gaps.values()), default=None)
 
     @property
     def longest_update_seconds(self) -> float:
-        """The longest expected gap between updates in a healthy run, as settings and measured steps say."""
+        """The longest expected gap between updates of a healthy run, in seconds, by settings and measured steps."""
         return self._config.longest_update_seconds(self.step_seconds or 0.0)
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The seconds to wait for an update; until steps are measured `FIRST_UPDATE_S`, as nothing else knows the network."""
+        """The seconds to wait for an update. Until steps are measured, this is at least `FIRST_UPDATE_S`."""
         return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
 
     def unsettled(self, ledgers: Ledgers) -> Ledgers:
-        """Return `ledgers` with times as if nobody had set the machine's clock since the training began."""
+        """Return `ledgers` with all times corrected for changes of the machine's clock since the training began."""
         self.clock.look()
         rows = [own.copy() for own in ledgers.rows]
         for own in rows:
@@ -219,8 +219,8 @@ class RunProgress:
 
     @property
     def applied(self) -> int:
-        """The number of updates applied; of rounds the parameter server alone knows which are over."""
-        if self._steps_per_update > 1:
+        """The number of updates applied."""
+        if self._steps_per_update > 1:  # only the parameter server knows which rounds are over
             return int(self.counts[0, COUNTS.index("version")])
         return self._tally.gradients
 
@@ -230,19 +230,19 @@ class RunProgress:
 
     @property
     def outstanding(self) -> int:
-        """The number of updates scheduled and not yet applied."""
+        """The number of updates that are scheduled and not yet applied."""
         return self.scheduled_updates.count - self.applied
 
     @property
     def epochs(self) -> float:
-        """Passes over the training examples so far."""
+        """The number of passes over the training examples so far."""
         return self.examples / self._train_examples
 
     @property
     def next_whole_epochs(self) -> int:
-        """The next update with which whole epochs are over that a checkpoint is asked for; the last one where none is.
+        """The next update after which a checkpoint of whole epochs is due; the last update if no such checkpoints are wanted.
 
-        It follows from the updates applied, so all workers of an all-reduce know it.
+        It depends only on the updates applied, so all workers of an all-reduce compute the same number.
         """
         every = self._config.checkpoints.every_epochs
         if every is None:
@@ -273,12 +273,12 @@ class RunProgress:
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0]) if newest[0] > oldest[0] else 0.0
 
     def row(self, phase: str) -> ProgressRow:
-        """Return a row of metrics/progress.jsonl; means are over the updates since the row before."""
+        """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row."""
         sums, count = self._fresh, self._fresh_rows
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
-            """Return a mean; None without rows, and for NaN or infinity, which JSON lacks ("diverged" tells those)."""
+            """Return a mean; None without rows, and for NaN or infinity, which JSON lacks (see the field `diverged`)."""
             return finite(sums[name] / count) if count else None
 
         times = self.clock.times
@@ -342,26 +342,24 @@ class RunProgress:
         )
 
 
-# Running sums over the ledger's rows, so that no row is read twice. No TensorFlow.
-
-
 class AppliedTotals:
-    """Sums over the steps that are applied on every shard. Checkpoints hold them as JSON.
+    """Running sums over the steps that are applied on every shard. Checkpoints hold them as JSON.
 
     Attributes:
-      gradients: steps applied. examples: images in them.
+      gradients: the number of steps applied.
+      examples: the number of examples in these steps.
       staleness: staleness → number of steps.
-      bad_losses: steps whose loss was NaN or infinite.
+      bad_losses: the number of steps whose loss was NaN or infinite.
     """
 
     def __init__(self, state: TallyState = TallyState()):
-        """Start from `state`, the property of an earlier tally."""
+        """Continue from the `state` of earlier totals."""
         self.examples = state.examples
         self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
         self.gradients = sum(self.staleness.values())
         self.bad_losses = state.bad_losses
         self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
-        # Worker → when its first update was applied [training seconds], and the examples of all workers until then.
+        # Worker → the time of its first update in training seconds, and the examples of all workers until then.
         self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
 
     @property
@@ -378,7 +376,8 @@ class AppliedTotals:
         """Add steps.
 
         Args:
-          rows: a structured array [k] of ROW. seconds: float64 [k], when each was applied, in training seconds.
+          rows: a structured array [k] of ROW.
+          seconds: float64 [k], the time at which each step was applied, in training seconds.
         """
         examples = rows["examples"].astype(np.int64)
         self._note_first_updates(rows["worker"].astype(np.int64), seconds, examples)
@@ -390,13 +389,13 @@ class AppliedTotals:
         self.add_work(rows)
 
     def add_work(self, rows: np.ndarray) -> None:
-        """Add steps to the work of the processes that the rows name, and to nothing else. `rows`: as for `add`."""
+        """Add steps only to the work of the processes that the rows name. `rows`: as for `add`."""
         examples = rows["examples"].astype(np.int64)
         keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
         for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):
-            mine = which.reshape(-1) == number
+            of_process = which.reshape(-1) == number
             before = self._workers.get((index, pid), [0, 0])
-            self._workers[index, pid] = [before[0] + int(mine.sum()), before[1] + int(examples[mine].sum())]
+            self._workers[index, pid] = [before[0] + int(of_process.sum()), before[1] + int(examples[of_process].sum())]
 
     def _note_first_updates(self, workers: np.ndarray, seconds: np.ndarray, examples: np.ndarray) -> None:
         for worker in set(np.unique(workers).tolist()) - self._first_updates.keys():
@@ -404,21 +403,21 @@ class AppliedTotals:
             self._first_updates[worker] = first, self.examples + int(examples[seconds <= first].sum())
 
     def workers(self) -> list[WorkerRow]:
-        """Return updates and examples of each worker process. A restarted worker has several rows."""
+        """Return the updates and examples of each worker process. A restarted worker has several rows."""
         return [
             WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
             for (index, pid), (updates, examples) in sorted(self._workers.items())
         ]
 
     def staleness_buckets(self) -> StalenessBuckets:
-        """Return how many steps had a staleness up to each bound."""
+        """Return the number of steps whose staleness is in each bucket of STALENESS_BOUNDS."""
         counts = [0] * (len(STALENESS_BOUNDS) + 1)
         for value, count in self.staleness.items():
             counts[bisect_left(STALENESS_BOUNDS, value)] += count
         return StalenessBuckets(counts=counts, sum=sum(value * count for value, count in self.staleness.items()))
 
     def staleness_summary(self) -> StalenessRow:
-        """Return mean, percentiles, maximum and histogram; all None or empty where no step is counted."""
+        """Return mean, percentiles, maximum and histogram; all are None or empty if no step is counted."""
         if not self.staleness:
             return StalenessRow()
         values = np.array(sorted(self.staleness))
@@ -426,7 +425,7 @@ class AppliedTotals:
         up_to = counts.cumsum()
 
         def percentile(percent: float) -> int:
-            """Return a percentile: the lower of two neighbours, as numpy's method "lower"."""
+            """Return a percentile, the lower of two neighbours, as numpy's method "lower" does."""
             return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
 
         return StalenessRow(
@@ -438,13 +437,13 @@ class AppliedTotals:
         )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
-        """Return examples per second, from when every worker had its first update to the last update.
+        """Return the examples per second between the moment when every worker has had an update and the last update.
 
-        Before that, TensorFlow still builds some worker's graph. None where no update came after that moment.
+        Before that moment, TensorFlow still builds the graph of some worker. None if no update came after it.
 
         Args:
-          last_update: in training seconds; None where there was none.
-          backup_workers: how many workers may be late.
+          last_update: the time of the last update in training seconds; None if there was none.
+          backup_workers: the number of workers that may be late.
         """
         firsts = sorted(self._first_updates.values())
         if last_update is None or not firsts:

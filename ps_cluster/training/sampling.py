@@ -1,4 +1,4 @@
-"""Choose a few updates, let the parameter servers keep what they are made of, and write that to files for the auditor."""
+"""Choose a few updates, let the parameter servers keep their inputs and results, and write both to files for the auditor."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from ps_cluster.server.samples import ANY_WORKER, NOBODY
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
-# One update of every worker is sampled in each session, whatever that costs. There are more, up to `ENOUGH_OF_A_WORKER` and
-# then one of `SELDOM` by chance, while to compute them again takes no more than this share of the processors' time.
+# One update of every worker is sampled in each session, whatever that costs. More are sampled, up to `ENOUGH_OF_A_WORKER` for
+# each worker and then one of `SELDOM` at random, while recomputing them takes no more than this share of the processors' time.
 MOST_SHARE = 0.01
 ENOUGH_OF_A_WORKER = 2
 SELDOM = 512
-GIVEN_UP_AFTER = 4_096  # updates: a sample that is not complete by then never will be
+GIVEN_UP_AFTER = 4_096  # updates after which a sample that is not complete never will be
 
 
 @dataclass
 class _Armed:
-    """A place that is armed.
+    """An armed place.
 
     Attributes:
-      first: the update to sample; with a worker the first update that may be its next.
-      worker: whose next update is sampled; ANY_WORKER: the update `first`.
-      rows: of each shard: step → row of the update.
+      first: the update to sample; with a worker, the first update that may be the worker's next.
+      worker: the worker whose next update is sampled; ANY_WORKER to sample the update `first`.
+      rows: for each shard, step → row of the update.
     """
 
     place: int
@@ -54,26 +54,26 @@ class _Armed:
 
 
 class UpdateSampler:
-    """Samples the updates of one leader. Its calls come from one thread, which looks at the ledger too."""
+    """Samples the updates of one leader. Call it only from the thread that also looks at the ledger."""
 
     def __init__(self, config: RunConfig, run_dir: RunDir, store: ParameterStore, progress: RunProgress, term: int):
-        """Create a sampler of the updates that are not handed out yet."""
+        """Create a sampler of the updates that are not handed out yet. `term`: the leader's term."""
         self._store, self._run_dir, self._progress, self._term = store, run_dir, progress, term
         self._seed, self._steps_per_update = config.training.seed, config.steps_per_update
         self._fewest = config.gradients_per_update
         self._one_worker_each = not config.mode_kind.averages and not config.mode_kind.shares_steps
         self._free = list(range(store.sample_places))
         self._armed: list[_Armed] = []
-        # Worker → how many of its updates were sampled in this session.
+        # Worker → the number of its updates that were sampled in this session.
         self._sampled: Counter[int] = Counter(dict.fromkeys(range(config.training_workers), 0))
-        # Worker → the step of its first push in the whole training. After a resume the files of a worker may be ahead of the
-        # state that training goes on from, so there is no first push then.
+        # Worker → the step of its first push in the whole training. After a resume this stays empty, because the files of a
+        # worker may be ahead of the state from which training continues.
         self._first_steps: dict[int, int] = {}
         self._is_new = not progress.scheduled_updates.end
         self._settings = settings_digest(config)
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
-        self._recomputed_s = 0.0  # what it took to compute updates again, in this session and before
-        self._next = 0  # the first update that was not a candidate yet
+        self._recomputed_s = 0.0  # the seconds that recomputing updates took, in this and earlier sessions
+        self._next = 0  # the first update that has not been a candidate yet
 
     def start(self) -> None:
         """Arm the first places. Call it before the first step is handed out."""
@@ -111,7 +111,7 @@ class UpdateSampler:
                 armed.rows[index] |= {int(steps[place]): own[place] for place in chosen}
 
     def _is_over(self, armed: _Armed) -> bool:
-        """Return whether every shard has applied an update, or it was passed over long ago."""
+        """Return whether every shard has applied the update of a place, or training passed it long ago."""
         fewest = min(map(len, armed.rows))
         if self._steps_per_update == 1:
             is_applied = fewest > 0
@@ -120,13 +120,13 @@ class UpdateSampler:
         return is_applied or self._progress.applied > armed.first + GIVEN_UP_AFTER
 
     def _collect(self, armed: _Armed) -> None:
-        """Write a sample, if every shard has kept it."""
+        """Write a sample if every shard has kept it."""
         rows = armed.rows
         shards = [shard for shard in self._store.take_sample(armed.place) if shard is not None]
         if len(shards) < len(rows) or not rows[0] or any(own.keys() != rows[0].keys() for own in rows):
             return
         if not all(map(self._belong_together, shards, rows)):
-            return  # a step that was handed out again, or a place that was armed too late
+            return  # the step was handed out again, or the place was armed too late
         gradients = [
             SampledGradient(
                 step=step,
@@ -149,12 +149,12 @@ class UpdateSampler:
             lengths=[shard.length for shard in shards],
             settings=self._settings,
         )
-        with contextlib.suppress(OSError):  # a full disk is reported by whoever writes the ledger
+        with contextlib.suppress(OSError):  # the writer of the ledger reports a full disk
             write_sample(self._run_dir.samples, UpdateSample(header, shards, self._store.places))
             self._sampled.update(header.workers)
 
     def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:
-        """Return whether what a shard kept is what the rows of its shard tell of. `rows`: step → row."""
+        """Return whether the part that a shard kept matches the rows of this shard. `rows`: step → row."""
         return all(
             step // self._steps_per_update == shard.update
             and shard.version == int(row["version"] - 1 - row["staleness"])
@@ -183,15 +183,15 @@ class UpdateSampler:
             self._store.arm_sample(place, update, worker=worker, offset=_mixed(self._seed, update))
 
     def is_cheap(self) -> bool:
-        """Return whether the updates so far took little to compute again, and none waits for that."""
+        """Return whether recomputing the samples so far took little time, and no sample waits to be recomputed."""
         self._recomputed_s += sum(row.seconds for row in self._recomputed.new_rows())
         budget_s = MOST_SHARE * (os.cpu_count() or 1) * self._progress.clock.times.seconds
         return self._recomputed_s <= budget_s and not waiting_samples(self._run_dir.samples)
 
     def _lacking(self) -> int | None:
-        """Return the worker with the fewest sampled updates, if they are too few; None if all have enough.
+        """Return the worker with the fewest sampled updates if it has too few; None if all workers have enough.
 
-        Where every worker takes part in each update, it is ANY_WORKER.
+        If every worker takes part in each update, return ANY_WORKER instead of a worker.
         """
         under_way = Counter(armed.worker for armed in self._armed)
         enough = ENOUGH_OF_A_WORKER if min(self._sampled.values(), default=0) and self.is_cheap() else 1
@@ -199,7 +199,7 @@ class UpdateSampler:
             lacks = min(self._sampled.values(), default=0) < enough
             return ANY_WORKER if lacks and not under_way[ANY_WORKER] else None
         counts = {worker: count + 2 * under_way[worker] for worker, count in self._sampled.items()}
-        worker = min(counts, key=lambda one: (counts[one], one), default=None)
+        worker = min(counts, key=lambda index: (counts[index], index), default=None)
         return worker if worker is not None and counts[worker] < enough else None
 
 

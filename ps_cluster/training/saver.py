@@ -1,4 +1,4 @@
-"""Decide when to save the state of a training: snapshots to recover from, checkpoints to score and keep."""
+"""Decide when to save the state of a training, as snapshots to recover from and checkpoints to score and keep."""
 
 from __future__ import annotations
 
@@ -31,38 +31,39 @@ from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9
-# Bounds of the checkpoint interval "auto". Scoring a checkpoint takes 5 s of a core for the largest network here, 4 %
-# of two cores' time in a minute; a run of some seconds still gets several scores.
+# Bounds of the checkpoint interval "auto". Scoring a checkpoint of the largest network here takes 5 s of a core, which is 4 %
+# of two cores' time in a minute. A run of some seconds still gets several scores.
 FIRST_S, LONGEST_S = 5.0, 60.0
-# The chief looks at nothing while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
-# because with a slow disk longer pauses would risk more lost work than they save.
+# The chief does not look at the ledger while it saves. The pause after a save limits this to 5 % of the time. The pause has a
+# maximum, because with a slow disk a longer pause would risk more work than it saves.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
-# Checkpoints of whole epochs were asked for one by one, and comparisons need them at the same number of examples in all
-# modes. So only the pause after a save is as long as the save itself: half of the chief's time at most.
+# The user has asked for each checkpoint of whole epochs, and comparisons need these checkpoints at the same number of examples
+# in all modes. So the pause after such a save is only as long as the save itself: saves take at most half of the chief's time.
 EPOCH_PAUSE_FACTOR = 1
-# Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this size of all together.
+# Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this total size.
 MOST_WAITING_BYTES = 2_000_000_000
-# With several shards, a state that other numbers of them can go on from (runs/checkpoints.py) is there at least so often, the
-# first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
-# by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
+# With several shards, a state from which another number of shards can continue ("even", see runs/checkpoints.py) is saved at
+# least this often, and for the first time when the first snapshot is due: until then, the permanent loss of a server costs all
+# work. Many snapshots are even by chance. If none was even for this long, the chief hands out nothing until all steps have
+# ended.
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
-# A save that takes long is told so often, for at most ten minutes: meanwhile nobody takes it for a standstill.
+# A save that takes long is reported at this interval, for at most ten minutes, so that it does not count as a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
-AGAIN_AFTER_S = 5.0  # a checkpoint of whole epochs that the disk has refused
+AGAIN_AFTER_S = 5.0  # the time until a checkpoint of whole epochs that the disk has refused is tried again
 
 
 def begun_with(config: RunConfig, before: Sequence[LeaderStretch]) -> int:
-    """Return with how many workers the whole training was begun. `before`: what earlier leaders did of it."""
+    """Return the number of workers with which the training began. `before`: the stretches of earlier leaders."""
     return before[0].workers if before else config.mode_kind.emulated_workers(config)
 
 
 class Saver:
-    """Saves the state of a training into the run directory while it goes on.
+    """Saves the state of a training into the run directory while the training continues.
 
     Attributes:
-      last_seconds: duration of the last save, during which the chief looked at nothing; None before the first.
-      problem: what the proof has to tell beside the rows; it goes on with every state.
-      diverged: a weight of the last state that was looked at is NaN or infinite. No update makes it a number again.
+      last_seconds: the duration of the last save, during which the chief did not look at the ledger; None before the first.
+      problem: a problem that the proof has to report in addition to the rows. Every saved state contains it.
+      diverged: whether a weight of the last saved state is NaN or infinite. No update makes such a weight finite again.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class Saver:
         rules: str = "", saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        """Prepare.
+        """Create a saver.
 
         Args:
-          same: fields of `CheckpointMeta` that have to be the same when training goes on.
-          term: of this leader. before: what the leaders before it did of this work.
-          rules: the settings that decide its learning rates and bounds (`LeaderStretch`).
+          same: the fields of `CheckpointMeta` that must not change when training continues.
+          term: this leader's term.
+          before: the stretches of earlier leaders of this training.
+          rules: the settings that decide this leader's learning rates and bounds (`LeaderStretch`).
+          saving: called now and then while a save takes long.
         """
         self._config = config
         self._run_dir = run_dir
@@ -91,36 +94,36 @@ class Saver:
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
         self._epochs = self._whole_epochs()
         self._refused_at = -math.inf
-        self._ended = -math.inf  # when the last save had ended
+        self._ended = -math.inf  # the time at which the last save ended
         self._even: dict[Path, int | None] = {}
         if config.shards > 1:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
-            if not config.evaluation.after_training:  # where all are kept, none has to be spared, and there may be many
+            if not config.evaluation.after_training:  # otherwise all checkpoints are kept, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
-        has_even = any(self._even.values())  # one of step 0 spares nobody any work
+        has_even = any(self._even.values())  # an even state of step 0 saves no work, so it does not count
         first_s = min(EVEN_EVERY_S, config.checkpoints.snapshot_every_seconds)
         self._even_at, self._even_every_s = clock(), EVEN_EVERY_S if has_even else first_s
-        self._told_at = -1  # updates applied at the last save that took long
-        self._resting_at = 0  # updates applied at the last look of a rest
+        self._reported_at = -1  # the number of updates applied at the last save that took long
+        self._resting_at = 0  # the number of updates applied at the last look of a rest
         self.last_seconds: float | None = None
         self.diverged = False
         self.problem = ""
 
     @property
     def seconds_to_checkpoint(self) -> float:
-        """The seconds until the next whole epochs are trained, at the present speed; infinite where nothing waits for them.
+        """The seconds until the next whole epochs are trained, at the present speed; infinite if nothing waits for them.
 
-        Whoever looks then saves all modes of a comparison at nearly the same number of examples.
+        If the chief looks at that moment, all modes of a comparison save at nearly the same number of examples.
         """
         every, speed = self._config.checkpoints.every_epochs, self._progress.epochs_per_second()
-        is_due = self._whole_epochs() > self._epochs  # it waits for the pause after the last save
+        is_due = self._whole_epochs() > self._epochs  # the checkpoint waits only for the pause after the last save
         if every is None or is_due or not speed:
             return math.inf
         return ((self._epochs + 1) * every - self._progress.epochs) / speed
 
     @property
     def rests(self) -> bool:
-        """True while nothing more is to be handed out, for a snapshot of all shards at the same steps."""
+        """Whether no more steps may be handed out now, so that all shards reach the same steps for a snapshot."""
         return self._rested_s >= 0
 
     @property
@@ -130,7 +133,7 @@ class Saver:
         return self._clock() - self._even_at - self._even_every_s
 
     def save_when_due(self) -> None:
-        """Save a checkpoint or a snapshot if one is due. A disk that refuses is reported, and training goes on."""
+        """Save a checkpoint or a snapshot if one is due. If the disk refuses it, this is reported, and training continues."""
         if not self._progress.applied:
             self._even_at = self._clock()
         if self.rests:
@@ -148,7 +151,7 @@ class Saver:
             self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
         longest_s = max(LONGEST_REST_S, self._progress.longest_update_seconds)
         if self.rests and (at_rest or (not moves and self._rested_s >= longest_s)):
-            self._end_rest()  # the disk refuses, or a step takes too long: go on, and try again later
+            self._end_rest()  # the disk refuses, or a step takes too long: continue, and try again later
 
     def _end_rest(self) -> None:
         self._even_every_s = max(EVEN_EVERY_S, PAUSE_FACTOR * self._rested_s)
@@ -172,13 +175,13 @@ class Saver:
         )
 
     def _snapshot_is_due(self) -> bool:
-        """Return whether it is time, and there is any work to spare."""
+        """Return whether a snapshot is due, and there is any work that it would save."""
         every_s = self._config.checkpoints.snapshot_every_seconds
         is_time = self._clock() - self._saved[self._run_dir.snapshots] >= every_s
         return self._progress.applied > 0 and is_time and self._has_paused(PAUSE_FACTOR)
 
     def _has_paused(self, factor: float) -> bool:
-        """Return whether the last save is over for `factor` times as long as it took, or for a minute."""
+        """Return whether the last save ended at least `factor` times its duration ago, or LONGEST_PAUSE_S ago."""
         return self._clock() - self._ended >= min(LONGEST_PAUSE_S, factor * (self.last_seconds or 0.0))
 
     def _whole_epochs(self) -> int:
@@ -187,46 +190,46 @@ class Saver:
         return 0 if every is None else math.floor(self._progress.epochs / every)
 
     def _checkpoints_kept(self) -> int:
-        """The number of checkpoints kept: all, where they are to be scored after training.
+        """Return the number of checkpoints to keep: all of them if they are to be scored after training.
 
-        Those of whole epochs are kept until they are scored. The evaluator scores them in the order of their steps.
+        Checkpoints of whole epochs are kept until they are scored. The evaluator scores them in the order of their steps.
         """
         settings = self._config.checkpoints
         if self._config.evaluation.after_training:
             return ALL
         if settings.every_epochs is None or not self._config.cluster.evaluator:
             return settings.keep
-        # After a roll-back, steps before the last score are new ones.
+        # After a roll-back, checkpoints of steps below the last scored one may be new, so each step is looked up.
         scored = {row.step for row in read_rows(self._run_dir.evaluation, EvaluationRow)}
         waiting = [state for state in checkpoints.states(self._run_dir.checkpoints) if state.step not in scored]
         largest = max((state.path.stat().st_size for state in waiting), default=0)
         room = MOST_WAITING_BYTES // largest if largest else 0
-        return max(settings.keep, min(len(waiting) + 1, room))  # and the one that is to be written
+        return max(settings.keep, min(len(waiting) + 1, room))  # + 1 for the checkpoint that is to be written
 
     @property
     def _checkpoint_every_s(self) -> float:
-        """Seconds between checkpoints. With "auto": the training time at the last one, within bounds."""
+        """The seconds between checkpoints. With "auto" these are the training seconds at the last one, within bounds."""
         if (setting := self._config.checkpoints.every_seconds) != "auto":
             return setting
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
         return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))
 
     def save_first(self) -> None:
-        """Save the initial weights where all checkpoints are scored after training: curves of all modes begin with them."""
+        """Save the initial weights if checkpoints are scored after training, so that the curves of all modes begin there."""
         if self._config.evaluation.after_training and not self._progress.applied:
             self._try_to_save(self._run_dir.checkpoints, ALL)
 
     def save_last(self) -> None:
-        """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses.
+        """Save the last checkpoint and remove the snapshots, which are now useless. Raises RunFailed if the disk refuses.
 
-        A leader that was frozen before the removal may wake up late: the snapshots of a newer leader stay.
+        A leader that was frozen before the removal may wake up late, so the snapshots of a newer leader stay.
         """
         even = self._save(self._run_dir.checkpoints, self._checkpoints_kept())
-        if even or self._config.shards == 1:  # else an even snapshot may be all that fewer servers could go on from
+        if even or self._config.shards == 1:  # otherwise fewer servers may need an even snapshot to continue from
             checkpoints.remove_all(self._run_dir.snapshots, self._term)
 
     def _save(self, directory: Path, keep: int) -> bool:
-        """Save the state; return whether other numbers of shards can go on from it."""
+        """Save the state; return whether another number of shards can continue from it."""
         began = self._clock()
         arrays = self._ledger_reader.snapshot()
         self.diverged = not all_finite(arrays["weights"])
@@ -255,38 +258,39 @@ class Saver:
         even = self._config.shards > 1 and is_consistent_cut(arrays)
         spare = step if even else self._even.get(directory)
         if directory == self._run_dir.snapshots and not even and spare == step:
-            # It would have the name of the even one, which fewer servers can go on from, and hardly more in it.
+            # This snapshot would replace the even one of the same name, from which fewer servers can continue, and it has
+            # hardly more in it.
             self._saved[directory] = self._clock()
             return False
-        with self._told_while_it_lasts():
+        with self._heartbeat():
             checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
-        if even:  # not before: a disk that refuses must not cost the one before
+        if even:  # only after the save: if the disk refuses it, the previous even state must stay
             self._even[directory] = step
             if step:
                 self._end_rest()
         self._saved[directory] = self._clock()
-        if directory == self._run_dir.checkpoints:  # not before: a disk that refuses must not cost the one that is due
+        if directory == self._run_dir.checkpoints:  # only after the save: if the disk refuses it, it must stay due
             self._epochs = self._whole_epochs()
         self.last_seconds = self._clock() - began
         self._ended = self._clock()
         return even
 
     @contextlib.contextmanager
-    def _told_while_it_lasts(self) -> Iterator[None]:
-        """Call `saving` now and then during the block, within bounds: to write a large state takes longer than a standstill.
+    def _heartbeat(self) -> Iterator[None]:
+        """Call `saving` now and then during the block, because writing a large state may take as long as a standstill.
 
-        It is called only where updates were applied since the last such save: a training that stands still has to be seen.
+        It is called only if updates were applied since the last such save, so that a training that stands still is noticed.
         """
-        over, moved = threading.Event(), self._progress.applied > self._told_at
+        over, moved = threading.Event(), self._progress.applied > self._reported_at
 
-        def tell() -> None:
+        def report() -> None:
             for _ in range(SAVE_TOLD_AT_MOST if moved else 0):
                 if over.wait(SAVE_TOLD_EVERY_S):
                     return
-                self._told_at = self._progress.applied
+                self._reported_at = self._progress.applied
                 self._saving()
 
-        thread = threading.Thread(target=tell, name="saving", daemon=True)
+        thread = threading.Thread(target=report, name="saving", daemon=True)
         thread.start()
         try:
             yield
@@ -301,9 +305,9 @@ def check_disk(
     state_bytes: int,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> None:
-    """Raise UserError where the disk has no room for the states that a run keeps. `state_bytes`: of one of them.
+    """Raise UserError if the disk has no room for the states that a run keeps. `state_bytes`: the size of one state.
 
-    There are `checkpoints.keep` checkpoints, the best one, the snapshots, and the one that is being written.
+    These are `checkpoints.keep` checkpoints, the best one, the snapshots, and the state that is being written.
     """
     kept = config.checkpoints.keep + 1 + SNAPSHOTS_KEPT + 1
     there = sum(state.path.stat().st_size for state in checkpoints.states(*run_dir.states))
@@ -316,6 +320,6 @@ def check_disk(
 
 
 def all_finite(values: np.ndarray) -> bool:
-    """Return whether no value is NaN or infinite. A sum says so in one pass; only an overflow takes a second one."""
+    """Return whether all values are finite. The sum decides it in one pass; only an overflow needs a second pass."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())

@@ -1,6 +1,6 @@
-"""The schedules of the learning rate, as pure functions of the step id.
+"""The schedules of the learning rate, as pure functions of the progress after the warm-up.
 
-The launcher imports this module: nothing here imports TensorFlow before a graph is built.
+The launcher imports this module, so it does not import TensorFlow before a graph is built.
 """
 
 from __future__ import annotations

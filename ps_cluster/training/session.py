@@ -1,4 +1,4 @@
-"""The parts that all trainers share around their loop: start or resume, progress rows, checkpoints, and the end."""
+"""Start, resume, report, save and end a training: the parts that all trainers share around their loops."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ from ps_cluster.training.step_source import Dispatches
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
-NO_LOSS_AFTER = 100  # steps; a training that has no finite loss in any of them is stopped
+NO_LOSS_AFTER = 100  # steps; a training without a finite loss in this many steps is stopped
 
 
 class SessionStart:
-    """A training in one process, until its store is built: call `begin`, then connect, then `build` the session.
+    """A training in one process, until its store is built. Call `begin`, then connect, then `build` the session.
 
     Attributes:
-      progress: what is scheduled and applied; so far, what the checkpoint says.
-      leads: whether this process writes into the run directory; where several processes train, only one does.
-      resumed: the checkpoint that training goes on from; None where it begins.
+      progress: the progress so far, which is that of the resumed checkpoint.
+      leads: whether this process writes into the run directory. If several processes train, only one leads.
+      resumed: the checkpoint from which training continues; None if it begins.
       reporter: writes the rows of progress.
+      term: the leader's term (runs/leaders.py), which is part of the names of its files.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class SessionStart:
         """Create the start of a session.
 
         Args:
-          build: makes the store, and what a worker computes.
+          build: builds the store, and the function that computes a worker's step.
         """
         self.config, self.run_dir, self.dataset = job.config, job.run_dir, job.dataset
         metric = OBJECTIVES[self.dataset.spec.objective].field
         self.progress = RunProgress(self.config, self.dataset.train_examples, metric=metric)
         self.leads = leads
-        self.term = job.leading.term  # of the leader's claim (runs/leaders.py). It is part of the names of its files.
+        self.term = job.leading.term
         self.reporter = Reporter(self.config, self.run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
         self._build = build
@@ -73,7 +74,7 @@ class SessionStart:
         """Load the checkpoint to resume from, if any, and restart the clock. Call it before connecting.
 
         Raises:
-          UserError: there is no checkpoint to resume from, or it is of a run with other settings.
+          UserError: there is no checkpoint to resume from, or it belongs to a run with other settings.
         """
         checkpoint = None
         if resume:
@@ -90,19 +91,19 @@ class SessionStart:
             self.reporter.row("connecting")
 
     def go_on_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
-        """Go on from a checkpoint, or begin, and restart the clock. Call it before `build`."""
+        """Continue from a checkpoint, or begin if it is None, and restart the clock. Call it before `build`."""
         if checkpoint is not None:
             before, now = len(checkpoint.arrays["counts"]), self.config.shards
             if now != before:
                 say(f"parameter servers: {now} in place of {before}, from step {checkpoint.step:,} on")
             checkpoint = resharding.resharded(checkpoint, now)
-            assert checkpoint.meta.progress is not None, "it has been checked (training/agreement.py)"
+            assert checkpoint.meta.progress is not None, "checked in training/resuming.py"
             self.progress.resume(checkpoint.arrays, checkpoint.meta.progress)
         self.resumed = checkpoint
         self._restart_clock()
 
     def _restart_clock(self) -> None:
-        """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
+        """Continue the times of the previous leader, which may have trained beyond the resumed checkpoint."""
         stands = (self.resumed and self.resumed.meta.times) or TrainingTimes()
         last = last_row(self.run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
@@ -112,17 +113,17 @@ class SessionStart:
         self.progress.clock.restart(last.times, stands.last_update, since=since)
 
     def build(self, devices: Sequence[str], own_device: str) -> Session:
-        """Build the store and a worker's step (see the module's `build`), and restore a resumed checkpoint.
+        """Build the store and a worker's step (see `building.build`), and restore a resumed checkpoint.
 
         Raises:
-          UserError: the checkpoint is of another model.
+          UserError: the checkpoint belongs to another model.
         """
         if self.leads:
             self.reporter.row("building")
         leaders = self.resumed.meta.leaders if self.resumed else []
         session = new_session(self.term, leaders[0].term if leaders else self.term)
         store, compute = self._build(self.config, self.dataset, devices, own_device, session)
-        if self.leads and self.resumed is None:  # a run that goes on has its states, and one more is enough for it
+        if self.leads and self.resumed is None:  # a resumed run already has states, and needs room for only one more
             check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
             check_network(self.resumed, store.layout)
@@ -134,13 +135,14 @@ class Session:
     """A training in one process. Call `start`, then `keep_up` in the trainer's loop, then `end`.
 
     Attributes:
-      store, compute: as `build` has made them. graphs: of the dispatches that use them.
-      progress: what is scheduled and applied, as of the last look at the ledger.
-      leads: as of `SessionStart`.
+      store, compute: the results of `build`.
+      graphs: the graphs of the dispatches, which use both.
+      progress: the scheduled and applied updates, as of the last look at the ledger.
+      leads: as in `SessionStart`.
     """
 
     def __init__(self, start: SessionStart, store: ParameterStore, compute: Compute):
-        """Open the journals, and remove the states that training gives up by going on from an earlier one."""
+        """Open the journals, and remove states that are newer than the one from which training continues."""
         self.store = store
         self.compute = compute
         mode, config = start.config.mode_kind, start.config
@@ -153,7 +155,7 @@ class Session:
         self._train_examples = start.dataset.train_examples
         self._total_steps = start.config.total_steps(self._train_examples)
         self._reporter = start.reporter
-        # What the leaders before did of the work that this one goes on with.
+        # The stretches of the earlier leaders of this training.
         self._before = start.resumed.meta.leaders if start.resumed else []
         if self.leads and start.resumed:
             for directory in self._run_dir.states:
@@ -185,32 +187,32 @@ class Session:
             self._saver.save_first()
         self.progress.clock.start()
         self._reporter.start()
-        self._ledger_reader.look()  # even if a resumed run has nothing left to do, the counts must be known
+        self._ledger_reader.look()  # the counts must be known even if a resumed run has nothing left to do
         if self.leads:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Let the proof fail by a line; the first one counts. None: there is nothing wrong."""
+        """Let the proof fail with this problem, unless there was one before. None means that there is no problem."""
         self._saver.problem = self._saver.problem or problem or ""
 
     @property
     def broken(self) -> Ending | None:
-        """The outcome of a training that learns nothing more, so that it is stopped; None while it may learn."""
+        """The outcome of a training that can't learn any more and therefore has to stop; None while it can."""
         return self._broken(least_steps=NO_LOSS_AFTER)
 
     def _broken(self, least_steps: int) -> Ending | None:
-        if self.progress.has_no_loss(least_steps):  # whose weights may be NaN as well: the loss was so first
+        if self.progress.has_no_loss(least_steps):  # first, because its weights may then be NaN as well
             return "nan_loss"
         return "diverged" if self._saver.diverged else None
 
     @property
     def seconds_to_checkpoint(self) -> float:
-        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite where none is known."""
+        """The seconds until a checkpoint of whole epochs is due, at the present speed; infinite if none will be due."""
         return self._saver.seconds_to_checkpoint
 
     @property
     def rests(self) -> bool:
-        """True while nothing more is to be handed out, for a snapshot of all shards at the same steps."""
+        """Whether no more steps may be handed out now, so that all shards reach the same steps for a snapshot."""
         return self._saver.rests
 
     def keep_up(self, phase: str) -> None:
@@ -224,11 +226,11 @@ class Session:
     def end(self, *, stopped: bool, goes_on: bool = False) -> Ending:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
-        Returns how it has ended, as the mark says.
-
         Args:
-          stopped: training was stopped early; unless it is broken, every update should be there otherwise.
-          goes_on: another leader will go on with what is left.
+          stopped: whether training was stopped early. Otherwise every update should be applied, unless training is broken.
+          goes_on: whether another leader will continue the training.
+        Returns:
+          The outcome, as in the mark.
         """
         self._saver.save_last()
         outcome: Ending = "completed" if self.progress.completed else "stopped"
@@ -280,7 +282,7 @@ class Session:
         ]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
-            if config.mode_kind.has_parameter_servers:  # without them each process applies its own updates
+            if config.mode_kind.has_parameter_servers:  # without them, each process applies updates to its local shard
                 tables.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
@@ -293,14 +295,14 @@ class Session:
 
     @property
     def _pushes(self) -> list[int]:
-        """The pushes that each shard has got, and so about the pulls from it."""
+        """The number of pushes that each shard has received, which is about the number of pulls from it."""
         pushed = [COUNTS.index(name) for name in ("accepted", "refused", "dropped")]
         return [int(count) for count in self.progress.counts[:, pushed].sum(axis=1)]
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
-        """Return how many rows there are up to the last one of a leader with other settings of rate or bound."""
-        own, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
+        """Return the number of rows up to the last row of a leader with other settings of learning rate or bound."""
+        rules, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
         for leader, piece in zip(self._before, history, strict=True):
             rows += piece.rows
-            other = other if leader.rules == own else rows
+            other = other if leader.rules == rules else rows
         return other

@@ -1,4 +1,4 @@
-"""Slow workers down by a wait after the computation, so that two cores can emulate a cluster with slow machines."""
+"""Slow workers down by waiting after the computation, so that two cores can emulate a cluster with slow machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ class SlowDown:
     """Computes how much longer a slow worker's step takes, and waits that long."""
 
     def __init__(self, stragglers: Stragglers, workers: int, seed: int, parts: int = 1):
-        """Prepare. `parts`: a step waits so many times, a part of its extra seconds each."""
+        """Compute the factor and the extra seconds of each worker.
+
+        Args:
+          parts: the number of waits in each step. Each wait takes an equal part of the step's extra seconds.
+        """
         self._stragglers = stragglers
         self._seed = seed
         named = {slow.worker: slow for slow in stragglers.slow}
@@ -19,7 +23,7 @@ class SlowDown:
         self._means = machine_means(workers, seed)
 
     def seconds(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> tf.Tensor:
-        """Return the seconds, float64 [], that `worker` waits after a computation of `own_seconds` (float64 [])."""
+        """Return the seconds, float64 [], that a worker waits after a computation that took `own_seconds` (float64 [])."""
         if self._stragglers.gamma:
             shape = TASK_VARIATION**-2
             seed = tf.stack([tf.constant(self._seed, tf.int64), step])
@@ -29,7 +33,7 @@ class SlowDown:
         return (factor - 1) * own_seconds + tf.gather(tf.constant(self._extras, tf.float64), worker)
 
     def wait(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> list[tf.Tensor]:
-        """Return the wait that must come before the push; empty where nobody is slow."""
+        """Return the wait that must come before the push; empty if no worker is slow."""
         if not self._stragglers:
             return []
         seconds = self.seconds(worker, step, own_seconds)
@@ -38,8 +42,8 @@ class SlowDown:
 
 def sleep(seconds: tf.Tensor) -> tf.Tensor:
     """Wait `seconds` (float64 []) without using a processor. Returns a tensor to depend on."""
-    # TensorFlow has no operation that sleeps, but a dataset that does. Taking its only element asks it twice (for the
-    # element and for the end), and it sleeps both times.
+    # TensorFlow has no operation that sleeps, but it has a dataset that does. Taking its only element calls the dataset twice
+    # (for the element and for the end), and it sleeps both times.
     microseconds = tf.cast(tf.maximum(seconds, 0.0) * 1e6 / 2, tf.int64)
     element = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
     slow = tf.raw_ops.SleepDataset(

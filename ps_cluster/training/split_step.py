@@ -1,4 +1,4 @@
-"""One training step of a network in parts, and how a mode cuts the network."""
+"""Compute one training step of a network in parts, and cut a network into parts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, rows_in
 
 
 class SplitStep(TrainStep):
-    """Computes a step with a vector of weights for each part of a network; a batch may go in micro-batches, as in GPipe.
+    """Computes a step with a vector of weights for each part of a network. As in GPipe, a batch may be cut into micro-batches.
 
     The gradient is the mean over the micro-batches (Huang et al. 2019, arXiv:1811.06965, section 2.2). Normalisation
-    takes the statistics of each micro-batch, and the moving ones take in their mean (section 2.3 there).
+    uses the statistics of each micro-batch, and the moving statistics are updated with their mean (section 2.3 there).
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SplitStep(TrainStep):
         network: StagedNetwork | WideNetwork,
         micro_batches: int = 1,
     ):
-        """Create the step. `network` is made from the `whole` one."""
+        """Create the step. `network` is cut from the network `whole`."""
         super().__init__(config, whole, spec, train_examples=train_examples)
         self.parts = network.parts
         self._parted = network
@@ -51,10 +51,12 @@ class SplitStep(TrainStep):
     def by_parts(
         self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
     ) -> list[StepResult]:
-        """Compute a step; return each part's own gradient and statistics, with loss and metric of the whole.
+        """Compute a step; return the gradient and statistics of each part, with loss and metric of the whole network.
 
         Args:
-          step: int64 []. weights, statistics: of each part.
+          step: int64 [].
+          weights: for each part, [n of the part].
+          statistics: for each part, float32 [m of the part].
         """
         with tf.device(self.parts[0].device):
             batch = self.batch(step)
@@ -70,9 +72,11 @@ class SplitStep(TrainStep):
         with tf.device(self._parted.last):
             loss, metric, count = _mean(losses), tf.add_n(metrics), tf.add_n(examples)
         results = []
-        for part, clip, of_part, its in zip(self.parts, self._clips, zip(*gradients), zip(*fresh), strict=True):
+        of_parts = zip(self.parts, self._clips, zip(*gradients), zip(*fresh), strict=True)
+        for part, clip, part_gradients, part_fresh in of_parts:
             with tf.device(part.device):
-                results.append(StepResult(clip(_mean(of_part)), _mean(its), loss, metric, rate, count, checksum))
+                gradient = clip(_mean(part_gradients))
+                results.append(StepResult(gradient, _mean(part_fresh), loss, metric, rate, count, checksum))
         return results
 
     def _cut(self, batch: TrainBatch) -> list[TrainBatch]:
@@ -97,7 +101,7 @@ class SplitStep(TrainStep):
         statistics: Sequence[tf.Tensor],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """Return loss, metric and number of examples of a micro-batch, and each part's gradient and fresh statistics."""
-        # With a single one the random state is that of a `TrainStep`, else each has its own.
+        # A single micro-batch has the random state of a `TrainStep`. Several have different random states.
         draws = tf.cast(step, tf.int32) * self._micro_batches + number
         with tf.device(self._parted.last), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
@@ -111,7 +115,7 @@ class SplitStep(TrainStep):
 
 
 def _parts_of(batches: Sequence[TrainBatch]) -> list[MicroBatch | None]:
-    """Return what makes the loss of each micro-batch its part of the batch's; None for a whole batch."""
+    """Return the scale of each micro-batch's loss, so that their mean is the loss of the batch; None for a whole batch."""
     count = len(batches)
     if count == 1:
         return [None]

@@ -1,10 +1,10 @@
-"""Training with one network that is split over the workers: the chief's loop, a step's graph, and who has which part.
+"""Train one network that is split over the workers: the chief's loop, a step's graph, and the placement of the parts.
 
-The chief holds the graph of a step, whose operations are on all workers. Each worker holds the weights of its part,
-with version and ledger, and updates them where they are. Between workers go activations and their gradients:
+The chief holds the graph of a step, whose operations are on all workers. Each worker holds the weights of its part, with
+version and ledger, and updates them locally. Workers send each other activations and the gradients of activations:
 
     chief     step id ──► worker 0: batch, forward ──activations──► worker 1: forward, loss
-    worker 1  gradient of its part ──► its own shard;  gradient of the activations ──► worker 0, which does the same
+    worker 1  gradient of its part ──► its local shard;  gradient of the activations ──► worker 0, which does the same
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     """Train until every update is applied, or until the job's drain is set and the steps under way have ended.
 
     Raises:
-      UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another one.
+      UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another network.
       tf.errors.OpError: a worker failed.
     """
     config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
@@ -59,7 +59,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=job.index, protocol="grpc")
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
     check_all(workers, cluster, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset)))
-    # Variables are made on processors: soft placement is of graphs alone.
+    # Variables are created on processors, because soft placement applies only to graphs.
     holders = [device_of(worker) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher()).run(drain)
@@ -70,11 +70,11 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
 
 @dataclass(frozen=True)
 class SplitBuild:
-    """Makes the store, with a shard for each worker's part, and the step through all parts: a `session.Build`.
+    """Builds the store, with a shard for each worker's part, and the step through all parts: a `building.Build`.
 
     Attributes:
       mode: decides how the network is cut.
-      log: the file to which the device of each operation is written; None: it is not written.
+      log: the file to which the device of each operation is written; None if it is not written.
     """
 
     mode: SplitNetwork
@@ -94,13 +94,13 @@ class SplitBuild:
         positions = [part.positions for part in step.parts]
         states = start.cut(positions, [part.statistics for part in step.parts])
         store = make_store(config, dataset, network, devices, states, positions)
-        store.in_turn = FairLock()  # A snapshot between two steps has the same version of all shards.
+        store.in_turn = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
         step.log = self.log
         return store, step
 
 
 def _lines(parts: Sequence[NetworkPart], there: Sequence[str]) -> list[str]:
-    """Return a line on each worker's part. `there`: the devices that the cluster has."""
+    """Return a line about each worker's part. `there`: the devices that the cluster has."""
     lines = []
     for worker, part in enumerate(parts):
         soft = "" if part.device in there else ", which is not there: soft placement takes its processor"
@@ -109,10 +109,10 @@ def _lines(parts: Sequence[NetworkPart], there: Sequence[str]) -> list[str]:
 
 
 class SplitDispatch:
-    """A dispatch: pulls, computes and pushes one step after the other, each as one graph over all workers."""
+    """Runs a dispatch: pulls, computes and pushes one step after the other, each as one graph over all workers."""
 
     def __init__(self, store: ParameterStore, step: SplitStep):
-        """Read which process holds each shard."""
+        """Read the identity of the worker that holds each shard."""
         self._store = store
         self._step = step
         self._holders = [part.device for part in store.shards]
@@ -122,7 +122,12 @@ class SplitDispatch:
         self._run_step = tf.function(self._one, autograph=False, input_signature=scalars)
 
     def __call__(self, step_ids: tf.Tensor, scheduled: tf.Tensor) -> None:
-        """Run steps. Args: int64 [k], and when they were handed out, float64 []."""
+        """Run steps.
+
+        Args:
+          step_ids: int64 [k].
+          scheduled: float64 [], unix seconds, the time at which the chief handed them out.
+        """
         for step_id in step_ids:
             with self._store.in_turn, recorded(self._log) if self._log else contextlib.nullcontext():
                 self._run_step(step_id, scheduled)
@@ -149,14 +154,14 @@ class SplitDispatch:
 
 
 def _identity(device: str) -> WorkerIdentity:
-    """Return what the process on a device reads in its own folder, as numbers."""
+    """Return the identity, with numbers instead of tensors, of the worker whose process has this device."""
     with tf.device(device):
         return WorkerIdentity(*WorkerIdentity.read().both().numpy().tolist())
 
 
 @contextlib.contextmanager
 def recorded(file: Path) -> Iterator[None]:
-    """Write the device of each operation of the functions that run for the first time in the block."""
+    """Write to `file` the device of each operation in the functions that run for the first time within the block."""
     with recorded_graphs() as graphs:
         yield
     rows = {(node.device, node.op, node.name) for graph in graphs for node in graph.node if node.device}

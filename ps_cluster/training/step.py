@@ -1,6 +1,6 @@
-"""One training step as a pure function of its step id and the parameters it pulled; clipping, schedules.
+"""Compute one training step as a pure function of its step id and the pulled parameters.
 
-The launcher imports this module, to check schedules: nothing here imports TensorFlow before a graph is built.
+The launcher imports this module to check schedules, so it does not import TensorFlow before a graph is built.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """The worker that runs a graph: index and pid, read from the file in the process's working directory."""
+    """The index and pid of the worker that runs a graph, read from a file in the process's working directory."""
 
     worker: tf.Tensor  # int64 []
     pid: tf.Tensor  # int64 []
 
     @classmethod
     def read(cls) -> WorkerIdentity:
-        """Read the identity file, in the process where the graph runs."""
+        """Read the identity file in the process that runs the graph."""
         content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
         return cls(content[0], content[1])
 
@@ -40,11 +40,11 @@ class WorkerIdentity:
 
 
 class TrainBatch(NamedTuple):
-    """The examples of a step, as the network and the judge take them."""
+    """The examples of a step, in the form that the network and the judge take."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
     targets: tf.Tensor  # [B, ...]
-    weights: tf.Tensor | None  # float32 [B], how much each example counts; None if all count alike
+    weights: tf.Tensor | None  # float32 [B], the weight of each example; None if all count the same
     ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
 
@@ -57,8 +57,8 @@ class StepResult:
     loss: tf.Tensor  # float32 []
     metric: tf.Tensor  # float32 [], the sum over the batch
     learning_rate: tf.Tensor  # float32 []
-    examples: tf.Tensor  # int64 [], the examples that the network was trained on, counted on its outputs
-    ids_checksum: tf.Tensor  # int64 [], of the ids of these examples: see `data.batches.checksum_of`
+    examples: tf.Tensor  # int64 [], the number of examples on which the network was trained, counted in its outputs
+    ids_checksum: tf.Tensor  # int64 [], the checksum of the examples' ids: see `data.batches.checksum_of`
 
 
 GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
@@ -66,11 +66,11 @@ GoesOn: TypeAlias = "Callable[[], tf.Tensor]"
 
 
 class PeriodLimits(NamedTuple):
-    """What may end a period of local steps early.
+    """The conditions that may end a period of local steps early.
 
     Attributes:
       batches: int64 [], the number of the period's batches to take; None: all of them.
-      goes_on: is asked after each local step; None: the period continues.
+      goes_on: called after each local step; None: the period always continues.
     """
 
     batches: tf.Tensor | None = None
@@ -98,10 +98,13 @@ class TrainStep:
     def __call__(
         self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
-        """Compute the step of one batch, for which no limits count.
+        """Compute the step of one batch.
 
         Args:
-          step: int64 []. weights: [n]. statistics: float32 [m].
+          step: int64 [].
+          weights: [n].
+          statistics: float32 [m].
+          limits: not used, because the step is a single batch.
         """
         from ps_cluster.data.batches import checksum_of
 
@@ -125,7 +128,7 @@ class TrainStep:
         )
 
     def batch(self, step: tf.Tensor) -> TrainBatch:
-        """Return the batch of a step id, varied."""
+        """Return the augmented batch of a step id."""
         from ps_cluster.data import batches
         from ps_cluster.data.augment import resized
 
@@ -153,12 +156,12 @@ class TrainStep:
         if self._config.training.sample != OF_WORKER:
             return self._config.sample, None
         workers = self._config.cluster.workers
-        # One that `scale` has added shares a part.
-        own = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
-        return own, number_in_step(self._config, step)
+        # A worker that `scale` has added shares the data shard of another worker.
+        sample = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
+        return sample, number_in_step(self._config, step)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""
+        """Return the learning rate, float32 [], of the step's update. All steps of an update have the same rate."""
         return learning_rate(self._config, self._total_steps, step)
 
 

@@ -1,4 +1,4 @@
-"""Decide which steps the chief hands out, and in which dispatches."""
+"""Decide which steps the chief hands out, and how it groups them into dispatches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:  # imports what the launcher does not need
 
 
 ScheduleDispatch: TypeAlias = Callable[[Dispatch, np.ndarray | int], None]
-"""Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
+"""Sends a dispatch to any free worker. Arguments: the graph, and its int64 argument (step ids, or a version)."""
 
 
 @dataclass(frozen=True)
 class Dispatches:
-    """The two graphs that a run dispatches. Each is built when it is first used.
+    """The two graphs that a run dispatches. Each graph is built when it is first used.
 
     Attributes:
-      make: returns the graph of a dispatch. Its argument: whether steps are handed out a second time (`Mode.dispatch`).
+      make: returns the graph of a dispatch. Its argument is whether steps are handed out a second time (`Mode.dispatch`).
     """
 
     make: Callable[[bool], Dispatch]
@@ -45,12 +45,12 @@ class Dispatches:
 
 
 class StepSource(ABC):
-    """The work of a run, in the dispatches of a mode.
+    """Hands out the work of a run, in the dispatches of a mode.
 
     Attributes:
-      handed_out: the last step id that was handed out, -1 before the first.
-      ends: whether nothing more will be handed out.
-      workers: how many work now; the chief keeps it up to date.
+      handed_out: the last step id that was handed out; -1 before the first.
+      ends: whether no more steps will be handed out.
+      workers: the number of workers that take part now. The chief updates it.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class StepSource(ABC):
 
     @abstractmethod
     def dispatches(self) -> Iterator[bool]:
-        """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
+        """Schedule a dispatch (or one for every worker) and yield True. Yield False while the ledger has no room."""
 
     def repeat(self, steps: np.ndarray) -> None:
-        """Give steps (int64 [k]) of a dispatch without news to another worker too. By default this does nothing."""
+        """Give the open steps (int64 [k]) of a late dispatch to another worker too. By default this does nothing."""
         return None
 
     @property
     def two_dispatches_each(self) -> float:
-        """The number of updates in two dispatches per worker, one under way and one waiting."""
+        """The number of updates in two dispatches per worker, of which one is under way and one waits."""
         steps = 2 * self.workers * self._size(self._steps_per_second, left=math.inf)
         return steps / self._config.steps_per_update
 
     @property
     def _steps_per_second(self) -> float:
-        """Steps per second of one worker."""
+        """The number of steps per second of one worker."""
         return self._progress.updates_per_second() * self._config.steps_per_update / self.workers
 
     def _size(self, per_second: float, left: float) -> int:
@@ -102,14 +102,14 @@ class AsynchronousSteps(StepSource):
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self.workers)
-            if len(again):  # not mixed with new ones, which may have to wait until these are done
+            if len(again):  # not mixed with new steps, which may have to wait until these are done
                 step_ids, again = np.split(again, [min(size, len(again))])
             else:
                 step_ids = np.arange(following, min(total, following + size))
                 following = int(step_ids[-1]) + 1
             while step_ids[-1] >= self._progress.end_of_window:
                 yield False
-            # First counted, then sent: a look in another thread may find its first update at once.
+            # The dispatch is counted before it is sent, because a look in another thread may find its first update at once.
             self._progress.scheduled(step_ids)
             self._schedule(self._graphs.first, step_ids)
             self.handed_out = int(step_ids[-1])

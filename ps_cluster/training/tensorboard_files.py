@@ -1,4 +1,4 @@
-"""Write what TensorBoard shows."""
+"""Write the files that TensorBoard shows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Writer:
         self._writer.flush()
 
     def _histogram(self, name: str, counts: np.ndarray, edges: np.ndarray, step: int) -> None:
-        """Write bars as they are: TensorFlow's own operation would need every single value, and much more time."""
+        """Write a histogram from its bars. TensorFlow's operation would need every single value, and much more time."""
         from tensorboard.plugins.histogram.metadata import create_summary_metadata
 
         bars = np.stack([edges[:-1], edges[1:], counts], axis=1).astype(np.float64)
@@ -48,7 +48,7 @@ class _Writer:
             tf.summary.write(name, tf.constant(bars), metadata=create_summary_metadata(None, None))
 
     def write_hyper_parameters(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Write the run's name and settings for the tab HParams, which shows this folder's scalars beside them."""
+        """Write the run's name and settings for the tab HParams, which shows them with this folder's scalars."""
         from tensorboard.plugins.hparams import api
 
         with self._writer.as_default():
@@ -76,7 +76,7 @@ class TrainingWriter(_Writer):
         self._writer.flush()
 
     def write_staleness(self, name: str, counts: Mapping[int, int], step: int) -> None:
-        """Write a histogram: {0: 3, 1: 80} means 3 updates with a staleness of 0, 80 with 1. None is written of nothing."""
+        """Write a histogram. {0: 3, 1: 80} means 3 updates with staleness 0 and 80 with 1. Empty counts are not written."""
         if not counts:
             return
         values = list(counts)
@@ -99,11 +99,11 @@ class EvaluationWriter(_Writer):
         self._scalars(row, EVALUATION, row["step"])
 
     def write_values(self, name: str, values: np.ndarray, step: int) -> None:
-        """Write a histogram of values; those that are not finite are left out."""
+        """Write a histogram of values. Values that are not finite are left out."""
         finite = values[np.isfinite(values)]
         if len(finite):
             wide = finite.astype(np.float64)
-            # Values that are nearly equal and very large have no room for the edges between them.
+            # Between values that are nearly equal and very large, there are too few floats for the edges of the bars.
             least = 1e-9 * np.abs(wide).max()
             around = (wide.min() - least, wide.max() + least) if np.ptp(wide) < least else None
             counts, edges = np.histogram(wide, BARS, around)
@@ -129,11 +129,11 @@ def _table(settings: Mapping[str, ChangedSetting]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as code in markdown, in which a | is no end of a cell and a * is itself."""
+    """Return a value as code in markdown, so that | does not end the cell and * is shown."""
     text = value if isinstance(value, str) else json.dumps(value)
     return "`" + text.replace("`", "'") + "`"
 
 
 def _plain(value: Any) -> bool | int | float | str:
-    """Return a value of a setting as the tab HParams takes it."""
+    """Return a setting's value in a form that the tab HParams accepts."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value)

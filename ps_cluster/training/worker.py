@@ -1,12 +1,12 @@
-"""The work of a run: dispatches of steps, which the chief hands out, and their graph, which runs in a worker's process.
+"""Build the graph of a dispatch, which the chief hands out and a worker's process runs.
 
-    chief     dispatches ──step ids──►  any free worker, which runs `steps_graph` and for each step id:
-    worker    pull ──►       all shards       weights, statistics, versions; once a dispatch
+    chief     dispatches ──step ids──►  any free worker, which runs `steps_graph`
+    worker    pull ──►       all shards       weights, statistics, versions; once in a dispatch. Then for each step id:
               compute        the batch of the step id, forward, backward (training/step.py), with the times for its row
               exchange ──►   all shards       push gradient, statistics, row; pull for the next step id of the dispatch
 
-(Workers that wait are in modes/waiting.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
-imports this module, to check modes: nothing here imports TensorFlow before a graph is built.
+For workers that wait see modes/waiting.py, for all-reduce all_reduce.py, for split networks split_trainer.py. The launcher
+imports this module to check modes, so it does not import TensorFlow before a graph is built.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # imports what the launcher does not need
 
 
 class Compute(Protocol):
-    """Computes a step id: a `TrainStep`, or what a mode makes of it (`Mode.worker_step`)."""
+    """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
 
     def __call__(
         self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
@@ -43,21 +43,21 @@ class Compute(Protocol):
 
         Args:
           step: int64 [], the step id.
-          weights: [n], in the wire's dtype, or [vectors, n] where a pull returns several vectors.
+          weights: [n], in the wire's dtype, or [vectors, n] if a pull returns several vectors.
           statistics: float32 [m].
-          limits: of a period of local steps.
+          limits: the limits of a period of local steps.
         """
 
 
 class Dispatch(Protocol):
-    """Runs a dispatch: the graph of a mode, in the process of a worker."""
+    """Runs a dispatch: the graph of a mode, in a worker's process."""
 
     def __call__(self, what: tf.Tensor, scheduled: tf.Tensor, /) -> object:
-        """Run it.
+        """Run the dispatch.
 
         Args:
           what: the step ids, int64 [k] with k at least 1; in rounds the version to reach, int64 [].
-          scheduled: float64 [], unix seconds: when the chief handed it out.
+          scheduled: float64 [], unix seconds, the time at which the chief handed it out.
         """
 
 
@@ -90,13 +90,13 @@ def worker_row(identity: WorkerIdentity, result: StepResult, times: StepTimes) -
 
 
 def with_remainders(row: tf.Tensor, norms: tf.Tensor) -> tf.Tensor:
-    """Return a row with the norms of what pushes leave out. `norms`: float32 [2], as `ErrorFeedback` returns them."""
+    """Return a row with the norms of the remainders of pushes. `norms`: float32 [2], as in `SentVector.remainders`."""
     places = [[WORKER_COLUMNS.index(name)] for name in REMAINDER_COLUMNS]
     return tf.tensor_scatter_nd_update(row, places, tf.cast(norms, tf.float64))
 
 
 class TimedComputation:
-    """Computes a step from the pulled parameters, and its row; slow on purpose where stragglers are configured."""
+    """Computes a step from the pulled parameters, and its row. It is slow on purpose if stragglers are configured."""
 
     def __init__(self, compute: Compute, config: RunConfig, store: ParameterStore):
         self._compute, self._store = compute, store
@@ -114,9 +114,10 @@ class TimedComputation:
         asked: tf.Tensor,
         admitted: tf.Tensor,
     ) -> tuple[StepResult, tf.Tensor, Settle]:
-        """Return the result, its row, float64 [len(WORKER_COLUMNS)], and what settles the worker's state after the push.
+        """Return the result, its row, float64 [len(WORKER_COLUMNS)], and the function that settles the worker's state.
 
-        The times given are copied into the row. A replay is not computed: its result is 0, and every shard will refuse it.
+        The arguments `scheduled`, `asked` and `admitted` are times for the row, float64 [], unix seconds. A replay is not
+        computed: its result is 0, and every shard will refuse it. Call the function with the outcomes of the push.
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
@@ -151,15 +152,15 @@ class TimedComputation:
 
         if pulled.is_replay is None:
             return StepResult(**compute())
-        # TensorFlow may run all of a branch before it reads the time that was ready with the branch's inputs.
+        # Without this dependency, TensorFlow might run the whole branch before it reads `pulled_time`.
         return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
 
 
 def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | None:
-    """Return what keeps for a worker's next push what is left out of one; None where nothing is."""
+    """Return the error feedback of a worker's pushes; None if pushes lose nothing."""
     if not config.loses_of_pushes:
         return None
-    # Written after each push: where they are seldom.
+    # The files are written after each push, so only modes with infrequent pushes have them.
     files = residual_files(0) if config.mode_kind.promise.takes_local_steps else ()
     lengths = [part.length for part in store.shards]
     name = f"{store.session}/left-out"
@@ -170,17 +171,17 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
     """Return the graph of a dispatch of step ids.
 
     Args:
-      repeats: ask with each pull whether all shards have the step, and do not compute it again then. Only dispatches that
-        are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
-        some per cent. (A step that some shards lack is pushed to all of them all the same.)
+      repeats: whether to ask with each pull if all shards already have the step, and then not to compute it again. Only
+        dispatches that are handed out a second time ask, because a computation that waits for the answer can't prepare its
+        batch meanwhile, which costs some per cent. (A step that only some shards lack is still pushed to all shards.)
     """
     computation = TimedComputation(compute, config, store)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
-        # A step that is dropped is the next one again: an answer follows the last step too, and says of no step whether
-        # the shards have it.
+        # The worker retries a dropped step, so if pushes may be dropped, the last step also gets an answer with parameters.
+        # Such an answer does not say whether the shards already have a step.
         following = tf.concat([step_ids[1:], step_ids[-1:] if store.drops else [NO_STEP]], 0)
         asks = repeats and not store.drops
 
@@ -189,7 +190,7 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
             answer = store.exchange(step_id, pulled.versions, result.gradient, result.fresh, row, following[position])
             outcomes = store.outcomes(answer)
-            if settled := settle(outcomes):  # before the next step reads what the worker keeps
+            if settled := settle(outcomes):  # before the next step reads the worker's state
                 answer = tf.nest.map_structure(partial(after, settled), answer)
             dropped = tf.reduce_any(tf.equal(outcomes, DROPPED)) if store.drops else tf.constant(False)
             position = tf.where(dropped, position, position + 1)
@@ -197,10 +198,10 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
 
         asked = now_after(step_ids)
         answer = store.messages(identity.worker, [asked], step_ids[0])
-        # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
+        # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         start = (0, asked, tf.nest.map_structure(tf.identity, answer))
-        # The last answer is short, so lengths are free. With two iterations at a time, the next batch is prepared while an
-        # answer is under way.
+        # The lengths are not fixed, because the last answer is short. With two parallel iterations, the next batch is prepared
+        # while an answer is under way.
         shapes = (
             tf.TensorShape([]),
             tf.TensorShape([]),

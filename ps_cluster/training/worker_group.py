@@ -1,4 +1,4 @@
-"""Exchange bytes between the workers of an all-reduce, outside of the steps. All call the same methods in the same order."""
+"""Exchange bytes between the workers of an all-reduce, outside of steps. All workers call the same methods in one order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WORD_BYTES = 8
 
 
 class WorkerGroup:
-    """The workers of a strategy, as worker `index` of `workers`.
+    """Exchanges bytes among the `workers` workers of a strategy, as worker `index`.
 
     Raises from every method:
       tf.errors.OpError: another worker was lost.
@@ -22,29 +22,29 @@ class WorkerGroup:
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
         def summed(values: tf.Tensor) -> tf.Tensor:
             def all_reduce() -> tf.Tensor:
-                own = tf.identity(values)  # on the worker's device, which an argument is not, and the all-reduce needs
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+                local = tf.identity(values)  # the all-reduce needs a tensor on the worker's device
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
 
             return strategy.run(all_reduce)
 
         self._summed = summed
 
     def broadcast(self, content: bytes, source: int = 0) -> bytes:
-        """Return the content that worker `source` gave; that of the others does not count."""
-        own = content if self._index == source else b""
-        length = int(self._sum([len(own)])[0])
-        # As whole int64, with zeros up to a whole word.
-        words = np.frombuffer(own.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
+        """Return the content that worker `source` passes. The content of other workers is ignored."""
+        sent = content if self._index == source else b""
+        length = int(self._sum([len(sent)])[0])
+        # The content is sent as int64, padded with zeros up to a whole word.
+        words = np.frombuffer(sent.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
         return self._sum(words).tobytes()[:length]
 
     def gather(self, content: bytes) -> list[bytes]:
-        """Return the content that each worker gave."""
+        """Return the content that each worker passes, by worker."""
         return [self.broadcast(content, source) for source in range(self._workers)]
 
     def wait(self) -> None:
-        """Wait until every worker waits here."""
+        """Wait until every worker calls this method."""
         self._sum([0])
 
     def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
-        """Return the sums over all workers, int64 [k]. One that is nothing at all needs no all-reduce."""
+        """Return the sums over all workers, int64 [k]. Empty values need no all-reduce."""
         return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)

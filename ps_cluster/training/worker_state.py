@@ -1,13 +1,14 @@
-"""Keep a worker's own state from one push to the next.
+"""Keep a worker's local state from one push to the next.
 
-With local steps that is its optimizer's state; where pushes are compressed, what they left out. A push may be refused (the
-shard has its step already) or dropped (it came too late). So the state changes only after the outcome is known:
+With local steps, this is the state of the worker's optimizer; with compressed pushes, the remainder that they left out. A push
+may be refused (the shard already has its step) or dropped (it came too late). So the state changes only after the outcome is
+known:
 
-    compute ──► push ──► outcome of each shard ──► settle: applied? keep the new state, and write it : keep the old one
+    compute ──► push ──► outcome of each shard ──► settle: if applied, keep and write the new state; else keep the old state
 
-worker's process   variables "SESSION/NAME/…" of one leader; made when first used, freed by the next leader
-its workspace      two files of a state, written after every other push; read by a worker that is started again, and for
-                   the next leader, whose variables are new ones
+worker's process   variables "SESSION/NAME/…" of one leader; created when first used, freed by the next leader
+its workspace      two files for a state, of which each is written after every other push; read by a restarted worker, and
+                   for a new leader, which creates new variables
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ps_cluster.server.shard import APPLIED
 _SAVES_BITS = 40  # of a save's number; the bits above are the leader's term
 
 Settle: TypeAlias = "Callable[[tf.Tensor], list[tf.Tensor]]"
-"""Settles the worker's own state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, none if it keeps nothing."""
+"""Settles the worker's state: outcomes of a push, int32 or int64 [ps] → tensors to depend on, empty if there is no state."""
 
 
 class KeepsState(ABC):
@@ -34,36 +35,36 @@ class KeepsState(ABC):
 
     @abstractmethod
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the state that the computation of `step` (int64 []) has left if a shard applied its push.
+        """Keep the state after the computation of `step` (int64 []) if a shard applied its push; else restore the state before.
 
-        Else put the state before it back. Returns a tensor to depend on. `outcomes`: as for `Settle`.
+        Returns a tensor to depend on. `outcomes`: as for `Settle`.
         """
 
 
 class WorkerState:
-    """The variables of a worker's process that a graph uses. They outlive the graph, and by two files the process.
+    """The variables of a worker's process that a graph uses. They outlive the graph and, in two files, also the process.
 
-    Each leader has variables of its own: two leaders may be at work in one process, of which one was frozen for a while. They
-    share the files. A state that a newer leader has written counts as newer than all of an earlier one. Where training has
-    begun anew, the states that the leaders before have written do not count.
+    Each leader has separate variables, because two leaders may work in one process if one of them was frozen for a while. The
+    leaders share the files. A state that a newer leader wrote counts as newer than all states of an earlier leader. If training
+    has begun anew since, the states that earlier leaders wrote do not count.
 
-    A dying process may leave the file that it writes incomplete, so they are written in turn: the other is whole.
+    A dying process may leave the file that it writes incomplete. So the two files are written in turn, and one is complete.
     """
 
     def __init__(self, name: str, says: str, files: Sequence[str] = ()):
         """Begin a graph.
 
         Args:
-          name: of the state; the process has one of each name. It begins with the leader's session.
-          says: what it is, for the worker's log.
-          files: names of the two in the worker's workspace; none: the state ends with the process.
+          name: the name of the state, which is unique in the process. It begins with the leader's session.
+          says: a description of the state, for the worker's log.
+          files: the names of the two files in the worker's workspace; if empty, the state ends with the process.
         """
         self._name, self._says, self._files = name, says, files
         self._kept: dict[str, tf.Variable] = {}
         self._names: list[str] = []
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return the process's variable of this name, which is kept; its first value is 0. Of a constant, the constant."""
+        """Return the process's variable of this name, which is kept and begins at 0; if it never changes, return a constant."""
         if not changes:
             return tf.constant(value)
         self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
@@ -77,9 +78,9 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
-        """Fill the variables where this process has none yet: from the newer whole file, else with 0.
+        """Initialise the variables if this process has none yet, from the newer complete file, or with 0 if there is none.
 
-        Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: is done before.
+        Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
         """
         with tf.control_dependencies(needed):
             is_there = tf.raw_ops.VarIsInitializedOp(resource=self._saves.handle)
@@ -92,7 +93,7 @@ class WorkerState:
 
     @property
     def _saves(self) -> tf.Variable:
-        """The number of saves, which is the last variable that is kept. Call `variable` for all others before."""
+        """The number of saves, the last variable that is kept. Call `variable` for all other variables before."""
         if "saves" not in self._kept:
             self.variable("saves", np.zeros([], np.int64), changes=True)
         return self._kept["saves"]
@@ -109,23 +110,23 @@ class WorkerState:
         states, counts = self._written(step)
         newest = tf.where(counts[0] > counts[1], *states)
         number = tf.maximum(*counts)
-        told = tf.cond(
+        printed = tf.cond(
             number > 0,
-            lambda: _tell(f"{self._says} goes on as it was after", number % 2**_SAVES_BITS, "periods of this worker"),
-            lambda: _tell(f"{self._says} begins anew: this worker has no earlier state"),
+            lambda: _print(f"{self._says} goes on as it was after", number % 2**_SAVES_BITS, "periods of this worker"),
+            lambda: _print(f"{self._says} begins anew: this worker has no earlier state"),
         )
-        with tf.control_dependencies([told]):
+        with tf.control_dependencies([printed]):
             return self._assign(newest)
 
     def _written(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the bytes of the state in each file, uint8 [k], and its number of saves, int64 []."""
-        # TensorFlow reads a file of a constant name when it optimises the graph, and keeps what was in it then.
+        # If a file's name is constant, TensorFlow reads the file when it optimises the graph, and keeps that content.
         nothing = tf.strings.substr(tf.strings.as_string(step), 0, 0)
         states = [self._read(tf.strings.join([name, nothing])) for name in self._files]
         return states, [self._number_of_saves(state) for state in states]
 
     def _assign(self, state: tf.Tensor) -> tf.Tensor:
-        """Give all variables the values that the bytes of a state hold; return its number of saves, int64 []."""
+        """Assign the values in the bytes of a state to all variables; return the state's number of saves, int64 []."""
         parts = tf.split(state, [_bytes_of(variable) for variable in self._kept.values()])
         assigned = [
             variable.assign(tf.reshape(_whole(part, variable.dtype), variable.shape), read_value=False)
@@ -134,7 +135,7 @@ class WorkerState:
         return after(assigned, self._number_of_saves(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
-        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing, not whole, or of an earlier training."""
+        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing, incomplete, or of an earlier training."""
         size = sum(map(_bytes_of, self._kept.values()))
         expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
         nothing = tf.zeros([size], tf.uint8)
@@ -151,38 +152,38 @@ class WorkerState:
         return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: nothing)
 
     def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
-        return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last that is kept
+        return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last kept variable
 
     def settle(self, step: tf.Tensor, is_applied: tf.Tensor) -> tf.Tensor:
-        """Write the variables to the older of the files where a push was applied; else read what was written last.
+        """Write the variables to the older of the two files if a push was applied; else restore the last written state.
 
-        Where the disk refused the last state, the files hold an older one, and the variables stay as they are: one period
-        too many is better than the loss of several. Returns a tensor to depend on. `step`: the step id, int64 [].
-        `is_applied`: bool [].
+        If the disk refused the last state, the files hold an older one, and the variables stay unchanged: to keep the effect
+        of a refused period is better than to lose several periods. Returns a tensor to depend on. `step`: the step id,
+        int64 []. `is_applied`: bool [].
         """
         saves = self._saves
 
         def save() -> tf.Tensor:
             return after([self.save([])], tf.constant(0, tf.int64))
 
-        def take_back() -> tf.Tensor:
+        def restore() -> tf.Tensor:
             states, counts = self._written(step)
             last = saves.read_value()
             first, second = (tf.equal(count, last) for count in counts)
             state, is_there = tf.where(first, *states), tf.logical_or(first, second)
             return tf.cond(is_there, lambda: self._assign(state), lambda: tf.constant(0, tf.int64))
 
-        def take_back_if_written() -> tf.Tensor:
-            return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), take_back)
+        def restore_if_written() -> tf.Tensor:
+            return tf.cond(self._refused.read_value(), lambda: tf.constant(0, tf.int64), restore)
 
-        settled: tf.Tensor = tf.cond(is_applied, save, take_back_if_written)
+        settled: tf.Tensor = tf.cond(is_applied, save, restore_if_written)
         return settled
 
     def save(self, needed: Sequence[Any]) -> tf.Operation:
-        """Write the variables to the older of the files, if there are any, after `needed`.
+        """Write the variables to the older of the two files, if there are any, after `needed`.
 
-        If the disk refuses it, the worker's log says so once, and training goes on. The next save tries the same file, since
-        the other one is whole.
+        If the disk refuses the write, the worker's log reports it once, and training continues. The next save tries the same
+        file, because the other file is complete.
         """
         if not self._files:
             return tf.group(*needed)
@@ -198,15 +199,15 @@ class WorkerState:
         is_written = _try_to_write(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
         with tf.control_dependencies([is_written, refused_before]):
             refused = self._refused.assign(tf.logical_not(is_written), read_value=False)
-            told = tf.cond(tf.equal(refused_before, is_written), lambda: self._tell_disk(is_written), _nothing)
+            printed = tf.cond(tf.equal(refused_before, is_written), lambda: self._report_disk(is_written), _nothing)
             number = tf.cond(is_written, lambda: number, lambda: self._saves.assign(before))
-        return tf.group(refused, told, number)
+        return tf.group(refused, printed, number)
 
-    def _tell_disk(self, is_written: tf.Tensor) -> tf.Tensor:
+    def _report_disk(self, is_written: tf.Tensor) -> tf.Tensor:
         return tf.cond(
             is_written,
-            lambda: _tell(f"{self._says}: the disk takes the state again"),
-            lambda: _tell(
+            lambda: _print(f"{self._says}: the disk takes the state again"),
+            lambda: _print(
                 f"{self._says}: the state can't be written ({' or '.join(self._files)} in the worker's folder). Training goes "
                 "on; if this process dies, its successor goes on from the last state that was written"
             ),
@@ -228,7 +229,7 @@ def _try_to_write(name: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
     def write(name: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
         return after([tf.io.write_file(name, content)], tf.constant(True))
 
-    # No operation catches the error of another one, but a dataset can leave out elements that fail.
+    # No operation catches the error of another operation, but a dataset can leave out elements that fail.
     written = tf.data.Dataset.from_tensors((name, content)).map(write).ignore_errors()
     is_written: tf.Tensor = written.reduce(tf.constant(False), tf.logical_or)
     return is_written
@@ -238,19 +239,19 @@ def _nothing() -> tf.Tensor:
     return tf.constant(0)
 
 
-def _tell(*words: Any) -> tf.Tensor:
+def _print(*words: Any) -> tf.Tensor:
     """Print a line into the worker's log. Returns a tensor to depend on."""
     with tf.control_dependencies([tf.print(*words)]):
         return tf.constant(0)
 
 
 class SentVector(NamedTuple):
-    """What is pushed in place of a gradient, and what remains of it.
+    """The vector that is pushed instead of a gradient, and its remainder.
 
     Attributes:
       vector: float32 [n].
-      remainders: float32 [2], the norms of what earlier pushes had left out, and of what this one leaves out.
-      settle: keeps the remainder of each shard that has applied the push.
+      remainders: float32 [2], the norms of the remainder before this push and of the remainder after it.
+      settle: keeps the new remainder of each shard that has applied the push.
     """
 
     vector: tf.Tensor
@@ -259,13 +260,13 @@ class SentVector(NamedTuple):
 
 
 class ErrorFeedback:
-    """Adds to a push what the pushes of this worker before have left out (Seide et al. 2014; Karimireddy et al. 2019,
-    arXiv:1901.09847, algorithm 2).
+    """Adds to a push the remainder that earlier pushes of this worker left out.
 
-    What a push leaves out is kept for each shard that applied it. For a shard that did not, the sum that waits for the next
-    push stays as it was. So the gradients that a shard took in are what it applied plus what is left out.
+    Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847, algorithm 2. After a push, the new remainder is kept for each
+    shard that applied it. For any other shard, the old remainder stays. So the sum of the gradients for a shard equals the sum
+    of the vectors that the shard applied plus the remainder.
 
-    A worker that dies between a push and the write of its file brings along once more what this push has sent.
+    If a worker dies between a push and the write of its file, its next push adds the old remainder a second time.
     """
 
     def __init__(
@@ -277,19 +278,20 @@ class ErrorFeedback:
         *,
         name: str,
     ):
-        """Prepare.
+        """Create the error feedback of a worker.
 
         Args:
-          rounded: (vector float32 [n], seed int32 [2]) → what is sent of it.
-          lengths: of the part of each shard that the pushes go to; n together.
-          files: of a state.
-          name: of a state.
+          rounded: (vector float32 [n], seed int32 [2]) → the vector that is sent, float32 [n].
+          lengths: the number of weights in each shard to which pushes go. Their sum is n.
+          seed: the seed of random rounding.
+          files: the files of the `WorkerState`.
+          name: the name of the `WorkerState`.
         """
         self._rounded, self._lengths, self._seed, self._files = rounded, list(lengths), seed, files
         self._name = name
 
     def __call__(self, step: tf.Tensor, gradient: tf.Tensor) -> SentVector:
-        """Return what to push for the gradient [n] of a step (int64 [])."""
+        """Return the vector to push for the gradient [n] of a step (int64 [])."""
         state = WorkerState(self._name, "what pushes left out", self._files)
         left_out = state.variable("vector", np.zeros(sum(self._lengths), np.float32), changes=True)
         with tf.control_dependencies([state.load(step, [gradient])]):

@@ -1,1 +1,1 @@
-"""The staleness methods, a file for each. `config.staleness_methods.METHODS` finds them here by itself."""
+"""The staleness methods, one file for each. `config.staleness_methods.METHODS` finds them in this folder."""

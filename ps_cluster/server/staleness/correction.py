@@ -1,9 +1,9 @@
-"""The base class of corrections: what a shard does with a gradient that comes late.
+"""The base class of corrections, which decide how a shard applies a stale gradient.
 
-It asks its method at these points, all in its critical section (`server/shard.py`). At a pull: `given`, which weights the
-worker gets. At a push: `accepts`, whether the gradient counts at all; `correct`, how, and for how much; and with `gathers`
-above 1 it changes the weights only with every so many gradients. Notation: w are the weights now, w_bak those of the
-worker's last pull, g its gradient.
+The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that the
+worker gets. At a push, `accepts` decides whether the gradient counts at all, and `correct` returns the corrected gradient and
+its share. With `gathers` above 1, the shard changes the weights only with every `gathers`-th gradient. Notation: w are the
+current weights, w_bak the weights of the worker's last pull, g the worker's gradient.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from ps_cluster.config.staleness_methods import StalenessSettings
 from ps_cluster.server.capabilities import Capabilities
 
 Corrected = tuple["tf.Tensor", "tf.Tensor | None"]
-"""(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""
+"""The gradient, float32 [n], and its share: see `UpdateRule.apply`."""
 
 
 class Arrival(NamedTuple):
     """A gradient that arrives."""
 
-    worker: tf.Tensor  # int64 [], who pushes it
-    pulled: tf.Tensor  # int64 [], the shard's version that it was computed from
-    now: tf.Tensor  # int64 [], the shard's version now: the gradients that were accepted so far
+    worker: tf.Tensor  # int64 [], the worker that pushes it
+    pulled: tf.Tensor  # int64 [], the shard's version from which it was computed
+    now: tf.Tensor  # int64 [], the shard's current version: the number of gradients accepted so far
 
     @property
     def staleness(self) -> tf.Tensor:
-        """The gradients that this shard accepted between the pull and now, int64 [], 0 or more."""
+        """The number of gradients that this shard has accepted since the pull, int64 [], 0 or more."""
         return self.now - self.pulled
 
 
 class Correction:
-    """Corrects nothing; the base class of the corrections. Create it on the shard's device.
+    """Applies stale gradients uncorrected; the base class of all corrections. Create it on the shard's device.
 
     Call all methods in the shard's critical section. The section's result must depend on the operations that `on_pull`
     and `after_update` return.
 
     Attributes:
-      capabilities: of this correction. `accepts` is asked only where it `drops`.
-      gathers: with every so many accepted gradients the weights change, by their mean.
+      capabilities: the correction's capabilities. `accepts` is called only if they include `drops`.
+      gathers: the number of accepted gradients after which the weights change, by the mean of these gradients.
       needs_step: whether `after_update` has something to do.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
-      of_version: variables [n] that belong to a version as the weights do; `given` gets those of the version that is pulled.
-      backups: the weights of the workers' last pulls, name → [workers, n]; they are not in checkpoints.
-      pull_state: what `given` depends on beside the weights, name → [n], or [workers] for a number of each worker.
+      of_version: variables [n] that belong to a version, like the weights. `given` gets those of the pulled version.
+      backups: the weights of the workers' last pulls, name → [workers, n]. Checkpoints do not contain them.
+      pull_state: the variables besides the weights on which `given` depends, name → [n], or [workers] with a number of each
+        worker.
     """
 
     capabilities = Capabilities()
@@ -57,8 +58,8 @@ class Correction:
 
         Args:
           weights: float32 [n], which the update rule changes.
-          workers: W, whose staleness is usual: as many as train, or are emulated.
-          places: the most workers that there may be, each with a row of its own in a table.
+          workers: W, the number of workers that train or are emulated. It determines the usual staleness.
+          places: the largest number of workers that there may be. Each has its own row in a table.
         """
         self._settings: Any = settings
         self._weights = weights
@@ -69,11 +70,12 @@ class Correction:
         self.pull_state: dict[str, tf.Variable] = {}
 
     def given(self, worker: tf.Tensor, weights: tf.Tensor, *of_version: tf.Tensor) -> tf.Tensor:
-        """Return what a worker that pulls gets in place of the weights, float32 [n].
+        """Return the weights that a worker gets when it pulls, float32 [n].
 
         Args:
           worker: int64 [].
-          weights: float32 [n].
+          weights: float32 [n], the weights of the pulled version.
+          of_version: the variables `of_version` at the pulled version, float32 [n] each.
         """
         return weights
 
@@ -82,14 +84,14 @@ class Correction:
 
         Args:
           worker: int64 [].
-          given: float32 [n]. Not rounded to the wire's dtype: a rounding error would count as staleness.
+          given: float32 [n], not rounded to the wire's dtype, because a rounding error would count as staleness.
         """
         return []
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
-        """Return the gradient to apply, and the share by which it counts.
+        """Return the gradient to apply, and its share.
 
-        The returned gradient depends on everything that the method reads and writes, so the update comes after that.
+        The returned gradient depends on everything that the method reads and writes, so the update comes after both.
 
         Args:
           gradient: float32 [n].
@@ -97,7 +99,7 @@ class Correction:
         return gradient, None
 
     def accepts(self, arrival: Arrival) -> tf.Tensor:
-        """Return whether the gradient counts, bool []. It is asked only of a correction that drops gradients."""
+        """Return whether the gradient counts, bool []. Called only for a correction that drops gradients."""
         raise NotImplementedError
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
@@ -107,15 +109,15 @@ class Correction:
 
         Args:
           before: float32 [n], the weights before the update.
-          learning_rate: float32 [], that of the update.
+          learning_rate: float32 [], the learning rate of the update.
         """
         return []
 
 
 class WithBackups(Correction):
-    """The base of methods that need w - w_bak.
+    """The base class of corrections that need w - w_bak.
 
-    The pulled weights are not in checkpoints: after a restore, a worker's gradients are not corrected until its next
+    Checkpoints do not contain the pulled weights. So after a restore, a worker's gradients are not corrected until its next
     pull.
     """
 
@@ -124,8 +126,8 @@ class WithBackups(Correction):
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
         super().__init__(settings, weights, workers, places)
         self._backups = tf.Variable(tf.zeros([places, *weights.shape]), trainable=False)
-        # It is not enough to start the rows with the weights: a restore changes the weights, and a gradient computed
-        # before the parameter server's restart can arrive before its worker's next pull.
+        # Initialising the rows with the weights is not enough: a restore changes the weights, and a gradient computed before
+        # the parameter server's restart can arrive before its worker's next pull.
         self._pulled = tf.Variable(tf.zeros([places], tf.bool), trainable=False)
         self.backups = {"pulled": self._backups}
 
@@ -141,5 +143,5 @@ class WithBackups(Correction):
         return self._corrected(gradient, moved, arrival.worker)
 
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
-        """Return the same as `correct`. `gradient` and `moved` (w - w_bak): float32 [n]."""
+        """Return the result of `correct`. `gradient` and `moved` (w - w_bak): float32 [n]."""
         raise NotImplementedError

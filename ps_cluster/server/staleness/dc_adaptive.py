@@ -1,4 +1,4 @@
-"""Staleness method dc_adaptive: delay compensation with a lambda of each weight."""
+"""Staleness method dc_adaptive: delay compensation with a separate lambda for each weight."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class AdaptiveSettings(StalenessSettings):
 
 
 class AdaptiveDelayCompensation(WithBackups):
-    """DC-ASGD-a: as DC-ASGD-c with a lambda of each weight, lambda_0 / sqrt(MeanSquare + 1e-7); lambda_0 is `strength`.
+    """DC-ASGD-a: DC-ASGD-c with a lambda for each weight, lambda_0 / sqrt(MeanSquare + 1e-7), where lambda_0 is `strength`.
 
-    MeanSquare = m MeanSquare + (1 - m) g*g, one for each worker, from 0 and without a bias correction; m is `decay`. It
-    already includes the gradient being corrected. Zheng et al. 2017, arXiv:1609.08326; checked against the authors'
-    code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
+    MeanSquare = m MeanSquare + (1 - m) g*g, where m is `decay`. It starts at 0, without a bias correction, and already
+    includes the gradient that is being corrected. Each worker has its own MeanSquare. Zheng et al. 2017, arXiv:1609.08326;
+    checked against the authors' code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which also keeps one for each
+    worker.
     """
 
     capabilities = replace(WithBackups.capabilities, slots_per_worker=1)

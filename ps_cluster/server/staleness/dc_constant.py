@@ -19,7 +19,7 @@ class ConstantSettings(StalenessSettings):
 
 
 class ConstantDelayCompensation(WithBackups):
-    """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise; lambda is `strength`.
+    """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise, where lambda is `strength`.
 
     Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
     algorithm 2.

@@ -11,12 +11,12 @@ from ps_cluster.server.staleness.correction import Arrival, Corrected, Correctio
 
 
 class DelayAdaptive(Correction):
-    """Scales a gradient by W / max(W, τ + 1): those that are no later than usual with W workers count whole.
+    """Scales a gradient by W / max(W, τ + 1): a gradient that is no later than usual with W workers counts fully.
 
     Mishchenko, Bach, Even and Woodworth 2022, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
     arXiv:2206.07638, in the form of the authors' experiments (github.com/konstmish/asynchronous_sgd): learning rate x W /
     max(W, delay), where a delay of 1 is a staleness of 0. Koloskova, Stich and Jaggi 2022, arXiv:2206.08307, also keep the
-    rate up to the mean number of gradients under way, and divide it by the delay beyond that.
+    full rate for delays up to the mean number of gradients under way, and divide the rate by longer delays.
     """
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:

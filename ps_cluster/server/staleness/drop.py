@@ -29,11 +29,12 @@ class DropSettings(StalenessSettings):
 
 
 class DroppedWhenLate(Correction):
-    """Drops a gradient whose staleness is R or more; all others count whole.
+    """Drops a gradient whose staleness is R or more; all other gradients count fully.
 
-    Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4): there the worker
-    goes on at the newest weights with the next gradient. Here it computes the same step again, so that no example is left out.
-    With `stop` its full form (algorithm 5), between local steps: the paper stops a computation at once.
+    This is Ringmaster ASGD in its simple form (Maranjyan, Tyurin and Richtárik 2025, arXiv:2501.16168, algorithm 4). In the
+    paper the worker continues at the newest weights with the next gradient. Here it computes the same step again, so that no
+    example is left out. With `stop` it is the full form (algorithm 5), but a worker stops only between local steps, whereas
+    the paper stops a computation at once.
     """
 
     capabilities = Capabilities(drops=True)
@@ -55,7 +56,7 @@ class Drop(StalenessMethod):
     correction = DroppedWhenLate
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient as it is: those that are too late are not applied."""
+        """Return the gradient unchanged: gradients that are too late are not applied."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
@@ -69,5 +70,5 @@ class Drop(StalenessMethod):
             )
         if settings.stop and not config.mode_kind.promise.takes_local_steps:
             raise ValueError(f"staleness.stop: got true: mode {config.mode.name} has no local steps to stop between")
-        if settings.stop and config.shards > 1:  # one may accept what another would drop
+        if settings.stop and config.shards > 1:  # one shard may accept a push that another would drop
             raise ValueError(f"cluster.parameter_servers: got {config.shards}: staleness.stop works with 1")

@@ -1,4 +1,4 @@
-"""Staleness method gap_aware: a gradient counts for less, the further the weights have moved since its pull."""
+"""Staleness method gap_aware: a gradient counts less, the further the weights have moved since its pull."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STEP_DECAY = 0.999  # of the running average of the step
 
 
 class GapScaling(WithBackups):
-    """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise; C is the size of a step at the highest rate.
+    """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise, where C is the size of a step at the highest rate.
 
     Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
-    was not available; the form is that of an implementation by colleagues of its authors (github.com/saareliad/FTPipe,
+    was not available. This form follows an implementation by colleagues of its authors (github.com/saareliad/FTPipe,
     `GapAware`):
 
       C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
@@ -26,11 +26,11 @@ class GapScaling(WithBackups):
     R is the highest learning rate so far. So C does not fall with the learning rate: a gradient's error depends on how
     far the weights have moved since it was computed, and late in a schedule they hardly move.
 
-    Here `step` is the change that the t-th update made to the weight, and `rate` that update's learning rate. In FTPipe
-    step / rate is the momentum buffer (the gradient, without momentum). For plain SGD and momentum these are equal,
-    except for weight decay and for a rate that changes within the buffer's memory; this form also works for Adam.
-    FTPipe keeps C above 0 with 1e-8 R; here a weight with C = 0, as all have before the first update, is not corrected.
-    Weight decay is scaled too, as in FTPipe.
+    Here `step` is the change that the t-th update made to the weight, and `rate` is that update's learning rate. In FTPipe,
+    step / rate is the momentum buffer (the gradient, if there is no momentum). For plain SGD and momentum both are equal,
+    except for weight decay and for a rate that changes within the buffer's memory. The form used here also works for Adam.
+    FTPipe keeps C above 0 with 1e-8 R. Here a weight with C = 0, as every weight has before the first update, is not
+    corrected. Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True
@@ -68,7 +68,7 @@ class GapAware(StalenessMethod):
     correction = GapScaling
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient with the share 1 / (1 + |w - w_bak| / C) of each weight."""
+        """Return the gradient, and for each weight the share 1 / (1 + |w - w_bak| / C)."""
         square, updates = arrived.slots["step_square"], float(arrived.slots["updates"][0])
         usual = float(arrived.slots["highest_rate"][0]) * np.sqrt(square / updates if updates else 0 * square)
         gap = np.divide(np.abs(arrived.moved), usual, out=np.zeros_like(usual), where=usual > 0)

@@ -1,4 +1,4 @@
-"""Staleness method gather: the weights change with every K gradients."""
+"""Staleness method gather: the weights change only with every K-th gradient."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class GatherSettings(StalenessSettings):
 
 
 class Gathered(Correction):
-    """Changes the weights with every K-th gradient, by the mean of K, each scaled by 1 / sqrt(1 + τ).
+    """Changes the weights with every K-th gradient, by the mean of K gradients, each scaled by 1 / sqrt(1 + τ).
 
-    FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1), there with what several local steps bring, as here in mode
-    diloco. τ counts the changes of the weights between the pull and the push. Up to K - 1 gradients at the end of a training
-    change nothing. They are in checkpoints meanwhile.
+    This is FedBuff (Nguyen et al. 2022, arXiv:2106.06639, algorithm 1), in which each push is the result of several local
+    steps, as here in mode diloco. τ counts the changes of the weights between the pull and the push. Checkpoints contain the
+    gradients gathered so far. Up to K - 1 gradients at the end of a training change nothing.
     """
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
@@ -53,7 +53,7 @@ class Gather(StalenessMethod):
     correction = Gathered
 
     def gathered_gradients(self, config: RunConfig) -> int:
-        """Return K."""
+        """Return K, the number of gradients with which the weights change."""
         settings: Any = config.staleness
         return settings.gather or config.mode_kind.emulated_workers(config)
 

@@ -22,16 +22,16 @@ class InverseSettings(StalenessSettings):
 
 
 class InverseStaleness(Correction):
-    """Scales a gradient by 1 / staleness; one with staleness 0 counts whole.
+    """Scales a gradient by 1 / staleness; a gradient with staleness 0 counts fully.
 
-    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain
-    SGD with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this
-    is its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, use plain
+    SGD and divide the learning rate of each gradient by the gradient's staleness. (The paper's text was not available; this
+    is its rule as other papers quote it.) Its effect with other rules and on weight decay is this project's choice: see
     `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
 
-    With `fades_over` K it is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al. 2021,
-    arXiv:1910.05124, technique 1, there with the fixed delays of a pipeline). PipeMare's correction, technique 2, is of
-    forward and backward passes at different weights: here both are at those of the pull.
+    With `fades_over` K the scale is 1 / staleness^p, where p falls from 1 to 0 within K updates (PipeMare, Yang et al. 2021,
+    arXiv:1910.05124, technique 1, for the fixed delays of a pipeline). PipeMare's technique 2 corrects forward and backward
+    passes at different weights. It is not needed here, because both passes use the pulled weights.
     """
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:

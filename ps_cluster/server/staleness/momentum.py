@@ -1,4 +1,4 @@
-"""Staleness method momentum: the optimizer's momentum is lowered by what asynchrony adds."""
+"""Staleness method momentum: lower the optimizer's momentum by the momentum that asynchrony adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CorrectedMomentum(StalenessMethod):
     correction = Correction
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient as it is: the method changes the settings of the rule."""
+        """Return the gradient unchanged: this method changes the settings of the optimizer rule instead."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:
@@ -51,11 +51,11 @@ def corrected_momentum(momentum: float, workers: int) -> float:
 
       d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
 
-    This sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the factor
-    1/M of the learning rate. Where s is above `momentum`, no momentum of 0 or more can make up for it.
+    This function sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the
+    factor 1/M of the learning rate. If s is above `momentum`, no momentum of 0 or more can compensate for it.
 
     Args:
-      momentum: 0..1, the total momentum wanted.
-      workers: M, 1 or more, with about the same speed.
+      momentum: 0..1, the wanted total momentum.
+      workers: M, 1 or more, the number of workers, of about the same speed.
     """
     return max(0.0, momentum - (1 - 1 / workers))

@@ -1,4 +1,4 @@
-"""Staleness method none: stale gradients are applied as they are."""
+"""Staleness method none: apply stale gradients unchanged."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class NoCorrection(StalenessMethod):
     takes_periods = True
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient as it is."""
+        """Return the gradient unchanged."""
         return CorrectedParts(arrived.gradient)

@@ -1,4 +1,4 @@
-"""Staleness method ordered_momentum: momentum in which a late gradient has the place of its pull."""
+"""Staleness method ordered_momentum: momentum that orders gradients by their pulls."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ class OrderedSettings(StalenessSettings):
 
 
 class OrderedMomentum(Correction):
-    """Momentum in which a gradient has the place of its pull, not of its push.
+    """Momentum in which the order of the gradients is that of their pulls, not of their pushes.
 
-    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). The gradients of K versions in a
-    row are a bucket, with K the number of workers. b is the newest bucket, d how many buckets ago the gradient g was pulled:
+    OrMo (Shi, Yang and Li 2024, "Ordered Momentum for Asynchronous SGD", arXiv:2407.19234). The gradients pulled at K
+    consecutive versions form a bucket, where K is the number of workers. b is the number of the newest bucket, and d is the
+    number of buckets since the pull of gradient g:
 
       b grows:  w <- w - η β u,  u <- β u
       then:     u <- u + β^d g,  w <- w - η (1 + β + ... + β^d) g
 
-    So once all gradients of all buckets have come, w is what momentum makes of the sum of each bucket, in whatever order
-    they came. In the paper u has the factor η, so a rate that changes leaves what u holds as it was; here it acts on
-    that too, as with rule `momentum`. The paper's text was not available: the test checks that order of arrival does not count.
+    So once all gradients of all buckets have arrived, in any order, w is the result of momentum with the sum of each bucket.
+    In the paper u includes the factor η, so a change of the rate does not affect earlier gradients in u. Here it affects them
+    too, as with rule `momentum`. The paper's text was not available; a test checks that the order of arrival does not matter.
     """
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):

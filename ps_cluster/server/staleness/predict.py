@@ -1,4 +1,4 @@
-"""Staleness method predict: a worker gets the weights that are expected when its gradient arrives."""
+"""Staleness method predict: a worker pulls the weights that are expected at the time when its gradient arrives."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MEMORY = 0.9  # of the running mean of a worker's staleness
 
 
 class PredictedWeights(Correction):
-    """Gives a worker the weights that are expected when its gradient arrives, w + τ d, at which it computes the gradient.
+    """Gives a worker the weights w + τ d, which are expected when its gradient arrives, to compute the gradient there.
 
-    d is the newest step of the weights, and τ the running mean of the worker's staleness. With momentum or Adam, d is what
-    the next update does too if its gradient is the running mean of the gradients: for momentum SpecTrain (Chen, Yang and
-    Cheng 2018, arXiv:1809.02839), for Adam the prediction of XPipe (Guan et al. 2019, arXiv:1911.04610), both made for the
-    stages of a pipeline, whose τ is known. Here d is measured, so it contains weight decay too, and τ is that of each
-    worker. A rule without momentum predicts by its newest gradient alone.
+    d is the newest step of the weights, and τ is the running mean of the worker's staleness. With momentum or Adam, the next
+    update also takes the step d if its gradient is the running mean of the gradients. For momentum this is SpecTrain (Chen,
+    Yang and Cheng 2018, arXiv:1809.02839), for Adam the prediction of XPipe (Guan et al. 2019, arXiv:1911.04610). Both were
+    made for the stages of a pipeline, where τ is known. Here d is measured, so it contains weight decay too, and each worker
+    has its own τ. With a rule without momentum, the prediction uses only the newest gradient.
 
-    τ begins at 0, and is not in checkpoints.
+    τ begins at 0. Checkpoints do not contain it.
     """
 
     needs_step = True
@@ -56,10 +56,10 @@ class Predict(StalenessMethod):
     correction = PredictedWeights
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient as it is: the method acts at the pull alone."""
+        """Return the gradient unchanged: this method acts only at the pull."""
         return CorrectedParts(arrived.gradient)
 
     def given_weights(self, at_pull: Slots) -> np.ndarray:
-        """Return w + staleness of the worker x newest step."""
+        """Return w + (staleness of the worker) x (newest step)."""
         predicted: np.ndarray = at_pull["weights"] + at_pull["staleness"] * at_pull["step"]
         return predicted

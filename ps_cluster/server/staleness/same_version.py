@@ -1,4 +1,4 @@
-"""Staleness method same_version: the weights change with every K gradients of the newest weights."""
+"""Staleness method same_version: the weights change with every K-th gradient of the newest weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ps_cluster.server.staleness.gather import Gather, Gathered
 
 
 class GatheredOfOneVersion(Gathered):
-    """Changes the weights with every K-th gradient of the newest weights, by their mean; drops those of older ones.
+    """Changes the weights by the mean of every K gradients of the newest weights; drops gradients of older weights.
 
-    Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). There the worker goes on with another gradient; here
-    it computes the same step again.
+    This is Rennala SGD (Tyurin and Richtárik 2023, arXiv:2305.12387, method 1). In the paper the worker then continues with
+    another gradient; here it computes the same step again.
     """
 
     capabilities = Capabilities(drops=True)
@@ -34,7 +34,7 @@ class SameVersion(Gather):
     correction = GatheredOfOneVersion
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
-        """Return the gradient as it is: those of older weights are not applied."""
+        """Return the gradient unchanged: gradients of older weights are not applied."""
         return CorrectedParts(arrived.gradient)
 
     def check(self, config: RunConfig) -> None:

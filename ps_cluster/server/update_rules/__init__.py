@@ -1,1 +1,1 @@
-"""The optimizer rules, a file for each. `config.optimizer_rules.RULES` finds them here by itself."""
+"""The optimizer rules, one file for each. `config.optimizer_rules.RULES` finds them in this folder."""

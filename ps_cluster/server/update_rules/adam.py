@@ -60,7 +60,7 @@ class AdamUpdate(UpdateRule):
     def _scaled(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Do what `_fused` does in single operations, since its kernel supports neither a share nor factors."""
+        """Apply the same update as `_fused` in separate operations, since its kernel supports neither share nor factors."""
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
         correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
@@ -87,7 +87,7 @@ class Adam(OptimizerRule):
     update = AdamUpdate
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return m, v and w by algorithm 1 of the paper; epsilon is added as in its section 2, to the uncorrected root."""
+        """Return m, v and w by algorithm 1 of the paper. As in its section 2, epsilon is added to the uncorrected root."""
         count, beta_1, beta_2 = parts.updates_before + 1, settings.momentum, settings.beta_2
         mean = beta_1 * parts.slots["mean"] + (1 - beta_1) * parts.shared_gradient
         variance = beta_2 * parts.slots["variance"] + (1 - beta_2) * parts.gradient**2

@@ -1,4 +1,4 @@
-"""Optimizer rule compiled: a placeholder for the optimizer that a user's network was compiled with."""
+"""Optimizer rule compiled: a placeholder for the optimizer with which a user's network was compiled."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class CompiledSettings(RuleSettings):
 
 
 class Compiled(OptimizerRule):
-    """The rule, rate, weight decay and clipping of the network's compile(); without one, adam with 0.001.
+    """Takes rule, rate, weight decay and clipping from the network's compile(); without compile(), adam with 0.001.
 
-    Other rules replace it before processes start (`launch.local_run.complete_config`), so it has no update of its own, and
-    its staleness method stands for theirs.
+    Another rule replaces this one before any process starts (`launch.local_run.complete_config`). So it has no update, and its
+    staleness method stands for that of the other rule.
     """
 
     name = "compiled"

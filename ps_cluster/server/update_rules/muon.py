@@ -34,8 +34,8 @@ class MuonUpdate(UpdateRule):
     W -= learning rate x sqrt(max(1, n / m)) x orthogonal(U).
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
-    kellerjordan.github.io/posts/muon). There the other weights follow AdamW. The kernel of a convolution is a matrix with a
-    column for each filter. A share of a gradient scales it in v and u alone: the step of a matrix keeps its size.
+    kellerjordan.github.io/posts/muon). In that source, AdamW updates the other weights. The kernel of a convolution is a
+    matrix with a column for each filter. A share scales the gradient only in v and u: the step of a matrix keeps its size.
     """
 
     slot_names = ("momentum",)
@@ -59,11 +59,11 @@ class MuonUpdate(UpdateRule):
 
 
 def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
-    """Return the orthogonal matrix that is nearest to `matrix`, float32 [m, n], roughly: singular values are 0.7 to 1.2.
+    """Return approximately the orthogonal matrix nearest to `matrix`, float32 [m, n]: its singular values are 0.7 to 1.2.
 
-    With X = matrix / its norm, five times X <- X (a I + b A + c A A), where A = X^T X (Jordan et al. 2024). Here only A
-    changes, and the product of the brackets P: A <- P A P. That is the same in exact arithmetic, and takes 18 ms in place of
-    42 for airbench's kernels on one core in float32 (28 in bfloat16), because A is the smaller one.
+    Jordan et al. 2024 start with X = matrix / its norm, and compute five times X <- X (a I + b A + c A A), where A = X^T X.
+    Here only A and the product of the brackets P change: A <- P A P. That is the same in exact arithmetic. It takes 18 ms
+    instead of 42 ms for airbench's kernels on one core in float32 (28 ms in bfloat16), because A is smaller than X.
     """
     a, b, c = ORTHOGONALISING
     tall = matrix.shape[0] >= matrix.shape[1]
@@ -81,11 +81,11 @@ def orthogonal(matrix: tf.Tensor) -> tf.Tensor:
 class Muon(OptimizerRule):
     name = "muon"
     Settings = MuonSettings
-    usual_rate = 0.02  # the source's; Keras's Muon scales its steps in another way
+    usual_rate = 0.02  # as in the source; Keras's Muon scales its steps in another way
     update = MuonUpdate
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return v = momentum x v + g alone: the step of a matrix can't be computed from some of its weights."""
+        """Return only v = momentum x v + g: the step of a matrix can't be computed from a part of its weights."""
         return {"momentum": settings.momentum * parts.slots["momentum"] + parts.shared_gradient}
 
     def check(self, config: RunConfig) -> None:

@@ -10,7 +10,7 @@ from ps_cluster.server.update_rules.momentum import MomentumSettings, MomentumUp
 
 
 class NesterovUpdate(MomentumUpdate):
-    """v as with `MomentumUpdate`; w += momentum x v - learning rate x g."""
+    """v as in `MomentumUpdate`; w += momentum x v - learning rate x g."""
 
     looks_ahead = True
 

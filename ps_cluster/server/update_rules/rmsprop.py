@@ -51,7 +51,7 @@ class RmspropUpdate(UpdateRule):
                 grad=gradient,
                 use_locking=True,
             )
-        # The kernel supports neither a share nor factors. As in Adam, the mean square is of the whole gradient.
+        # The kernel supports neither share nor factors. As in Adam, the mean square takes the whole gradient.
         before = slots["mean_square"].read_value()
         mean_square = before + (1 - settings.rho) * (gradient * gradient - before)
         step = times(share, learning_rate * gradient * tf.math.rsqrt(mean_square + settings.epsilon))
@@ -70,7 +70,7 @@ class Rmsprop(OptimizerRule):
     update = RmspropUpdate
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
-        """Return s, v and w as the docstring of `RmspropUpdate` has them."""
+        """Return s, v and w as in the docstring of `RmspropUpdate`."""
         mean_square = settings.rho * parts.slots["mean_square"] + (1 - settings.rho) * parts.gradient**2
         step = parts.learning_rate * parts.shared_gradient / np.sqrt(mean_square + settings.epsilon)
         velocity = settings.momentum * parts.slots["momentum"] + step

@@ -1,4 +1,4 @@
-"""The base class of update rules: apply one gradient to the weights of a shard, mostly with one locked TensorFlow kernel."""
+"""The base class of update rules, which apply a gradient to a shard's weights, mostly by one locked TensorFlow kernel."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ps_cluster.config.optimizer_rules import RULES, RuleSettings
 
 
 class MakeVariable(Protocol):
-    """Makes the variables of a rule beside its weights."""
+    """Creates the variables that a rule needs besides its weights."""
 
     def __call__(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return a variable of this value; where it never changes, a constant serves too."""
+        """Return a variable with this value, or possibly a constant if `changes` is False."""
 
 
 def on_this_device(name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> tf.Variable:
-    """Make a variable on the current device, which is a shard's."""
+    """Create a variable on the current device, which is a shard's device."""
     return tf.Variable(value, trainable=False)
 
 
 class Matrix(NamedTuple):
-    """The place of a matrix in the vector of all weights, row by row."""
+    """The place of a matrix in the vector of all weights, where it is stored row by row."""
 
     begin: int
     rows: int
@@ -51,11 +51,12 @@ class UpdateRule(ABC):
     """One shard's optimizer: its slots, and the operations that apply a gradient. Create it on the shard's device.
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
-    factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): biases
-    there learn 64 times as fast, and would vanish if they decayed as fast. A weight of factor 0 never changes.
+    factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498). Biases
+    in airbench learn 64 times as fast, and would vanish if they also decayed 64 times as fast. A weight with factor 0 never
+    changes.
 
     Attributes:
-      slot_names: names of the vectors kept beside the weights, which start at 0.
+      slot_names: the names of the vectors that are kept in addition to the weights. They start at 0.
     """
 
     slot_names: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class UpdateRule(ABC):
 
         Args:
           factors: float32 [n], the learning-rate factor of each weight.
-          matrices: those among the weights that `optimizer.matrices` names, in order.
+          matrices: the places of the matrices that `optimizer.matrices` names, in order.
         """
         self._settings: Any = settings
         self._weights = weights
@@ -83,7 +84,7 @@ class UpdateRule(ABC):
         self.slots = {name: variable(name, tf.zeros_like(weights), changes=True) for name in self.slot_names}
 
     def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
-        """Return the rate of an update, float32 [], where the push came with this learning rate."""
+        """Return the rate of an update, float32 [], whose push contained this learning rate."""
         return learning_rate
 
     def apply(
@@ -91,16 +92,16 @@ class UpdateRule(ABC):
     ) -> tf.Operation:
         """Apply one gradient.
 
-        A share scales the effect of this gradient, now and, with momentum or Adam, in later steps; earlier gradients
-        keep theirs. Adam scales the gradient in its mean but not in its mean square: scaled in both, the share would
-        cancel out. The update's weight decay is scaled by the share too, so that the balance of gradients and decay
-        does not depend on it.
+        A share scales the effect of this gradient, now and, with momentum or Adam, in later steps. The effect of earlier
+        gradients stays the same. Adam scales the gradient in its mean but not in its mean square, because in both the share
+        would cancel out. The share also scales the update's weight decay, so that the balance of gradients and decay does not
+        depend on it.
 
         Args:
           gradient: float32 [n].
           learning_rate: float32 [].
-          updates_before: int64 [], how many were applied to this shard before (adam's bias correction).
-          share: float32 [] or [n], from 0 to 1; None is 1.
+          updates_before: int64 [], the number of updates applied to this shard before (for Adam's bias correction).
+          share: float32 [] or [n], from 0 to 1; None means 1.
         """
         done: list[tf.Operation] = []
         if self._decay is not None:
@@ -117,7 +118,7 @@ class UpdateRule(ABC):
 
 
 class LinearUpdate(UpdateRule):
-    """A rule that is linear in the gradient: scaling the gradient scales the learning rate."""
+    """A rule that is linear in the gradient: scaling the gradient has the effect of scaling the learning rate."""
 
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
@@ -130,12 +131,12 @@ class LinearUpdate(UpdateRule):
 
 
 def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
-    """Return their product; `vector` itself where the factor is None."""
+    """Return the product of both; `vector` itself if the factor is None."""
     return vector if factor is None else factor * vector
 
 
 def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:
-    """Return the share of each weight that decay removes per unit of learning rate, float32 [n]; [] if all equal."""
+    """Return the share of each weight that decay removes per unit of learning rate, float32 [n]; [] if all are equal."""
     if np.all(factors != 0):
         return np.array(settings.weight_decay, np.float32)
     return np.where(factors == 0, 0, settings.weight_decay).astype(np.float32)

@@ -1,5 +1,4 @@
-"""The modes of training, a file for each. `config.modes.MODES` finds them here by itself.
+"""The modes of training, one file for each. `config.modes.MODES` finds them in this folder.
 
-`base.py` has what all of them share; `waiting.py`, `local_steps.py`, `outer_steps.py` and `split_network.py` have what some
-of them share.
+All modes share `base.py`. Some modes share `waiting.py`, `local_steps.py`, `outer_steps.py` and `split_network.py`.
 """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # These import TensorFlow, and the launcher imports this modu
 
 
 class DefaultMode(Mode):
-    """A mode whose parts are those of plain asynchronous training. Subclass it, and override the parts that differ."""
+    """A mode with the parts of plain asynchronous training. Subclass it, and override the parts that differ."""
 
     shard: type[ParameterShard] = ParameterShard
     step_source: type[StepSource] = AsynchronousSteps

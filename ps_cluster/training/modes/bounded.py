@@ -18,11 +18,11 @@ from ps_cluster.training.modes.waiting import WaitingShard, put
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import Compute, Dispatch, TimedComputation
 
-DEFAULT_MAX_STALENESS = 3  # where no bound is given
-# A worker that was not heard of for longer, and for longer than an update takes, counts as dead, and the others stop
-# waiting for it. If it pushes after all, its gradient is checked like every other.
+DEFAULT_MAX_STALENESS = 3  # used if no bound is set
+# A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other workers
+# stop waiting for it. If it pushes after all, its gradient is checked like any other.
 LEASE_S = 20.0
-_NOT_UNDER_WAY = -1  # in place of the version pulled, for a worker without a step
+_NOT_UNDER_WAY = -1  # instead of the pulled version, for a worker without a step under way
 
 
 class BoundedSettings(ModeSettings):
@@ -41,29 +41,29 @@ class BoundedSettings(ModeSettings):
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """The versions that an update may lag behind, and the steps that a worker may be ahead; None: any number."""
+        """How many versions an update may lag behind, and how many steps a worker may be ahead; None: any number."""
         staleness, lag = self.max_staleness, self.max_clock_lag
         return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
 
 
 class BoundedShard(WaitingShard):
-    """Asynchronous, with a bound on the version lag of updates, on the clock lag of workers, or on both.
+    """Bounds the staleness of updates, the clock lag of workers, or both, in asynchronous training.
 
-    `max_staleness` s: no update is applied to a version more than s newer than the one it was computed from. A worker
-    waits before its pull while s + 1 others are under way. It waits before its push while its update would leave no
-    order of the other workers' pushes that keeps the bound. The worker that pulled first never waits to push.
+    `max_staleness` s: no update is applied to a version more than s newer than the version from which it was computed. A
+    worker waits before its pull while s + 1 other workers are under way. It waits before its push while, after its update, no
+    order of the other workers' pushes could keep the bound. The worker that pulled first never waits to push.
 
     `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
-    server", NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as
-    replays. A worker at clock c begins its next step only when all workers waited for are at c - s or later. So it sees
-    every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
-    begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
+    server", NIPS, section 2): a worker's clock is the number of its steps that have ended, either applied or refused as
+    replays. A worker at clock c begins its next step only when all workers for which it waits are at c - s or later. So it
+    sees every update made at a clock up to c - s - 1, including its own updates. With s = 0 training is bulk-synchronous: no
+    worker begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    Workers wait for all others except those that the chief knows to be gone, those not heard of for `LEASE_S` and, once
-    the workers together have every step that is left, those without one. A worker that comes back (or late) goes on at
-    the lowest clock that the bound allows. If it was under way, others should already have seen its update: its gradient
-    is dropped and computed again, like one that is staler than `max_staleness`. So both bounds hold for every update,
-    whoever died.
+    A worker waits for all other workers with three exceptions: those that the chief knows to be gone, those that have sent
+    nothing for `LEASE_S`, and those without a step once the workers together have every remaining step. A worker that returns,
+    or arrives late, continues at the lowest clock that the bound allows. If it had a step under way, other workers should
+    already have seen its update, so its gradient is dropped and computed again, like a gradient that is staler than
+    `max_staleness`. So both bounds hold for every update, whichever worker died.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -75,11 +75,12 @@ class BoundedShard(WaitingShard):
         workers, spare = config.most_workers, config.most_workers - config.training_workers
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
-            # Steps of its dispatch that have not ended.
+            # For each worker, the number of steps of its dispatch that have not ended.
             self._left = tf.Variable(tf.zeros([workers], tf.int64))
-            # For as many workers as there may ever be: a run may be resumed with another number of them.
+            # There are clocks for as many workers as a cluster may ever have, because a resumed run may have more workers.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
-            # Seconds, on the clock of the ticks. Nobody waits for a worker that was never there.
+            # The time of each worker's last message, in seconds on the clock of the ticks. No worker waits for another one
+            # that has never been part of the cluster.
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)
             self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
@@ -101,10 +102,10 @@ class BoundedShard(WaitingShard):
         ]
 
     def admit(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
-        """Return when `worker` (int64 []) may pull, once it may: float64 [], unix s of the ps.
+        """Wait until `worker` (int64 []) may pull; return the time, float64 [], in unix seconds of the ps.
 
         Args:
-          left: int64 [], how many steps of its dispatch have not ended, with the one that it wants to begin.
+          left: int64 [], the number of steps of its dispatch that have not ended, including the one that it wants to begin.
         """
         worker, left = request = self.sent_to_server(worker, left)
         with tf.device(self.device):
@@ -112,17 +113,17 @@ class BoundedShard(WaitingShard):
 
     def _may_begin(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""
-        # If only the steps of a worker that was let in counted, those with the last ones could all wait for a worker that
-        # will get none.
+        # The steps are noted even if the worker has to wait. Otherwise all workers with the last steps could wait for a worker
+        # that will get no step.
         with tf.control_dependencies([put(self._left, worker, left)]):
             clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
             slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
             clock = clocks[worker]
             few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
             ready = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
-            return tf.cond(ready, lambda: self._let_in(worker, clock), lambda: tf.constant(WAIT))
+            return tf.cond(ready, lambda: self._enter(worker, clock), lambda: tf.constant(WAIT))
 
-    def _let_in(self, worker: tf.Tensor, clock: tf.Tensor) -> tf.Tensor:
+    def _enter(self, worker: tf.Tensor, clock: tf.Tensor) -> tf.Tensor:
         now = self.version.read_value()
         entered = [
             put(self._under_way, worker, now),
@@ -136,25 +137,25 @@ class BoundedShard(WaitingShard):
         return self._clocks.read_value()[: self._under_way.shape[0]]
 
     def _lowest_clock(self) -> tf.Tensor:
-        """Return the lowest clock, int64 [], at which an update keeps the bound for every step begun so far."""
+        """Return the lowest clock, int64 [], at which an update keeps the bound of every step begun so far."""
         begun = self._clocks_now() - tf.cast(self._under_way.read_value() == _NOT_UNDER_WAY, tf.int64)
         return tf.reduce_max(begun) - self._max_clock_lag
 
     def _waited_for(self) -> tf.Tensor:
-        """Return which workers the others wait for, bool [workers]."""
+        """Return which workers other workers wait for, bool [workers]."""
         alive, left = self._alive(), self._left.read_value()
-        # Every update is one step, so the version is how many of the steps 0 to `_last_step` have ended. A dispatch that
-        # is on its way to a worker is in no worker's `left`.
+        # Every update is one step, so the version is the number of the steps 0 to `_last_step` that have ended. `left` does
+        # not count a dispatch that is on its way to a worker.
         unfinished = self._last_step.read_value() + 1 - self.version.read_value()
         ending = tf.reduce_sum(tf.where(alive, left, 0)) >= unfinished
         return tf.logical_and(alive, tf.logical_or(left > 0, tf.logical_not(ending)))
 
     def _alive(self) -> tf.Tensor:
-        """Return which workers were heard of within the lease, bool [workers]."""
+        """Return which workers have sent a message within the lease, bool [workers]."""
         return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
-        """Return the versions pulled by other workers under way, int64 [workers]; _NOT_UNDER_WAY for the rest."""
+        """Return the versions pulled by the other workers under way, int64 [workers]; _NOT_UNDER_WAY for the rest."""
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 
     @staticmethod
@@ -185,7 +186,7 @@ class BoundedShard(WaitingShard):
         )
 
     def _leave(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
-        """Return `outcome` after the worker is no longer under way. Its clock advances unless its push was dropped."""
+        """Note that the worker is no longer under way; return `outcome`. Its clock advances unless its push was dropped."""
         with tf.control_dependencies([outcome]):
             ended = tf.cast(outcome != DROPPED, tf.int64)
             left = [
@@ -198,7 +199,7 @@ class BoundedShard(WaitingShard):
             return after([self.changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether the others under way, oldest first, could all push within the bound from `version` on."""
+        """Return whether the other workers under way, oldest pull first, could all push within the bound from `version` on."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way
@@ -208,7 +209,7 @@ class BoundedShard(WaitingShard):
 def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> Dispatch:
     """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
 
-    The worker pulls and computes again a step whose push was dropped.
+    If a push was dropped, the worker pulls again and computes the step again.
     """
     computation = TimedComputation(compute, config, store)
     (shard,) = store.shards
@@ -220,9 +221,9 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
 
         def body(position: tf.Tensor) -> tf.Tensor:
             step_id, left = step_ids[position], tf.cast(tf.size(step_ids) - position, tf.int64)
-            # The pull has no input from this iteration, so without the dependency it could run before the last push.
+            # The pull has no input from this iteration, so without this dependency it could run before the previous push.
             asked = now_after(step_id)
-            # After a wait the ps goes on to the pull by itself.
+            # After a wait, the ps continues with the pull without a message to the worker.
             admitted = shard.admit(identity.worker, after([asked], left))
             pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats)
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)

@@ -1,4 +1,4 @@
-"""Mode diloco: workers train by themselves for many steps; each such period is one outer step, as it arrives.
+"""Mode diloco: each worker trains alone for many steps; each such period is applied as one outer step when it arrives.
 
 See outer_steps.py for the papers.
 """
@@ -30,9 +30,9 @@ from ps_cluster.training.worker import Compute, Dispatch
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
 
-HEARD_OF = 4  # a worker that pushed within so many pushes for each worker counts for the highest speed
-# A worker's speed is the median over so many of its newest periods: one that a clock which was set made much too short or
-# much too long changes nothing.
+HEARD_OF = 4  # a worker counts for the highest speed if it pushed within the last HEARD_OF x (number of workers) pushes
+# A worker's speed is the median over this number of its newest periods. So one measurement that is wrong, because a clock was
+# set meanwhile, changes nothing.
 MEASURED = 3
 
 
@@ -62,16 +62,17 @@ class DilocoSettings(OuterSettings):
 
 
 def pushes_of_momentum(config: RunConfig) -> int:
-    """Return N: with so many pushes, or changes of the weights by several, the momentum changes once."""
+    """Return N: the momentum changes with every N-th push, or with every N-th change of the weights by gathered pushes."""
     settings: DilocoSettings = config.mode_kind.settings(config)
     return settings.momentum_every or (1 if METHODS[config.staleness.method].gathers else config.cluster.workers)
 
 
 class DilocoShard(ParameterShard):
-    """A shard that measures the speed of each worker, with `dynamic_steps`.
+    """A shard that measures the speed of each worker if `dynamic_steps` is set.
 
-    Dynamic local updates (Liu et al. 2024, section 5): worker w takes ⌊v_w / v_max · H⌋ steps, at least one. v is the steps
-    per second of its newest periods, of three the median; v_max is the highest of the workers heard of lately.
+    Dynamic local updates (Liu et al. 2024, section 5): worker w takes ⌊v_w / v_max · H⌋ steps, at least one. v_w is the
+    worker's number of steps per second, the median over its three newest periods. v_max is the highest speed of the workers
+    that have pushed lately.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -81,9 +82,9 @@ class DilocoShard(ParameterShard):
         if self.capabilities.limits_batches:
             self._lately = HEARD_OF * config.most_workers
             with tf.device(device):
-                # The newest first; 0 where there was none yet.
+                # The speeds of each worker, in steps per second, the newest first; 0 where there is none yet.
                 self._speeds = tf.Variable(tf.zeros([config.most_workers, MEASURED], tf.float64))
-                self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version of its newest push
+                self._heard = tf.Variable(tf.zeros([config.most_workers], tf.int64))  # the version at its newest push
 
     def apply_or_drop(self, push: Push) -> tf.Tensor:
         if not self.capabilities.limits_batches:
@@ -92,7 +93,7 @@ class DilocoShard(ParameterShard):
             push.value("examples") / self._batch_size,
             push.value("pushed_time") - push.value("pulled_time"),
         )
-        # An end before the beginning, by a clock that was set meanwhile, says nothing: then the speed stays as it is.
+        # If the clock was set meanwhile, a period may end before it begins. Then the speed stays the same.
         before = self._speeds.sparse_read(push.worker)
         speed = tf.where(seconds > 0, tf.math.divide_no_nan(steps, seconds), _speed(before[None])[0])
         newest = tf.concat([[speed], before[:-1]], 0)
@@ -106,12 +107,12 @@ class DilocoShard(ParameterShard):
         lately = self.version.read_value() - self._heard.read_value() <= self._lately
         share = tf.math.divide_no_nan(speeds[worker], tf.reduce_max(tf.where(lately, speeds, 0.0)))
         steps = tf.cast(tf.floor(share * self._local_steps), tf.int64)
-        # Of a worker without a period nothing is known yet.
+        # The speed of a worker without a finished period is not known yet.
         return tf.where(speeds[worker] > 0, tf.clip_by_value(steps, 1, self._local_steps), self._local_steps)
 
 
 def _speed(measured: tf.Tensor) -> tf.Tensor:
-    """Return the median of each row's speeds that are not 0, float64 [k]: of two the lower, of none 0."""
+    """Return the median of each row's speeds that are not 0, float64 [k]: the lower of two; 0 if there are none."""
     known = tf.math.count_nonzero(measured, axis=1)
     place = tf.maximum(known - 1, 0) // 2
     in_order = tf.sort(tf.where(measured > 0, measured, np.inf), axis=1)
@@ -148,7 +149,7 @@ class Diloco(LocalMode):
         return RecomputedLocalPeriods
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
-        """Return the outer step with the outer gradient of one worker."""
+        """Return the result of the outer step with the outer gradient of one worker."""
         settings: DilocoSettings = self.settings(config)
         return delayed_nesterov(settings, parts, every=pushes_of_momentum(config), spread=settings.momentum_spread)
 
@@ -174,7 +175,7 @@ class Diloco(LocalMode):
 
     def worker_vectors(self, config: RunConfig) -> int:
         settings: DilocoSettings = self.settings(config)
-        return 1 + settings.fragments  # its weights, and those that it has pulled
+        return 1 + settings.fragments  # the worker's weights, and with fragments also the weights that it has pulled
 
     def takes_fewer_batches(self, config: RunConfig) -> bool:
         settings: DilocoSettings = self.settings(config)

@@ -1,4 +1,4 @@
-"""Mode elastic: each worker has its own weights, and at times they and the centre move towards each other.
+"""Mode elastic: each worker trains separate weights; from time to time, these and the centre move towards each other.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
 EASGD). The paper's text was not available; this follows the authors' code (github.com/sixin-zh/mpiT,
@@ -9,11 +9,11 @@ the centre c, the moving rate a and the period k:
   x_i ← x_i - (learning rate) g(x)                             a step; gradient at x, the weights before the exchange
   k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
 
-The first exchange changes nothing, because all begin with the weights of the centre. So a step id here is k steps and
-then the exchange: the same sequence, cut elsewhere. The exchange is then part of the push, which is applied exactly
-once. An exchange before the steps would be part of a pull, which may come twice.
+The first exchange changes nothing, because all workers begin with the weights of the centre. So here a step id stands for k
+steps and then the exchange, which is the same sequence, cut at another place. The exchange is then part of the push, which is
+applied exactly once. An exchange before the steps would be part of a pull, which may come twice.
 
-Every worker's weights are kept on the parameter server, so a worker that dies loses nothing.
+The parameter server keeps every worker's weights, so nothing is lost if a worker dies.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ElasticSettings(ModeSettings):
 
 
 def moving_rate(config: RunConfig) -> float:
-    """Return the share of their distance that an exchange moves a worker and the centre towards each other."""
+    """Return the share of the distance between a worker and the centre by which an exchange moves each of them."""
     settings: ElasticSettings = config.mode_kind.settings(config)
     return settings.beta / config.cluster.workers
 
@@ -60,8 +60,8 @@ def moving_rate(config: RunConfig) -> float:
 class ElasticShard(ParameterShard):
     """A shard of the centre (the weights that are scored) and of two vectors for every worker.
 
-    They are the worker's weights x_i and its x, the x_i before its last exchange. A pull returns both, float32 [2, n].
-    A push brings the distance that the worker's steps have moved x_i.
+    The two vectors are the worker's weights x_i and its x, which is x_i before its last exchange. A pull returns both, float32
+    [2, n]. A push contains the distance by which the worker's steps have moved x_i.
     """
 
     capabilities = Capabilities(vectors_given=2, slots_per_worker=2)
@@ -70,8 +70,8 @@ class ElasticShard(ParameterShard):
         super().__init__(device, start, config, total_steps)
         self._moving_rate = moving_rate(config)
         with tf.device(device):
-            everybody = tf.tile(self.weights[None], [config.training_workers, 1])
-            self._own, self._before = tf.Variable(everybody), tf.Variable(everybody)
+            first = tf.tile(self.weights[None], [config.training_workers, 1])
+            self._own, self._before = tf.Variable(first), tf.Variable(first)
 
     @property
     def slots(self) -> dict[str, tf.Variable]:
@@ -90,11 +90,11 @@ class ElasticShard(ParameterShard):
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         before = self._own.sparse_read(push.worker) + push.gradient
-        pull = self._moving_rate * (before - self.weights.read_value())
+        move = self._moving_rate * (before - self.weights.read_value())
         moved = [
             self._before.scatter_update(tf.IndexedSlices(before[None], push.worker[None])),
-            self._own.scatter_update(tf.IndexedSlices((before - pull)[None], push.worker[None])),
-            self.weights.assign_add(pull, read_value=False),
+            self._own.scatter_update(tf.IndexedSlices((before - move)[None], push.worker[None])),
+            self.weights.assign_add(move, read_value=False),
             self.update_statistics(push.fresh),
         ]
         with tf.control_dependencies(moved):
@@ -102,13 +102,13 @@ class ElasticShard(ParameterShard):
 
 
 class LocalSteps:
-    """One period of a worker: `local_steps` steps of plain SGD on its own weights."""
+    """Computes one period of a worker: `local_steps` steps of plain SGD on the worker's weights."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
-        """Prepare the constants.
+        """Create the constants.
 
         Args:
-          start: of all weights.
+          start: the initial state of all weights.
           keep: float32 [m], the share of the statistics that one step keeps.
         """
         self._step, factors = step, start.factors
@@ -120,19 +120,20 @@ class LocalSteps:
     def __call__(
         self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
-        """Take the steps of one period, always all of them.
+        """Take all steps of one period.
 
         Args:
-          step: int64 [], the period.
+          step: int64 [], the number of the period.
           weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
           statistics: float32 [m].
+          limits: not used.
         Returns:
-          As `TrainStep`, with the distance moved in place of the gradient. The rest is as for `Progress.result`.
+          A result with the distance moved instead of the gradient. The other fields are as for `Progress.result`.
         """
         own, before = tf.unstack(weights)
 
         def take(position: tf.Tensor, moved: tf.Tensor, statistics: tf.Tensor) -> tuple[StepResult, tf.Tensor]:
-            # Add up the distance in float32: the rounding of bfloat16 weights would lose a step of SGD.
+            # The distance is summed in float32, because the rounding of bfloat16 weights would lose a step of SGD.
             there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
             here = tf.where(position == 0, before, there)
             result = self._step(step * self._local_steps + position, here, statistics)
@@ -171,8 +172,8 @@ class Elastic(LocalMode):
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
         """Return the worker's weights before and after the exchange, and the centre, by algorithm 1 of the paper."""
         before = parts.slots["own"] + parts.gradient
-        pull = moving_rate(config) * (before - parts.weights)
-        return {"before": before, "own": before - pull, "weights": parts.weights + pull}
+        move = moving_rate(config) * (before - parts.weights)
+        return {"before": before, "own": before - move, "weights": parts.weights + move}
 
     def label(self, config: RunConfig) -> str:
         return f"{self.name} k={self.settings(config).local_steps}"

@@ -1,4 +1,4 @@
-"""Exchange each shard at its own moment of a period, so that no moment carries all weights (mode diloco, `fragments`)."""
+"""Exchange the shards at different moments of a period, so that all weights are never sent at once (diloco, `fragments`)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import Dispatch, StepTimes, with_remainders, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
-_APART = 1_000_003  # between the seeds of two shards
+_APART = 1_000_003  # the distance between the seeds of two shards
 
 
 class FragmentedWorker:
-    """What a worker's process keeps of each shard between its exchanges, in a graph: weights, statistics and version pulled.
+    """The state of each shard that a worker's process keeps between exchanges: weights, statistics and version pulled.
 
-    Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap: with S shards and H local
-    steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all. The
-    worker goes on from its own weights of the other shards, so between two exchanges of a shard there are H steps.
+    This is Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512, section 2.1) without its overlap. With S shards and H
+    local steps, shard S - 1 is exchanged after H / S steps of each period, shard S - 2 after 2 H / S, and shard 0 after all H.
+    For the other shards, the worker continues from its local weights. So there are H steps between two exchanges of a shard.
     """
 
     def __init__(self, store: ParameterStore, training: LocalTraining):
@@ -54,7 +54,7 @@ class FragmentedWorker:
         self._versions = variable("versions", [len(lengths)], tf.int64)
 
     def begin(self, store: ParameterStore, worker: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Pull all shards where this process has none yet. Returns a tensor to depend on."""
+        """Pull all shards if this process has none yet. Returns a tensor to depend on."""
 
         def pull() -> tf.Tensor:
             pulled = store.pull(worker)
@@ -68,7 +68,7 @@ class FragmentedWorker:
         return after([self.own.state.load(step, [begun])], begun)
 
     def take(self, step: tf.Tensor, first: int, end: int, progress: Progress) -> Progress:
-        """Take local steps, and keep the statistics that they leave. See `LocalOptimizer.take`."""
+        """Take local steps, and keep the resulting statistics. See `LocalOptimizer.take`."""
         with tf.control_dependencies([progress.state]):
             statistics = self._statistics.read_value()
         ended = self.own.take(step, first, end, progress._replace(statistics=statistics))
@@ -76,9 +76,9 @@ class FragmentedWorker:
             return ended._replace(state=tf.identity(ended.state))
 
     def exchange(self, index: int, step: tf.Tensor, row: tf.Tensor, needed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Push how far shard `index` came since its last exchange, and go on from the answer.
+        """Push the distance that shard `index` moved since its last exchange, and continue from the answer.
 
-        Returns a tensor as above, and the outcome of the push, int64 [].
+        Returns a tensor to depend on, and the outcome of the push, int64 [].
         """
         part = self._shards[index]
         of, of_statistics = (

@@ -1,4 +1,4 @@
-"""Mode layers: the layers of one network are on different workers, and each step goes through all of them."""
+"""Mode layers: the layers of one network are on different workers, and each step goes through all workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,
 
 
 class LayerPlace(NamedTuple):
-    """The layers from this one on are on a worker; `device`: of it, "" for its first processor."""
+    """The worker that holds the layers from `layer` on, and its device; "" stands for its first processor."""
 
     layer: str
     worker: int
@@ -58,12 +58,12 @@ class LayersSettings(SplitSettings):
 
     @property
     def devices(self) -> Mapping[int, str]:
-        """Worker → the device that it is asked to compute on, where that is not its processor."""
+        """Worker → the device on which it is asked to compute, if that is not its processor."""
         return {place.worker: place.device for place in self.places if place.device}
 
 
 def places_of(text: str) -> tuple[LayerPlace, ...]:
-    """Return what a placement asks for. Raises ValueError for one that can't be read."""
+    """Return the places in a placement; empty for "auto". Raises ValueError if it can't be read."""
     if text.strip() == AUTO:
         return ()
     places = []
@@ -82,7 +82,7 @@ def places_of(text: str) -> tuple[LayerPlace, ...]:
 
 
 class Layers(SplitNetwork):
-    """The layers of one network are on different workers; each step goes through all of them."""
+    """The layers of one network are on different workers; each step goes through all workers."""
 
     name = "layers"
     says = "the layers of one network are on different workers"

@@ -1,7 +1,7 @@
-"""Steps that a worker takes by itself between two exchanges, with an optimizer whose state stays with the worker.
+"""Take local steps between two exchanges, with an optimizer whose state stays with the worker.
 
-The weights and the rule's slots are a worker's own (worker_state.py); a worker that is started again has the slots from files.
-A step id is a period here: `local_steps` batches, whose numbers are step id x local_steps and those that follow.
+The weights and the rule's slots are local to a worker (worker_state.py). A restarted worker reads the slots from files. Here a
+step id stands for a period: `local_steps` batches, whose numbers begin at step id x local_steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def local_steps_field(default: int) -> Any:
 
 
 class LocalMode(DefaultMode):
-    """A mode whose step id is a period: `mode.local_steps` batches."""
+    """A mode whose step id stands for a period of `mode.local_steps` batches."""
 
     promise = Promise(takes_local_steps=True)
 
@@ -42,9 +42,9 @@ class LocalMode(DefaultMode):
 
 
 class Progress(NamedTuple):
-    """What goes from each local step of a period to the next."""
+    """The values that each local step of a period passes to the next step."""
 
-    state: tf.Tensor
+    state: tf.Tensor  # in mode elastic the distance moved; in the others only a tensor to depend on
     statistics: tf.Tensor  # float32 [m]
     numbers: tf.Tensor  # float32 [3]: sums of loss and metric, and the learning rate of the period's first step
     seen: tf.Tensor  # int64 [2]: the number of examples so far, and the checksum of their ids
@@ -54,7 +54,7 @@ class Progress(NamedTuple):
         return cls(state, statistics, tf.zeros([3]), tf.zeros([2], tf.int64))
 
     def result(self, steps: int | tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> StepResult:
-        """Return the result of `steps` steps. Loss is the mean, metric the sum, and the learning rate the first one's."""
+        """Return the result of `steps` steps, with the mean loss, the sum of the metric, and the first learning rate."""
         loss, metric, rate = tf.unstack(self.numbers)
         return StepResult(gradient, fresh, loss / tf.cast(steps, tf.float32), metric, rate, *tf.unstack(self.seen))
 
@@ -72,7 +72,7 @@ def take_local_steps(
     Args:
       keep: float32 [m], the share of the statistics that one step keeps.
       take: (position int64 [], state, statistics) → (the step's result, state).
-      goes_on: asked after each step; None: the period goes on.
+      goes_on: called after each step; None: the period always continues.
     """
 
     def body(
@@ -107,10 +107,10 @@ def take_local_steps(
 
 
 class LocalOptimizer:
-    """A worker's own weights and optimizer, in a graph: the variables of `WorkerState` and the operations on them."""
+    """A worker's local weights and optimizer, in a graph: the variables of `WorkerState` and the operations on them."""
 
     def __init__(self, training: LocalTraining, length: int, dtype: tf.DType):
-        """Name the variables. `length`: of the weights. `dtype`: that they are computed in."""
+        """Create the variables. `length`: the number of weights. `dtype`: the dtype in which steps are computed."""
         self._training, self._dtype = training, dtype
         self.state = WorkerState(
             f"{training.start.session}/optimizer", "the optimizer of the local steps", OF_OPTIMIZER
@@ -142,18 +142,18 @@ class LocalOptimizer:
         return take_local_steps(first, end, progress, training.keep, take, goes_on)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        """Keep the optimizer's state after a period if a shard applied its push: see `KeepsState`."""
+        """Keep the optimizer's state after a period if a shard applied the period's push. See `KeepsState`."""
         return self.state.settle(step, tf.reduce_any(tf.equal(outcomes, APPLIED)))
 
 
 class LocalTraining(KeepsState):
-    """One period of a worker: steps by itself with the run's optimizer rule, whose state stays with the worker."""
+    """Computes one period of a worker: local steps with the run's optimizer rule, whose state stays with the worker."""
 
     def __init__(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray):
-        """Prepare the constants.
+        """Create the constants.
 
         Args:
-          start: of all weights.
+          start: the initial state of all weights.
           keep: float32 [m], the share of the statistics that one step keeps.
         """
         self.step, self.settings, self.start, self.keep = step, config.optimizer, start, keep
@@ -171,25 +171,28 @@ class LocalTraining(KeepsState):
         """Take the steps of one period.
 
         Args:
-          step: int64 [], the period. weights: [n], as pulled. statistics: float32 [m].
-          limits: of the period. One that ends early is pushed as it is, to be dropped.
+          step: int64 [], the number of the period.
+          weights: [n], as pulled.
+          statistics: float32 [m].
+          limits: the limits of the period. The result of a period that ends early is pushed unchanged, to be dropped.
         Returns:
-          As `TrainStep`, with the weights pulled minus those reached in place of the gradient. The rest is as for
+          A result with the pulled weights minus the reached weights instead of the gradient. The other fields are as for
           `Progress.result`.
         """
-        own = self._own(weights.dtype)
+        local = self._optimizer(weights.dtype)
         pulled = tf.cast(weights, tf.float32)
-        with tf.control_dependencies([own.state.load(step, [pulled]), own.weights.assign(pulled, read_value=False)]):
+        loaded = local.state.load(step, [pulled])
+        with tf.control_dependencies([loaded, local.weights.assign(pulled, read_value=False)]):
             begun = tf.constant(0)
         count = self.local_steps if limits.batches is None else limits.batches
-        ended = own.take(step, 0, count, Progress.begin(begun, statistics), limits.goes_on)
+        ended = local.take(step, 0, count, Progress.begin(begun, statistics), limits.goes_on)
         with tf.control_dependencies([ended.state]):
-            moved = pulled - own.weights.read_value()
+            moved = pulled - local.weights.read_value()
         fresh = ended.statistics - self.kept * statistics
         return ended.result(count, tf.cast(moved, weights.dtype), fresh)
 
-    def _own(self, dtype: tf.DType) -> LocalOptimizer:
+    def _optimizer(self, dtype: tf.DType) -> LocalOptimizer:
         return LocalOptimizer(self, len(self.start.factors), dtype)
 
     def settle(self, step: tf.Tensor, outcomes: tf.Tensor) -> tf.Tensor:
-        return self._own(tf.float32).settle(step, outcomes)
+        return self._optimizer(tf.float32).settle(step, outcomes)

@@ -1,9 +1,10 @@
 """The outer step of modes diloco and sync-diloco: Nesterov's momentum on the distance that a worker's period has moved.
 
-Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models" (arXiv:2311.08105), algorithm 1;
-asynchronously Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling" (arXiv:2401.09135), algorithm 3. With
-the weights θ that it pulled, a worker takes H steps of the run's optimizer (the inner one) to θ_w, and pushes the outer
-gradient g = θ - θ_w. The server applies Nesterov's momentum to it. A push is a step id with H batches, applied exactly once.
+The synchronous form is by Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"
+(arXiv:2311.08105), algorithm 1; the asynchronous form by Liu et al. 2024, "Asynchronous Local-SGD Training for Language
+Modeling" (arXiv:2401.09135), algorithm 3. From the pulled weights θ, a worker takes H steps of the run's optimizer (the inner
+optimizer) to θ_w, and pushes the outer gradient g = θ - θ_w. The server applies Nesterov's momentum to g. A push belongs to a
+step id with H batches, and is applied exactly once.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ class OuterSettings(ModeSettings):
 
 
 class DelayedNesterov(UpdateRule):
-    """Delayed Nesterov (Liu et al. 2024, algorithm 3), with N `every`, c `spread`, ε the rate and β `momentum`.
+    """Delayed Nesterov (Liu et al. 2024, algorithm 3), where N is `every`, c is `spread`, ε the rate and β the momentum.
 
       Δ ← Δ + g
       every N-th push:  m ← βm + Δ/N;  θ ← θ - ε [(1 - cN + c) βm + g/N];  Δ ← 0
       else:             θ ← θ - ε [cβm + g/N]
 
-    With c = 0 it is the rule of a public implementation (`DelayedNesterovOptimizer` in github.com/jdinalt/forgather). With
-    N = 1 it is Nesterov's momentum as PyTorch has it, the usual outer step: m ← βm + g; θ ← θ - ε [βm + g].
+    With c = 0 this is the rule of a public implementation (`DelayedNesterovOptimizer` in github.com/jdinalt/forgather). With
+    N = 1 it is Nesterov's momentum as in PyTorch, the usual outer step: m ← βm + g; θ ← θ - ε [βm + g].
     """
 
     slot_names = ("momentum", "delta")
 
     def __init__(self, config: RunConfig, settings: OuterSettings, weights: tf.Variable, *, every: int, spread: float):
         """Create the slots. `every`: N. `spread`: c."""
-        # The inner steps have decayed the weights already, and used the learning-rate factors.
+        # The inner steps have already applied the weight decay and the learning-rate factors.
         without_decay = config.optimizer.model_copy(update={"weight_decay": 0.0})
         super().__init__(without_decay, weights, np.ones(weights.shape, np.float32))
         self._rate, self._momentum = settings.outer_rate, settings.outer_momentum
         self._every, self._spread = every, spread
 
     def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
-        """Return the outer rate. The learning rate of a push is that of the inner steps, which the worker has taken."""
+        """Return the outer rate. The learning rate in a push is that of the worker's inner steps."""
         return tf.constant(self._rate)
 
     def _change(
@@ -72,7 +73,7 @@ class DelayedNesterov(UpdateRule):
 
 
 def delayed_nesterov(settings: OuterSettings, parts: UpdateParts, *, every: int, spread: float) -> Slots:
-    """Return what `DelayedNesterov` computes, in numpy, with N `every` and c `spread`."""
+    """Return the result of `DelayedNesterov`, computed with numpy. N is `every` and c is `spread`."""
     beta, is_due = settings.outer_momentum, (parts.updates_before + 1) % every == 0
     gradient, momentum = parts.shared_gradient, parts.slots["momentum"]
     delta = parts.slots["delta"] + gradient

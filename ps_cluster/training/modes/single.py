@@ -1,4 +1,4 @@
-"""Mode single: one process trains by itself, as a baseline for the other modes."""
+"""Mode single: one process trains alone, as a baseline for the other modes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ps_cluster.training.modes.base import DefaultMode
 
 
 class Single(DefaultMode):
-    """One process that trains by itself, as a baseline for the other modes."""
+    """One process trains alone, as a baseline for the other modes."""
 
     name = "single"
     says = "one process trains by itself"

@@ -1,4 +1,4 @@
-"""The base of modes layers and width: all workers take part in each step, each of them with a part of one network."""
+"""The base class of modes layers and width: all workers take part in each step, each with a part of one network."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ UNLABELLED = frozenset({"log_placement"})
 
 
 class SplitNetwork(DefaultMode):
-    """A mode in which each worker has a part of one network, with its own version and ledger."""
+    """A mode in which each worker holds a part of one network, with a separate version and ledger."""
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
@@ -61,10 +61,10 @@ class SplitNetwork(DefaultMode):
         """Cut a network for `workers`, and return the step through all of its parts.
 
         Args:
-          device: the chief's own device.
+          device: the chief's device.
 
         Raises:
-          ValueError: the network can't be cut. The message has the setting and its value.
+          ValueError: the network can't be cut. The message names the setting and its value.
         """
 
     def train(self, job: TrainingJob) -> None:
@@ -76,7 +76,7 @@ class SplitNetwork(DefaultMode):
         from ps_cluster.training.split_step import SplitStep
         from ps_cluster.training.split_trainer import SplitDispatch
 
-        assert isinstance(compute, SplitStep)  # which `cut` has returned
+        assert isinstance(compute, SplitStep)  # the result of `cut`
         return SplitDispatch(store, compute)
 
     def shards(self, config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""Mode sync-diloco: workers train by themselves for many steps; the mean of a round's periods is one outer step.
+"""Mode sync-diloco: each worker trains alone for many steps; the mean of a round's periods is applied as one outer step.
 
 See outer_steps.py for the papers, and sync_ps.py for the rounds.
 """
@@ -51,7 +51,7 @@ class SyncDiloco(SyncPs):
         return RecomputedLocalPeriods
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
-        """Return the outer step with the mean of a round's outer gradients."""
+        """Return the result of the outer step with the mean of a round's outer gradients."""
         return delayed_nesterov(self.settings(config), parts, every=1, spread=0.0)
 
     def batches_per_step(self, config: RunConfig) -> int:

@@ -22,7 +22,7 @@ from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.step_source import StepSource
 from ps_cluster.training.worker import Compute, Dispatch, TimedComputation
 
-_NOT_YET = -1  # in place of the version at which a worker is admitted
+_NOT_YET = -1  # instead of the version at which a worker is admitted
 
 
 class SyncPsSettings(ModeSettings):
@@ -43,10 +43,10 @@ class SyncPsSettings(ModeSettings):
 class RoundShard(WaitingShard):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
+    Round v turns version v into v + 1. In it, worker w takes step v x W + w. The first W - b gradients count; those of
     the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
-    workers). With a grace period the round is open for so long after the first W - b, or until all have come. The chief's
-    ticks tell the time, so it takes up to two of them more.
+    workers). With a grace period, the round stays open for this period after the first W - b gradients, or until all have
+    arrived. The chief's ticks measure the time, so the round may stay open for up to two ticks longer.
     """
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
@@ -57,9 +57,11 @@ class RoundShard(WaitingShard):
         with tf.device(device):
             self._sum = tf.Variable(tf.zeros_like(self.weights))
             self._fresh_sum = tf.Variable(tf.zeros_like(self.statistics))
-            self._summed = tf.Variable([0], dtype=tf.int64)  # gradients of the round that is open
-            self._rate = tf.Variable([0.0])  # its learning rate
-            self._waited_s = tf.Variable(0.0, dtype=tf.float64)  # for late gradients, on the clock of the ticks
+            self._summed = tf.Variable([0], dtype=tf.int64)  # the number of gradients in the open round
+            self._rate = tf.Variable([0.0])  # the learning rate of the open round
+            self._waited_s = tf.Variable(
+                0.0, dtype=tf.float64
+            )  # the wait for late gradients, on the clock of the ticks
 
     @property
     def state(self) -> dict[str, tf.Variable]:
@@ -74,20 +76,20 @@ class RoundShard(WaitingShard):
             return []
 
         def wait() -> tf.Tensor:
-            # The (W - b)th gradient may have come just before the first tick, so that one counts for nothing.
+            # The (W - b)th gradient may have arrived just before the first tick, so the first tick does not count.
             waited_s = self._waited_s.assign_add(seconds) - seconds
             return tf.cond(waited_s >= self._grace_s, self._close, self.version.read_value)
 
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
-        """Return when `worker` asked and when it was admitted, float64 [2], in unix seconds of the parameter server.
+        """Return the times at which `worker` asked and was admitted, float64 [2], in unix seconds of the parameter server.
 
-        It asks once everything `needed` is done. It is admitted once a round is open to which it has not yet given a
+        The worker asks once everything `needed` is done. It is admitted once a round is open to which it has not yet pushed a
         gradient.
 
         Args:
-          end: the version at which the caller stops; the worker is then admitted with nothing to do.
+          end: the version at which the caller stops. At this version the worker is admitted although it has nothing to do.
         """
         worker, end = self.sent_to_server(worker, end)
 
@@ -120,7 +122,7 @@ class RoundShard(WaitingShard):
         return after([self.record(push, version, tf.constant(0, tf.int64))], APPLIED)
 
     def _close(self) -> tf.Tensor:
-        """Apply the round's update; return the version it made."""
+        """Apply the round's update; return the new version."""
         count = tf.cast(self._summed[0], tf.float32)
         version = self.apply_mean(self._sum.read_value() / count, self._rate[0], self._fresh_sum.read_value() / count)
         with tf.control_dependencies([version]):
@@ -130,7 +132,7 @@ class RoundShard(WaitingShard):
 
 
 class Rounds(StepSource):
-    """Rounds of synchronous training: one dispatch for every worker. A worker that gets a second one finds it done."""
+    """Hands out rounds, as one dispatch for every worker. If a worker gets a second one, its rounds are already done."""
 
     def dispatches(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
@@ -138,7 +140,7 @@ class Rounds(StepSource):
             end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
-            self._progress.scheduled(np.arange(begin, end))  # before any can be done: see `AsynchronousSteps`
+            self._progress.scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
             for _ in range(self._config.training_workers):
                 self._schedule(self._graphs.first, end)
             begin = end
@@ -147,16 +149,16 @@ class Rounds(StepSource):
 
 
 def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> Dispatch:
-    """Return the graph of a dispatch that takes part in every round below a version, int64 []."""
+    """Return the graph of a dispatch that takes part in every round below a version. The argument is int64 []."""
     computation = TimedComputation(compute, config, store)
     (shard,) = store.shards
     assert isinstance(shard, RoundShard)
 
     def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:
-        """Wait for the next round and pull, all on the ps: the answer to a push is the next parameters."""
+        """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters."""
         times = shard.admit_to_round(identity.worker, end, needed)
         pulled = store.pull(identity.worker, [times])
-        # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
+        # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)])
@@ -186,7 +188,7 @@ class SyncPs(DefaultMode):
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
         fixed_workers="a round has a place for each of them",
-        # A round has a place for every worker and would wait for ever for one that was given up.
+        # A round has a place for every worker, and would wait for ever for a worker that was given up.
         on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
     )
     promise = Promise(waits=Waits.IN_ROUNDS, is_stale=False)

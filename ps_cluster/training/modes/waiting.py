@@ -1,7 +1,7 @@
-"""A shard on which workers wait for each other. Modes bounded and sync-ps build on it.
+"""Let workers wait for each other on a shard. Modes bounded and sync-ps build on this module.
 
-The shard's critical section decides which worker may continue, so these modes work with one parameter server only. A worker
-that has to wait does so in the part of its graph that runs on the parameter server:
+The shard's critical section decides which worker may continue, so these modes work with only one parameter server. A worker
+waits in the part of its graph that runs on the parameter server:
 
     admit or push ──►  attempt, in the critical section ── WAIT ──► counted; dequeue, which blocks no thread
                          ▲                                            │
@@ -30,7 +30,7 @@ class WaitingShard(ParameterShard):
         self.changed = GraphCondition(device, self.section, partial(start.name, QUEUE))
 
     def sent_to_server(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
-        """Return `numbers` (int64 [] each) copied to the ps, else every retry of a wait would fetch them again."""
+        """Copy `numbers` (int64 [] each) to the ps, because otherwise every retry of a wait would fetch them again."""
         vector = tf.stack(numbers)
         with tf.device(self.device):
             arrived: list[tf.Tensor] = tf.unstack(tf.identity(vector))
@@ -53,30 +53,30 @@ class WaitingShard(ParameterShard):
         return []
 
 
-_NOWHERE = -1  # in place of a queue's number: in no queue
+_NOWHERE = -1  # instead of a queue's number, for a graph that is in no queue
 
 
 class GraphCondition:
-    """A condition variable on a parameter server: graphs wait there, at no cost, until another graph notifies them.
+    """A condition variable on a parameter server, where graphs wait, at no cost, until another graph notifies them.
 
-    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the
-    section is left. Then the graph dequeues an element, which blocks a callback and no thread. `notify_all` enqueues
-    one element for each counted attempt, so no change is missed between an attempt and the wait. An element carries no
-    state: the graph that gets one tries again.
+    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the graph
+    leaves the section. Then the graph dequeues an element, which blocks a callback but no thread. `notify_all` enqueues one
+    element for each counted attempt, so no change between an attempt and the wait is missed. An element carries no state: the
+    graph that gets it tries again.
 
     Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
     take the element of a slower graph that was counted before.
 
-    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That graph stays
-    and gets its own element, so it takes no other graph's. A graph of an earlier leader waits for queues of its own, which
-    the next leader closes (server/leftovers.py).
+    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That part stays, but a
+    separate element is enqueued for it, so it does not take the element of another graph. Each leader has separate queues, and
+    the next leader closes those of an earlier one (server/leftovers.py).
 
     Attributes:
-      waiting: int32 [], how many graphs wait and were not yet notified.
+      waiting: int32 [], the number of graphs that wait and were not yet notified.
     """
 
     def __init__(self, device: str, section: tf.CriticalSection, name: Callable[[str], str]):
-        """Make the queues. `name`: returns a name that no other leader has, for "changed-0" and "changed-1"."""
+        """Create the queues. `name`: turns "changed-0" and "changed-1" into names that no other leader has."""
         self._section = section
         with tf.device(device):
             self._queues = [queue_named(name(f"changed-{number}")) for number in range(2)]
@@ -88,11 +88,12 @@ class GraphCondition:
     ) -> tf.Tensor:
         """Run `attempt` in the critical section, and again after each notification while it returns `value`.
 
-        There is no timeout: `notify_all` must be called now and then, as the chief does with each look.
+        There is no timeout, so `notify_all` must be called regularly, as the chief does with each look.
 
         Args:
-          value: the result that means "wait". attempt: returns `dtype` [].
-          needed: the outside inputs of the attempt; the section is entered only when all have arrived.
+          value: the result that means "wait".
+          attempt: returns a tensor of `dtype`, [].
+          needed: the inputs of the attempt from outside; the graph enters the section only when all have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
@@ -104,12 +105,12 @@ class GraphCondition:
                 again: tuple[tf.Tensor, tf.Tensor] = self._section.execute(counted)
                 return again
 
-        # Without `needed`, the section could be entered before the body's captured inputs arrive, and stay held.
+        # Without `needed`, the graph could enter the section before the body's captured inputs arrive, and hold the lock.
         start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
         return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
 
     def _taken(self, turn: tf.Tensor) -> tf.Tensor:
-        """Take an element of queue number `turn`. The first attempt is in no queue and goes on at once."""
+        """Take an element of queue number `turn`. The first attempt is in no queue and does not wait."""
 
         def take() -> tf.Tensor:
             return tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
@@ -121,7 +122,7 @@ class GraphCondition:
         return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
 
     def notify_all(self) -> tf.Tensor:
-        """Let all waiting graphs try again. Call it in the critical section, and let the result depend on it."""
+        """Let all waiting graphs try again. Call it in the critical section, whose result must depend on it."""
         waiting = self.waiting.read_value()
         return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
 
@@ -133,7 +134,7 @@ class GraphCondition:
 
 
 def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
-    """Fill the queue up to `count` elements. Leftovers in it were for graphs that ended before they took theirs."""
+    """Fill the queue up to `count` elements. Elements already in it were for graphs that ended before they took them."""
     missing = tf.maximum(count - queue.size(), 0)
     return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)
 
