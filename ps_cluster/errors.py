@@ -12,6 +12,8 @@ FAILED_FOR_GOOD = 4  # a training that diverged, or whose proof does not hold: t
 RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on, e.g. of a task that no launcher started and that lost another
 PORT_IN_USE = 98  # EADDRINUSE: with another port it goes on
 INTERRUPTED = 130  # by Ctrl-C
+# After these exit codes of `task`, no scheduler starts the task again: the same command would end in the same way.
+NEVER_RETRY = (BAD_INPUT, SUPERSEDED, FAILED_FOR_GOOD)
 
 LONGEST_TYPO = 200  # characters: to compare longer names takes seconds, and nobody mistypes them
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.errors import BAD_INPUT, FAILED, SUPERSEDED
+from ps_cluster.errors import FAILED, NEVER_RETRY
 from ps_cluster.launch.recovery import RestartPolicy
 
 
@@ -24,7 +24,7 @@ class Ended:
 
 def restarts_after(exit_code: int) -> float:
     """Return how often a task is started again that ends with this exit code (errors.py)."""
-    if exit_code in (0, BAD_INPUT, SUPERSEDED):
+    if exit_code in (0, *NEVER_RETRY):
         return 0
     return 3 if exit_code == FAILED else math.inf
 

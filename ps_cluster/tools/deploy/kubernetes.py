@@ -13,10 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import EVALUATOR
-from ps_cluster.errors import BAD_INPUT, FAILED_FOR_GOOD, SUPERSEDED
+from ps_cluster.errors import NEVER_RETRY
 from ps_cluster.tools.deploy.roles import Role
 
-NEVER_RETRY = (BAD_INPUT, SUPERSEDED, FAILED_FOR_GOOD)  # exit codes of `task` after which the same command fails again
 DATA = "/data"  # where a pod has the data set
 PORT = 2222
 TASK_INDEX = "TASK_INDEX"

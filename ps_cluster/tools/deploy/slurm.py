@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ps_cluster.config import RunConfig
+from ps_cluster.errors import NEVER_RETRY
 from ps_cluster.tools.deploy.roles import Role
 
 # Ports below those that Linux gives to programs that ask for any.
@@ -100,6 +101,7 @@ class SlurmJob:
         span = _BEHIND_PORTS - _FIRST_PORT - self._count
         by_job = f"$(({_FIRST_PORT} + SLURM_JOB_ID * {self._count} % {span}))"
         yield f"first_port={self.first_port or by_job} restarts={self.restarts} steady_s={self.steady_s}"
+        yield f"never_retry=({' '.join(map(str, NEVER_RETRY))})"
         yield 'mkdir -p -- "$logs"'
         # Beside and renamed: a disk that is full leaves no half of a configuration, and no task begins with one.
         yield '{ cat > "$config.part" && mv -- "$config.part" "$config"; } <<\'CONFIG\' || { rm -f -- "$config.part"; exit 1; }'

@@ -32,7 +32,7 @@ class Processes:
         restarter.poll()
 
 
-@pytest.mark.parametrize(("code", "again"), [(0, 0), (2, 0), (3, 0), (75, 6), (-9, 6), (143, 6), (1, 3)])
+@pytest.mark.parametrize(("code", "again"), [(0, 0), (2, 0), (3, 0), (4, 0), (75, 6), (-9, 6), (143, 6), (1, 3)])
 def test_the_exit_code_says_how_often_a_task_is_started_again(code, again):
     processes = Processes()
     restarter = processes.restarter(WORKER)

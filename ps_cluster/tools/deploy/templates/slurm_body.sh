@@ -1,4 +1,4 @@
-# The same for every training. Above it are: roles, logs, command, first_port, restarts, steady_s.
+# The same for every training. Above it are: roles, logs, command, first_port, restarts, steady_s, never_retry.
 
 # Slurm says how many tasks each node has room for, in the order of its list of nodes, as in 2(x3),1.
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -59,8 +59,12 @@ stop_leader() {
     kill -TERM "${leader:-$step}" 2>/dev/null # there is no file yet: the step is just starting
 }
 
-# Run a task, and run it again, until it has ended for good (0), must not be retried (2, 3, 4), or is stopped. The limit is
-# of restarts in a row: a task that has run for steady_s begins a new row.
+is_never_retried() { # EXIT_CODE
+    [[ " ${never_retry[*]} " == *" $1 "* ]]
+}
+
+# Run a task, and run it again, until it has ended for good (0), must not be retried, or is stopped. The limit is of restarts
+# in a row: a task that has run for steady_s begins a new row.
 keep() { # NUMBER
     local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 began=0 step="" stopping=""
     local process=$logs/$kind-$index.pid
@@ -80,7 +84,7 @@ keep() { # NUMBER
         step=""
         [ "$code" != 0 ] || break
         echo "$kind-$index has ended with exit code $code"
-        case $code in 2 | 3 | 4) break ;; esac
+        ! is_never_retried "$code" || break
         [ ! -e "$refused" ] || break
         ((SECONDS - began < steady_s)) || tries=0
         if ((++tries > restarts)); then break; fi
@@ -128,8 +132,5 @@ fi
 mapfile -t left < <(jobs -rp)
 disown -a
 kill -KILL "${left[@]}" 2>/dev/null
-case $code in
-    0 | 2 | 3 | 4) ;;
-    *) [ -z "$stopping" ] || scontrol requeue "$SLURM_JOB_ID" ;;
-esac
+if [ "$code" != 0 ] && [ -n "$stopping" ] && ! is_never_retried "$code"; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$code"
