@@ -1,6 +1,6 @@
 """Text as bytes: files are cut into windows, and each byte of a window is to be predicted from those before it.
 
-The form of a user's own text is in forms.py, and the data set `python_source` in sets.py.
+The form of a user's own text is in forms/text.py, and the data set `python_source` in sets/python_source.py.
 """
 
 from __future__ import annotations

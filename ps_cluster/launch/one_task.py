@@ -100,7 +100,7 @@ def run_one_task(
     _resumes(options.resume, run_dir, leads=leads)
     _check_port_is_free(topology, task, port_free_within_s)
     guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
-    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/messages.py).
+    # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):

@@ -1,4 +1,4 @@
-"""The data sets of the package, a file for each form."""
+"""The data sets of the package: a file for each, or for several that are read in the same way; and `auto`."""
 
 from __future__ import annotations
 
