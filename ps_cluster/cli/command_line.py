@@ -186,7 +186,7 @@ _HELP_ALL = click.Option(
 )
 
 
-# The types of values on the command line: strict numbers, lists, names of the catalogue, files to write.
+# The types of values on the command line: strict numbers, lists, names of the registry, files to write.
 
 MOST_OF_A_LIST = 100  # values in a CommaList
 
@@ -249,7 +249,7 @@ def _plain(
 
 
 class NameOf(click.ParamType[str]):
-    """A parameter type: a name in the catalogue, or path/to/file.py:name. The configuration checks the object."""
+    """A parameter type: a name in the registry, or path/to/file.py:name. The configuration checks the object."""
 
     name = "name"
 

@@ -19,6 +19,7 @@ from ps_cluster.config.datasets import VARIATIONS
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS
+from ps_cluster.files.values import in_words
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
@@ -212,9 +213,9 @@ def _values(schema: Schema) -> str:
     if "anyOf" in schema:
         return ", or ".join(_values(one) for one in schema["anyOf"])
     if "enum" in schema:
-        return ", ".join(_word(value) for value in schema["enum"])
+        return ", ".join(in_words(value) for value in schema["enum"])
     if "const" in schema:
-        return _word(schema["const"])
+        return in_words(schema["const"])
     if schema.get("type") == "array" and schema.get("minItems") == schema.get("maxItems", ...):
         return f"list of {schema['minItems']}, each: {_values(schema['items'])}"
     if schema.get("type") == "array":
@@ -225,10 +226,6 @@ def _values(schema: Schema) -> str:
         return f"names, each with a {_values(schema['additionalProperties'])}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _table(settings: Sequence[Setting]) -> str:

@@ -125,6 +125,9 @@ class Mode(ABC):
       name: the name by which users choose the mode.
       says: one sentence for --help that says what the mode does.
       Settings: the class of the section `mode`, with this mode's own settings.
+      cluster: the cluster that the mode runs on.
+      promise: what the mode promises about its updates.
+      uses: the settings that the mode uses.
       shard: the class of what each parameter server (or each worker of a split network) holds.
       step_source: the class that decides which step ids the chief hands out, and when.
     """
@@ -225,8 +228,8 @@ class Mode(ABC):
     def lowers_rate(self) -> bool:
         """True if the learning rate is lowered while more workers take part than at the start of training.
 
-        See `server.staleness.RateOfMoreWorkers`. With local steps the rate is not lowered: it belongs to the worker's own
-        updates, which are not stale.
+        See `server.rate_of_more_workers.RateOfMoreWorkers`. With local steps the rate is not lowered: it belongs to the
+        worker's own updates, which are not stale.
         """
         return self.promise.is_stale and not self.cluster.fixed_workers and not self.promise.takes_local_steps
 

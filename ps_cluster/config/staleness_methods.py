@@ -35,7 +35,7 @@ class StalenessMethod:
       name: the name by which users choose it.
       says: one sentence for --help that says what the method does.
       Settings: the class of the section `staleness`, with this method's own settings.
-      correction: the class that corrects gradients in a shard; `server.staleness.Correction` corrects nothing.
+      correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
       gathers: whether an update applies several gradients at a time.
       takes_periods: whether the method also suits the weight differences of modes with local steps.
     """

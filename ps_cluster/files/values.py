@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import reprlib
@@ -13,6 +14,11 @@ from ps_cluster.errors import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+
+def in_words(value: object) -> str:
+    """Return a value in YAML's flow style: plain words without quotes, anything else as JSON, which is YAML."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 class Malformed(ValueError):

@@ -72,7 +72,7 @@ def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     return _known[key]
 
 
-def task_of(config: RunConfig, dataset: PackedDataset) -> str:
+def described_objective(config: RunConfig, dataset: PackedDataset) -> str:
     """Return what the network is to predict, in words, and how its outputs or the targets are taken, if that is known."""
     objective = OBJECTIVES[dataset.spec.objective]
     is_own, known = config.model.name in NETWORKS.own, _known.get(_key(config, dataset), NetworkFacts())

@@ -29,7 +29,7 @@ from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import WHAT, DataResolver, complete_config, resolve_data
-from ps_cluster.launch.network_check import task_of
+from ps_cluster.launch.network_check import described_objective
 from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.task_loop import TaskLoop
@@ -158,7 +158,7 @@ class OneTask:
                 begun = newest_checkpoint(self.config, self.run_dir, self.dataset, lambda line: None)
                 notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
             self._write_files()
-            self.view.start(self.config, self.run_dir, self.dataset, task_of(self.config, self.dataset))
+            self.view.start(self.config, self.run_dir, self.dataset, described_objective(self.config, self.dataset))
             self.view.tasks([TaskState(self.task, os.getpid(), "running")])
             self.began_s = time.monotonic()
             with temporary_files_in(self.run_dir.temporary_of(self.task.type, self.task.index)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.ledger import NOT_SCHEDULED
 from ps_cluster.runs.phases import GAPS, PHASES, gap_times, phase_times
 
 
@@ -34,7 +34,7 @@ class Lane:
 
 def chief_lane(updates: np.ndarray) -> Iterator[Lane]:
     """Yield a span per dispatch, from its scheduling to its last applied update; first it waits for a worker."""
-    scheduled = np.sort(updates[updates["scheduled_time"] != NOBODY], order=["scheduled_time", "asked_time"])
+    scheduled = np.sort(updates[updates["scheduled_time"] != NOT_SCHEDULED], order=["scheduled_time", "asked_time"])
     if not len(scheduled):
         return
     times, firsts = np.unique(scheduled["scheduled_time"], return_index=True)

@@ -15,11 +15,12 @@ from ps_cluster.runs.rows import MOST, MOST_INDEX
 # The norm of what the earlier pushes of the worker had left out, and of what this push leaves out; 0 if nothing.
 REMAINDER_COLUMNS = ("remainder_before", "remainder_after")
 # The columns that the parameter server fills. Times are unix seconds. The update was made with the row's learning rate x
-# `rate_factor` (`server.staleness.RateOfMoreWorkers`).
+# `rate_factor` (`server.rate_of_more_workers.RateOfMoreWorkers`).
 STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied_time")
-# The constants of `server.staleness.RateOfMoreWorkers`.
+# The constants of `server.rate_of_more_workers.RateOfMoreWorkers`.
 RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
-HEARD_OF = 16  # a worker takes part if one of the last HEARD_OF x (number of workers so far) updates is its own
+# A worker takes part if one of the last TAKES_PART_FOR x (number of workers so far) updates is its own.
+TAKES_PART_FOR = 16
 # The columns that the worker pushes with the gradient. The times of a step, in order: the chief schedules the dispatch. The
 # worker asks for parameters (or has got them with the reply to the previous push), is admitted (it may have to wait), has
 # pulled the parameters, has computed, and pushes (later than computed if the worker is slow on purpose). On the parameter
@@ -30,7 +31,7 @@ WORKER_COLUMNS = (
 )  # fmt: skip
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
 TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
-NOBODY = 0.0  # the scheduled time in modes where no chief hands out steps
+NOT_SCHEDULED = 0.0  # the scheduled time in modes where no chief hands out steps
 
 ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a shard's ledger, and a line of metrics/updates.csv."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.ledger import NOT_SCHEDULED
 
 # The boundaries of PHASES.
 PHASE_COLUMNS = (
@@ -40,7 +40,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
         mine = mine[np.argsort(asked[mine], kind="stable")]
         scheduled = rows["scheduled_time"][mine]
         free[mine] = np.minimum(np.append(asked.min(), done[mine[:-1]]), asked[mine])
-        another = np.diff(scheduled, prepend=NOBODY) != 0
+        another = np.diff(scheduled, prepend=NOT_SCHEDULED) != 0
         handed[mine] = np.where(another, np.clip(scheduled, free[mine], asked[mine]), free[mine])
         received[mine] = np.where(another, asked[mine], free[mine])
     return np.stack([free, handed, received, asked])

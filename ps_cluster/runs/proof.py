@@ -23,8 +23,8 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.runs import journal
 from ps_cluster.runs.ledger import (
     COUNTS,
-    HEARD_OF,
     RATE_RETURNS_OVER,
+    TAKES_PART_FOR,
     WHOLE,
 )
 from ps_cluster.runs.step_set import StepSet
@@ -83,7 +83,7 @@ class ExpectedRows:
 
 
 class FactorsOfRates:
-    """Computes the factors of learning rates from the workers of the rows alone (`server.staleness.RateOfMoreWorkers`)."""
+    """Computes the factors of learning rates from the workers of the rows alone (server/rate_of_more_workers.py)."""
 
     def __init__(self, begun_with: int):
         """Start before the first update. `begun_with`: the number of workers at the start of training."""
@@ -115,7 +115,7 @@ class FactorsOfRates:
         for worker in {*self._heard, *found}:
             before = -self._heard.get(worker, _NEVER) - 1
             ages = places - np.maximum.accumulate(np.where(workers == worker, places, before))
-            counts += ages < HEARD_OF * np.maximum(self._begun, ever)
+            counts += ages < TAKES_PART_FOR * np.maximum(self._begun, ever)
             self._heard[worker] = int(ages[-1])
         return counts
 

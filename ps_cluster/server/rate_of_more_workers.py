@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.runs.ledger import HEARD_OF, RATE_RETURNS_OVER
+from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR
 
 NEVER = math.inf
 
@@ -21,7 +21,8 @@ class RateOfMoreWorkers:
 
     The factor falls at once, with the first gradient of a new worker. When workers leave, it grows by the share 1 /
     RATE_RETURNS_OVER with each update, until it suits the remaining workers. With W workers or fewer it is 1. A worker
-    counts as having left once HEARD_OF gradients, for each worker that there ever was, have come from others since its last.
+    counts as having left once TAKES_PART_FOR gradients, for each worker that there ever was, have come from others since its
+    last.
 
     Create it on the shard's device, and call it in the shard's critical section.
     """
@@ -48,7 +49,7 @@ class RateOfMoreWorkers:
         ages = tf.where(tf.range(places, dtype=tf.int64) == worker, 0.0, self._ages.read_value() + 1)
         begun = self._begun.read_value()
         ever = tf.reduce_sum(tf.cast(ages < NEVER, tf.float32))
-        take_part = tf.reduce_sum(tf.cast(ages < HEARD_OF * tf.maximum(begun, ever), tf.float32))
+        take_part = tf.reduce_sum(tf.cast(ages < TAKES_PART_FOR * tf.maximum(begun, ever), tf.float32))
         factor = factor_of_rate(begun, take_part, self._factor.read_value())
         kept = [self._ages.assign(ages, read_value=False), self._factor.assign(factor, read_value=False)]
         with tf.control_dependencies(kept):

@@ -27,7 +27,7 @@ _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
 MOST_PLACES = 8
 MOST_BYTES = 2**22  # for all places together, unless a single place needs more
 WHOLE_UP_TO = 32_768  # weights; the vectors of smaller shards are kept whole
-NOBODY = -1  # instead of the worker, where an update is the mean of a round
+ALL_WORKERS = -1  # instead of the worker, where an update is the mean of a round
 ANY_WORKER = -2
 
 

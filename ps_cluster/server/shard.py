@@ -32,7 +32,7 @@ from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.rate_of_more_workers import NEVER, RateOfMoreWorkers
-from ps_cluster.server.samples import NOBODY, KeptState, UpdateSamples
+from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.update_rules.rule import times
@@ -179,7 +179,7 @@ class ParameterShard:
         with tf.control_dependencies(self._method.on_pull(worker, weights)):
             weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
         if self.samples is not None:
-            update, puller = (version, tf.constant(NOBODY, tf.int64)) if self._in_rounds else (step, worker)
+            update, puller = (version, tf.constant(ALL_WORKERS, tf.int64)) if self._in_rounds else (step, worker)
             weights = after([self.samples.keep_given(update, puller, version, weights, statistics)], weights)
         numbers = [version, tf.cast(self.has(step), tf.int64)]
         numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
@@ -306,7 +306,7 @@ class ParameterShard:
         """Apply the means of a round's gradients, float32 [n], and fresh statistics, float32 [m]; return the new version."""
         if self.samples is None:
             return self.apply_gradient(gradient, learning_rate, fresh)
-        version, nobody = self.version.read_value(), tf.constant(NOBODY, tf.int64)
+        version, nobody = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
         place = self.samples.place_of_push(version, nobody, version)
         return self.samples.keep_change(
             place, nobody, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)

@@ -25,18 +25,20 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import LostTask, UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
 from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.ledger import NOT_SCHEDULED
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.device_names import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session, SessionStart
@@ -72,7 +74,7 @@ def train(job: TrainingJob) -> None:
     group = WorkerGroup(strategy, index, config.cluster.workers)
     _agree(group, cluster["worker"], index)
     _share_checkpoint(group, start)
-    device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
+    device = device_name(Task(WORKER, index))
     session = start.build([device], device)
     run_updates = all_reduce_function(strategy, session.store, session.compute, config)
     session.start()
@@ -226,7 +228,7 @@ def all_reduce_function(
             weights, statistics, numbers = replica.read_message(replica.pull(identity.worker))
         pulled = Pulled(weights, statistics, numbers[:1])
         step_id = pulled.versions[0] * workers + identity.worker
-        result, row, _ = computation(step_id, pulled, identity, NOBODY, asked, asked)
+        result, row, _ = computation(step_id, pulled, identity, NOT_SCHEDULED, asked, asked)
         with tf.control_dependencies([row]):
             means = mean_result(result)
         entered = now_after(*means)

@@ -21,7 +21,8 @@ from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.background_poller import BackgroundPoller
 from ps_cluster.training.building import Build, build
-from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, connect, device_of, tell_end
+from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, connect, tell_end
+from ps_cluster.training.device_names import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
 from ps_cluster.training.worker import Dispatch
@@ -57,8 +58,8 @@ def train(job: TrainingJob, build: Build = build) -> None:
     dispatcher, membership = connect(
         cluster, leading, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset))
     )
-    devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
-    session = start.build(devices, device_of(Task(CHIEF, 0)))
+    devices = [device_name(Task(PS, index)) for index in range(len(cluster[PS]))]
+    session = start.build(devices, device_name(Task(CHIEF, 0)))
     silent_after_s = leading.silent_after_s if leading.alone else math.inf
     Chief(
         config,

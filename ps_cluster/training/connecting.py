@@ -22,16 +22,13 @@ from ps_cluster.server.leftovers import end_earlier
 from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.probes import working
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.device_names import device_name
 from ps_cluster.training.membership import KEEP_S, Membership
 
 Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"
 
 CONNECT_EVERY_S = 0.2
 TELL_WITHIN_S = 10.0
-
-
-def device_of(task: Task) -> str:
-    return f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
 
 
 class TaskAdmission:
@@ -48,14 +45,14 @@ class TaskAdmission:
         """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError if the task is gone."""
         if not self._leading.alone:
             return None
-        with tf.device(device_of(task)):
+        with tf.device(device_name(task)):
             text = tf.io.read_file(AGREEMENT).numpy()
         try:
             reason = self._fingerprint.difference(CompatibilityFingerprint.from_json(text), at=str(task))
         except Malformed as error:
             reason = f"its {AGREEMENT} {error}"
         if reason is None:
-            end_earlier(device_of(task), self._leading.term)
+            end_earlier(device_name(task), self._leading.term)
         tell(task, LeaderMessage(term=self._leading.term, refused=reason))
         return reason
 
@@ -114,7 +111,7 @@ def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> di
 
 def tell(task: Task, message: LeaderMessage) -> None:
     """Write a message into a task's workspace. Raises tf.errors.OpError if the task can't be reached."""
-    with tf.device(device_of(task)):
+    with tf.device(device_name(task)):
         tf.io.write_file(MESSAGE_FILE, message.model_dump_json())
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block, balanced
-from ps_cluster.training.modes.layers import DEVICE, LayerPlace, LayersSettings
+from ps_cluster.training.device_names import CPU, device_name, task_name
+from ps_cluster.training.modes.layers import LayerPlace, LayersSettings
 
 
 def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers: int) -> list[int]:
@@ -73,25 +75,19 @@ def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> 
     Raises:
       UserError: a device does not exist, and `soft_placement` is off.
     """
-    wanted = [device_of(worker, settings.devices.get(worker, DEVICE)) for worker in range(workers)]
+    wanted = [device_name(Task(WORKER, worker), settings.devices.get(worker, CPU)) for worker in range(workers)]
     for worker, device in enumerate(wanted):
         if device not in there and not settings.soft_placement:
-            own = ", ".join(name.rpartition("/device:")[2] for name in there if name.startswith(f"{task_of(worker)}/"))
+            own = ", ".join(
+                name.rpartition("/device:")[2]
+                for name in there
+                if name.startswith(f"{task_name(Task(WORKER, worker))}/")
+            )
             raise UserError(
                 f"mode.placement: got '{settings.devices[worker]}' of worker {worker}, which has {own}: ask for what it "
                 "has, or give --soft-placement"
             )
     return wanted
-
-
-def device_of(worker: int, name: str = DEVICE) -> str:
-    """Return the full name of a worker's device."""
-    return f"{task_of(worker)}/device:{name}"
-
-
-def task_of(worker: int) -> str:
-    """Return a worker's name in TensorFlow."""
-    return f"/job:worker/replica:0/task:{worker}"
 
 
 def names_of_all_devices() -> list[str]:

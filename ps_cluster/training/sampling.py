@@ -25,7 +25,7 @@ from ps_cluster.runs.update_samples import (
     waiting_samples,
     write_sample,
 )
-from ps_cluster.server.samples import ANY_WORKER, NOBODY
+from ps_cluster.server.samples import ALL_WORKERS, ANY_WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
@@ -158,7 +158,7 @@ class UpdateSampler:
         return all(
             step // self._steps_per_update == shard.update
             and shard.version == int(row["version"] - 1 - row["staleness"])
-            and shard.worker in (NOBODY, int(row["worker"]))
+            and shard.worker in (ALL_WORKERS, int(row["worker"]))
             for step, row in rows.items()
         )
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.batches import checksum_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models.compiled import MicroBatch
@@ -17,9 +18,10 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.stages import StagedNetwork, blocks_of
 from ps_cluster.models.width import WideNetwork
 from ps_cluster.training.clipping import clipping_of
+from ps_cluster.training.device_names import device_name
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
-from ps_cluster.training.placement import device_of, devices_of, first_blocks, names_of_all_devices
+from ps_cluster.training.placement import devices_of, first_blocks, names_of_all_devices
 from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, rows_in
 
 
@@ -161,7 +163,7 @@ def cut_by_width(
     workers: int,
 ) -> SplitStep:
     """Cut the wide layers of a network by their units. See `SplitNetwork.cut`."""
-    devices = [device_of(worker) for worker in range(workers)]
+    devices = [device_name(Task(WORKER, worker)) for worker in range(workers)]
     try:
         with tf.device(device):
             wide = WideNetwork(network, devices, settings.least_units)

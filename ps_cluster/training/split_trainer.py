@@ -19,7 +19,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.config.tasks import CHIEF, WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -32,16 +32,17 @@ from ps_cluster.training.agreement import CompatibilityFingerprint
 from ps_cluster.training.building import make_network, make_store
 from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.connecting import TaskAdmission, check_all, tell_end
+from ps_cluster.training.device_names import device_name
 from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.modes.split_network import SplitNetwork
-from ps_cluster.training.placement import device_of, names_of_all_devices
+from ps_cluster.training.placement import names_of_all_devices
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.worker import StepTimes, worker_row
 
-OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
+OWN_DEVICE = device_name(Task(CHIEF, 0))
 
 
 def train(job: TrainingJob, mode: SplitNetwork) -> None:
@@ -60,7 +61,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
     check_all(workers, cluster, TaskAdmission(leading, CompatibilityFingerprint.of(config, job.dataset)))
     # Variables are created on processors, because soft placement applies only to graphs.
-    holders = [device_of(worker) for worker in range(len(workers))]
+    holders = [device_name(Task(WORKER, worker)) for worker in range(len(workers))]
     session = start.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher()).run(drain)
     outcome = session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import (
-    parse_stragglers,
-)
+from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
@@ -28,9 +26,6 @@ from ps_cluster.server.store import Messages, ParameterStore, Pulled
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, WorkerIdentity
 from ps_cluster.training.worker_state import ErrorFeedback, KeepsState, Settle
-
-if TYPE_CHECKING:  # imports what the launcher does not need
-    pass
 
 
 class Compute(Protocol):

@@ -23,8 +23,8 @@ from ps_cluster.training import placement, split_step, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
+from ps_cluster.training.device_names import CPU
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.modes.layers import DEVICE
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.session import LOCAL_DEVICE, SessionStart
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -95,8 +95,8 @@ def _train_in_workspace(config, run_dir, dataset):
     start = SessionStart(job, build=split_trainer.SplitBuild(mode, None) if mode.shares_steps else build)
     start.begin(resume=False)
     with (
-        mock.patch.object(placement, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE),
-        mock.patch.object(split_step, "device_of", lambda worker, name=DEVICE: LOCAL_DEVICE),
+        mock.patch.object(placement, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
+        mock.patch.object(split_step, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
         # Updates are computed again when the training is over: as if that took no time.
         mock.patch.object(UpdateSampler, "is_cheap", lambda sampler: True),
     ):

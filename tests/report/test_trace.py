@@ -9,7 +9,7 @@ from rich.console import Console
 from ps_cluster.errors import UserError
 from ps_cluster.report import trace
 from ps_cluster.runs import tables
-from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.ledger import NOT_SCHEDULED
 from ps_cluster.runs.phases import GAPS, PHASE_COLUMNS
 from ps_cluster.runs.proof import RoundShape
 from ps_cluster.runs.run_dir import RunDir
@@ -107,7 +107,7 @@ def test_a_worker_that_was_started_again_keeps_its_lane(tmp_path):
 
 
 def test_where_nobody_hands_out_steps_and_no_server_applies_them_only_workers_have_lanes(tmp_path):
-    run_dir = run_with(tmp_path, *((0, 71, NOBODY, *range(start, start + 7)) for start in (10, 20)))
+    run_dir = run_with(tmp_path, *((0, 71, NOT_SCHEDULED, *range(start, start + 7)) for start in (10, 20)))
     run_dir.applies.unlink()
     spans, lanes = events_of(run_dir)
     assert lanes == ["worker-0 (pid 71)"]

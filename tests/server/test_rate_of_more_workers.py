@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
-from ps_cluster.runs.ledger import HEARD_OF, RATE_RETURNS_OVER
+from ps_cluster.runs.ledger import RATE_RETURNS_OVER, TAKES_PART_FOR
 from ps_cluster.runs.proof import FactorsOfRates
 from ps_cluster.server.rate_of_more_workers import RateOfMoreWorkers
 from tests.helpers.stores import LENGTH, eagerly, ledger_of, make_store, pull, row, state_of
@@ -21,7 +21,7 @@ def expected_factors(workers, begun=BEGUN):
     newest, factors = {}, [1.0]
     for update, worker in enumerate(workers):
         newest[worker] = update
-        window = HEARD_OF * max(begun, len(newest))
+        window = TAKES_PART_FOR * max(begun, len(newest))
         take_part = sum(update - last < window for last in newest.values())
         factors.append(min(min(1.0, begun / take_part) ** 2, factors[-1] * (1 + 1 / RATE_RETURNS_OVER)))
     return factors[1:]

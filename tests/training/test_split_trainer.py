@@ -6,11 +6,13 @@ import time
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
+from ps_cluster.training.device_names import device_name
 from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.modes.layers import LayerPlace, places_of
-from ps_cluster.training.placement import devices_of, first_blocks, task_of
+from ps_cluster.training.placement import devices_of, first_blocks
 
 BLOCKS = [
     Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))
@@ -86,12 +88,12 @@ def test_a_batch_that_can_not_be_cut_into_micro_batches_is_refused():
 
 
 def test_a_device_that_is_not_there_is_an_error_only_without_soft_placement():
-    there = [f"{task_of(worker)}/device:CPU:0" for worker in range(3)]
+    there = [device_name(Task("worker", worker)) for worker in range(3)]
     soft, hard = (config_of(placement="a=0,b=1:GPU:0,c=2", soft_placement=soft).mode for soft in (True, False))
-    assert devices_of(soft, 3, there) == [there[0], f"{task_of(1)}/device:GPU:0", there[2]]
+    assert devices_of(soft, 3, there) == [there[0], device_name(Task("worker", 1), "GPU:0"), there[2]]
     with pytest.raises(UserError, match="got 'GPU:0' of worker 1, which has CPU:0"):
         devices_of(hard, 3, there)
-    both = [*there, f"{task_of(1)}/device:GPU:0"]
+    both = [*there, device_name(Task("worker", 1), "GPU:0")]
     assert devices_of(hard, 3, both)[1] == both[-1]
 
 

@@ -13,12 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from ps_cluster.config import changed
+from ps_cluster.files.values import in_words
 from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.pages import rendered
 from ps_cluster.tools.compare.comparison_plan import REPORT
 from ps_cluster.tools.compare.comparison_plots import make_plots
-from ps_cluster.tools.compare.fairness import check, flow, warn_of_rates
+from ps_cluster.tools.compare.fairness import check, warn_of_rates
 from ps_cluster.tools.compare.findings import GroupFinding, differences_of, group_rows, run_rows, to_csv
 from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
 from ps_cluster.tools.compare.records import Record, read_record
@@ -189,7 +190,7 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
         "groups": [(group, _options(one)) for group, one in zip(groups, own)],
         "again": f"{PROGRAM} run --config RUN_DIR/config.yaml",
         "machines": [
-            {"runs": str(runs)} | {name: flow(value) for name, value in json.loads(machine).items()}
+            {"runs": str(runs)} | {name: in_words(value) for name, value in json.loads(machine).items()}
             for machine, runs in machines.items()
         ],
     }
@@ -197,7 +198,7 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
 
 def _changed(record: Record) -> dict[str, str]:
     """Return the settings that are not the defaults, but for the folder of the data, which depends on the machine."""
-    return {key: flow(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}
+    return {key: in_words(one.value) for key, one in changed(record.config).items() if key != "data.data_dir"}
 
 
 def _options(settings: Mapping[str, str]) -> str:

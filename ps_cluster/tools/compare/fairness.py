@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from ps_cluster.config import has_rates
 from ps_cluster.config.sections import uses
 from ps_cluster.errors import UserError
-from ps_cluster.files.values import one_line
+from ps_cluster.files.values import in_words, one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.pinning import keeps_to_cores
@@ -84,15 +83,10 @@ def in_surroundings(records: Sequence[Record]) -> list[Difference]:
 def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
     """Yield what is not the same in all rows. `absent` stands for a missing value; None leaves missing values out."""
     for name in dict.fromkeys(key for row in rows for key in row):
-        found = (flow(row[name]) if name in row else absent for row in rows)
+        found = (in_words(row[name]) if name in row else absent for row in rows)
         values = tuple(dict.fromkeys(value for value in found if value is not None))
         if len(values) > 1:
             yield Difference(name, values)
-
-
-def flow(value: Any) -> str:
-    """Return a value in YAML's flow style. JSON is YAML; plain words stay without quotes."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()) -> list[str]:

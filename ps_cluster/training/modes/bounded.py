@@ -206,7 +206,7 @@ class BoundedShard(WaitingShard):
         return tf.reduce_all(staleness <= self._max_staleness)
 
 
-def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> Dispatch:
+def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
     """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
 
     If a push was dropped, the worker pulls again and computes the step again.
@@ -238,7 +238,12 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
 
 
 class Bounded(DefaultMode):
-    """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both."""
+    """Asynchronous training with a bound on staleness, on how far a worker may be ahead, or on both.
+
+    It promises that no update is staler than `max_staleness`, and that no worker begins a step while it has ended more than
+    `max_clock_lag` steps more than the slowest worker it waits for. Both bounds hold for every update, whichever worker dies:
+    a push that would break one is dropped and computed again.
+    """
 
     name = "bounded"
     says = "asynchronous, with a bound on staleness or on how far a worker is ahead"

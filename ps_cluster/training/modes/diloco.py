@@ -30,7 +30,8 @@ from ps_cluster.training.worker import Compute, Dispatch
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
 
-HEARD_OF = 4  # a worker counts for the highest speed if it pushed within the last HEARD_OF x (number of workers) pushes
+# Only the speeds of workers that pushed within the last COUNTS_AS_FASTEST_FOR x (number of workers) pushes may be the highest.
+COUNTS_AS_FASTEST_FOR = 4
 # A worker's speed is the median over this number of its newest periods. So one measurement that is wrong, because a clock was
 # set meanwhile, changes nothing.
 MEASURED = 3
@@ -80,7 +81,7 @@ class DilocoShard(ParameterShard):
         self._batch_size = config.training.batch_size_per_worker
         super().__init__(device, start, config, total_steps)
         if self.capabilities.limits_batches:
-            self._lately = HEARD_OF * config.most_workers
+            self._lately = COUNTS_AS_FASTEST_FOR * config.most_workers
             with tf.device(device):
                 # The speeds of each worker, in steps per second, the newest first; 0 where there is none yet.
                 self._speeds = tf.Variable(tf.zeros([config.most_workers, MEASURED], tf.float64))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ps_cluster.models.flat import FlatNetwork
     from ps_cluster.training.split_step import SplitStep
 
-AUTO, DEVICE = "auto", "CPU:0"
+AUTO = "auto"
 _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
 
 

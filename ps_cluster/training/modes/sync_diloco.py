@@ -31,7 +31,11 @@ class SyncDilocoSettings(OuterSettings, SyncPsSettings):
 
 
 class SyncDiloco(SyncPs):
-    """Rounds of local SGD: the mean of all workers' periods becomes one outer step."""
+    """Rounds of local SGD: the mean of all workers' periods becomes one outer step.
+
+    It promises that every period of an update begins from the same version of the weights, so staleness is always 0. With
+    `backup_workers` a period that comes too late for its round is dropped.
+    """
 
     name = "sync-diloco"
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"

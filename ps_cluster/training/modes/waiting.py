@@ -1,4 +1,4 @@
-"""Let workers wait for each other on a shard. Modes bounded and sync-ps build on this module.
+"""Let workers wait for each other on a shard. Modes bounded, sync-ps and sync-diloco build on this module.
 
 The shard's critical section decides which worker may continue, so these modes work with only one parameter server. A worker
 waits in the part of its graph that runs on the parameter server:
