@@ -87,8 +87,8 @@ class Result:
         """The best model, a plain Keras model that takes raw examples. It is loaded when it is first asked for.
 
         Raises:
-          UserError: no checkpoint was scored, so none is the best; the code that built it is needed, and nobody named it; or
-            the file can't be read, e.g. because it is damaged.
+          UserError: no checkpoint was scored, so there is no best one; or the model needs the code that built it, and that
+            code was not named; or the file can't be read, e.g. because it is damaged.
         """
         file = self._files.best_model
         if not file.is_file():

@@ -79,7 +79,7 @@ def test_a_function_without_a_file_takes_along_what_it_names_and_has_a_name_that
 def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
     bomb = tmp_path / "bomb.pickle"
     bomb.write_bytes(b"cos\nmkdir\n(V" + os.fsencode(tmp_path / "ran") + b"\ntR.")
-    with pytest.raises(UserError, match="look at it, and add --code"):
+    with pytest.raises(UserError, match="read it, then add --code"):
         user_code.load(user_code.parse(f"{bomb}:build"))
     function = loaded(f"{bomb}:build")
     assert not (tmp_path / "ran").exists(), "it is read when it is called, and not before"

@@ -59,7 +59,7 @@ _ADVICE = {
     "unpack it, and give the folder": (".zip", ".tar", ".tar.gz", ".tgz", ".7z"),
     "unpack it": (".gz", ".bz2", ".xz", ".zst"),
 }
-"""What to do with a file that is no table here → the endings of its name; the first one that fits counts."""
+"""Advice for files that this form does not read → the endings of their names. The first ending that fits decides."""
 
 # A part as programs name it: train.csv, train-00000-of-00002.parquet, test_1.csv.gz.
 _PART_NAME = re.compile(r"([A-Za-z]+)(?:[-_.]?\d.*)?")

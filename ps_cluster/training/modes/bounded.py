@@ -36,7 +36,7 @@ class BoundedSettings(ModeSettings):
         default=None,
         ge=0,
         le=1000,
-        description="No worker begins a step when it has ended so many more than another; 0: all in step.",
+        description="How many steps a worker may be ahead of the slowest one when it begins a step; 0: all in step.",
     )
 
     @property
