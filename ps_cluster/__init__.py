@@ -1,6 +1,6 @@
 """Asynchronous parameter-server training that can be run, broken and measured on one machine.
 
-`train` and `compare` are the Python API (docs/python-api.md). What it needs is imported at its first use.
+`fit`, `train` and `compare` are the Python API (docs/python-api.md). What it needs is imported at its first use.
 """
 
 from importlib import import_module
@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ps_cluster.api.compare_arms import Compared, compare
+    from ps_cluster.api.fit import FitHistory, fit
     from ps_cluster.api.result import Result
     from ps_cluster.api.train import STOP, train
     from ps_cluster.errors import TrainingFailed, UserError
 
 __version__ = "0.1.0"
-__all__ = ["STOP", "Compared", "Result", "TrainingFailed", "UserError", "compare", "train"]
+__all__ = ["STOP", "Compared", "FitHistory", "Result", "TrainingFailed", "UserError", "compare", "fit", "train"]
 
 _HOMES = {
     "STOP": "api.train",
     "Compared": "api.compare_arms",
+    "FitHistory": "api.fit",
     "Result": "api.result",
     "TrainingFailed": "errors",
     "UserError": "errors",
     "compare": "api.compare_arms",
+    "fit": "api.fit",
     "train": "api.train",
 }
 

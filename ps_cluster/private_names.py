@@ -217,6 +217,13 @@ def compiled_metrics_of(model: keras.Model) -> Any:
     return model._compile_metrics
 
 
+def given_to_compile(model: keras.Model) -> list[Any]:
+    """Return the losses and metrics that were given to `compile`, as they were given. Publicly only their names are known."""
+    losses, metrics = model._compile_loss, model._compile_metrics
+    of_metrics = [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
+    return [one for one in (losses and losses._user_loss, *of_metrics) if one is not None]
+
+
 def copy_compiled(model: keras.Model, to: keras.Model) -> None:
     """Give a model what another one was compiled with. `compile` would track the same objects as new layers."""
     for name in ("_compile_loss", "_compile_metrics", "optimizer"):

@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ps_cluster.api import sent
+from ps_cluster.api import keywords
+from ps_cluster.api.data import with_data
+from ps_cluster.api.networks import write_network
 from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
@@ -27,7 +29,7 @@ from ps_cluster.tools.compare.comparison_run import check_unclaimed
 
 _OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
 _OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
-_OF_RUNS = tuple(name for name in sent.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
+_OF_RUNS = tuple(name for name in keywords.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
 
 
 class _Report(BaseModel):
@@ -93,21 +95,21 @@ def compare(
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """
     refuse_within_a_run("compare")
-    sent.check_known(options, (*_OF_ALL, *_OF_RUNS))
-    fields = {name: sent.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
+    keywords.check_known(options, (*_OF_ALL, *_OF_RUNS))
+    fields = {name: keywords.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
     if arms is not None:
         if isinstance(arms, str | Mapping) or not isinstance(arms, Iterable):
             raise UserError(f"arms: got {one_line(repr(arms), 100)}: give a list of them, e.g. ['async', 'sync']")
-        fields["arms"] = [{"mode": arm} if isinstance(arm, str) else sent.plain(arm) for arm in arms]
-    values = sent.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
-    folder = sent.new_folder(output, "output").absolute()
+        fields["arms"] = [{"mode": arm} if isinstance(arm, str) else keywords.plain(arm) for arm in arms]
+    values = keywords.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
+    folder = keywords.new_folder(output, "output").absolute()
     untrusted.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
     with untrusted.writing_alone():
         if model is not None:
-            values["model.name"] = sent.write_network(model, folder / CODE)
+            values["model.name"] = write_network(model, folder / CODE)
             _check_same_model(folder, values["model.name"])
-        values = sent.with_data(values, data, print_line)
+        values = with_data(values, data, print_line)
         comparison = read_comparison(None, fields, values)
         write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
     chosen = ("--baseline", str(baseline)) if baseline is not None else ()
@@ -118,7 +120,7 @@ def compare(
     return Compared(folder)
 
 
-sent.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
+keywords.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
 
 
 def _check_same_model(folder: Path, name: str) -> None:

@@ -12,9 +12,11 @@ from enum import Enum
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ps_cluster.api import sent
+from ps_cluster.api import keywords
+from ps_cluster.api.data import with_data
+from ps_cluster.api.networks import name_of, write_network
 from ps_cluster.api.program import COMMAND, Program, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.config import build_config
@@ -25,6 +27,7 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import new_root
+from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir, check_unused
@@ -41,6 +44,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
     on_evaluation: OnEvaluation | None = None,
+    callbacks: Any = None,
     command: Sequence[str] = COMMAND,
     **options: Any,
 ) -> Result:
@@ -57,8 +61,9 @@ def train(
         the parameters anew; everything else stays. A network that is code is given again, as `model`.
       settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
       on_progress: called with each row of progress while it trains (`row.applied`, `row.loss`, …).
-      on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A callback that returns
+      on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A function that returns
         `ps_cluster.STOP` ends the training early.
+      callbacks: Keras callbacks, which are called in this process at the end of each scored epoch (docs/python-api.md).
       command: the program that is run.
       options: the options of `ps-cluster run`: workers, ps, mode, epochs, steps, batch_size, seed, …
     Raises:
@@ -68,27 +73,69 @@ def train(
     """
     refuse_within_a_run("train")
     if resume is not None:
-        if data is not None or run_dir is not None or settings is not None:
-            raise UserError("resume: a run goes on with its own data and settings, in its own folder: leave those out")
+        if data is not None or run_dir is not None or settings is not None or callbacks is not None:
+            raise UserError(
+                "resume: a run goes on with its own data and settings, in its own folder, and without callbacks: leave those out"
+            )
         return _resumed(Path(resume), model, options, on_progress, on_evaluation, command)
+    values = keywords.values_of(options, settings)
+    listeners: list[Callable[[RunDir], Listening]] = [
+        partial(Listener, on_progress=on_progress, on_evaluation=on_evaluation)
+    ]
+    if callbacks is not None:
+        from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
+
+        values = with_epochs_scored(values)
+        listeners.append(partial(RunCallbacks, callbacks=check_callbacks(callbacks), model=model))
+    return train_new(model, data, values, run_dir=run_dir, listeners=listeners, command=command)
+
+
+keywords.show_keywords(train)
+
+
+class Listening(Protocol):
+    """Follows a run from the caller's process."""
+
+    def look(self) -> bool:
+        """Look at what the run has written since the last look. Return whether to end it early."""
+
+    def finish(self) -> None:
+        """Do what is due once the run has ended without an error."""
+
+
+def train_new(
+    model: Any,
+    data: Any,
+    values: Mapping[str, Any],
+    *,
+    run_dir: str | os.PathLike[str] | None,
+    listeners: Sequence[Callable[[RunDir], Listening]],
+    command: Sequence[str],
+    say: Notify = print_line,
+) -> Result:
+    """Write what the caller has to a new run directory, and train there.
+
+    Args:
+      model, data, run_dir, command: as for `train`.
+      values: dotted key → value of the settings.
+      listeners: each is called with the run directory before the training begins.
+      say: called with each line of the launcher.
+    """
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
     with untrusted.writing_alone():
-        values = sent.with_data(sent.values_of(options, settings) | named, data, print_line)
+        values = with_data({**values, **named}, data, say)
         config = build_config(None, values)
-        name = config.model.name if named or model is None else sent.name_of(model)
-        root = sent.new_folder(run_dir, "run_dir") if run_dir is not None else new_root(config.mode.name, name)
+        name = config.model.name if named or model is None else name_of(model)
+        root = keywords.new_folder(run_dir, "run_dir") if run_dir is not None else new_root(config.mode.name, name)
         untrusted.check_folder(root, "run directory", print_line)
         check_unused(root)
         run = RunDir(Path(os.path.realpath(root)))
         if model is not None:
-            values["model.name"] = sent.write_network(model, run.code)
-        sent.write_settings(run.code / SETTINGS, values)
+            values["model.name"] = write_network(model, run.code)
+        keywords.write_settings(run.code / SETTINGS, values)
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
-    listener = Listener(run, on_progress, on_evaluation)
     try:
-        with Program(argv) as program:
-            program.attend(listener.look)
-            program.check(run.launcher_log)
+        _attend(argv, run, [listener(run) for listener in listeners], say)
     except UserError:
         if not run.config.is_file():  # it has not begun: what was prepared for it goes
             shutil.rmtree(run.code, ignore_errors=True)
@@ -98,7 +145,14 @@ def train(
     return Result(run.root)
 
 
-sent.show_keywords(train)
+def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[Listening], say: Notify) -> None:
+    """Start a run and let the listeners follow it until it has ended."""
+    with Program(argv, say) as program:
+        program.attend(lambda: any([one.look() for one in listeners]))
+        program.check(run.launcher_log)
+    for one in listeners:
+        one.finish()
+
 
 _OF_RESUME = ("epochs", "steps", "ps")  # keywords that may change when a run is resumed
 
@@ -112,18 +166,16 @@ def _resumed(
     command: Sequence[str],
 ) -> Result:
     """Continue a run as `train` does. The arguments are those of `train`."""
-    sent.check_known(options, sent.KEYWORDS)
+    keywords.check_known(options, keywords.KEYWORDS)
     if others := [name for name in options if name not in _OF_RESUME]:
         raise UserError(f"{others[0]}: a run is resumed as it was; only {', '.join(_OF_RESUME)} may change")
     run = RunDir.open(folder)
-    arguments = [f"--{name}={sent.plain(value)}" for name, value in options.items() if value is not None]
+    arguments = [f"--{name}={keywords.plain(value)}" for name, value in options.items() if value is not None]
     if file := _code_to_resume(run, model):
         arguments += ("--code", str(file))
-    listener = Listener(run, on_progress, on_evaluation)
+    listener = Listener(run, on_progress=on_progress, on_evaluation=on_evaluation)
     listener.skip()
-    with Program((*command, "run", "--resume", str(run.root), *arguments)) as program:
-        program.attend(listener.look)
-        program.check(run.launcher_log)
+    _attend((*command, "run", "--resume", str(run.root), *arguments), run, [listener], print_line)
     return Result(run.root)
 
 
@@ -140,7 +192,7 @@ def _code_to_resume(run: RunDir, model: Any) -> Path | None:
     if model is None:
         raise UserError(f"resume: the network of '{run.root}' is code, '{begun}': give it again, as model=…")
     with untrusted.writing_alone(), tempfile.TemporaryDirectory(prefix="ps-cluster-resume-") as temporary:
-        name = sent.write_network(model, Path(temporary))
+        name = write_network(model, Path(temporary))
         written = Path(name.rpartition(":")[0] or name)
         name = NETWORKS.named_by_user(name, Path.cwd()).replace(f"{temporary}{os.sep}", f"{run.code}{os.sep}")
         if name != begun:
@@ -174,7 +226,7 @@ OnEvaluation = Callable[[EvaluationRow], object]
 class Listener:
     """Hands the rows of a run to the caller's functions, in the order in which they were written."""
 
-    def __init__(self, run_dir: RunDir, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
+    def __init__(self, run_dir: RunDir, *, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
         self._work = run_dir.work
         self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
         self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
@@ -188,6 +240,9 @@ class Listener:
     def look(self) -> bool:
         """Call the functions for the new rows, until one wants to stop. Return whether one does."""
         return any(call() is STOP for call in self._calls())
+
+    def finish(self) -> None:
+        """Do nothing: all rows were handed over."""
 
     def _calls(self) -> list[Callable[[], object]]:
         # What is written while the two files are read waits for the next look: the row before it may have been missed.

@@ -24,7 +24,11 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     Raises:
       ValueError, TypeError: the file holds no model, or a model with a layer or loss that is in none of those files.
     """
-    model = load_finished(file, compiled=True)
+    return in_own_units(load_finished(file, compiled=True), spec)
+
+
+def in_own_units(model: keras.Model, spec: ExampleSpec) -> keras.Model:
+    """Return a model of a user, marked as one that returns a regression's values in the target's units."""
     if not OBJECTIVES[spec.objective].has_units or has_units(model) or is_marked(model, OWN_UNITS):
         return model
     marked = with_mark(model, OWN_UNITS, spec.inputs)

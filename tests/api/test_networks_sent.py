@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.api.sent import write_network
+from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
 from ps_cluster.errors import UserError
 
@@ -35,7 +35,7 @@ def build(examples, settings):
     assert Layer().known("a")
     return helper(examples), settings, __name__
 
-from ps_cluster.api.sent import write_network
+from ps_cluster.api.networks import write_network
 print(write_network(build, Path(sys.argv[1])))
 """
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.api.sent import write_network
+from ps_cluster.api.networks import write_network
 from ps_cluster.config import user_code
 from ps_cluster.config.networks import NETWORKS, NetworkSettings
 from ps_cluster.config.objectives import ExampleSpec, Field

@@ -1,4 +1,4 @@
-"""Arrays that were given to the Python API, in a folder that it has packed (`api/sent.py`).
+"""Arrays that were given to the Python API, in a folder that it has packed (`api/data.py`).
 
 Nobody chooses them by their name: it is how the processes of a run open the folder that the settings name.
 """

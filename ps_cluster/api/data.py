@@ -1,0 +1,78 @@
+"""Pack the arrays that a script holds, so that the processes of a run can map them.
+
+The name of the packed folder depends on the content. So the same arrays are packed once, and others never take their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config import build_config
+from ps_cluster.config.datasets import Contents
+from ps_cluster.data import packed
+from ps_cluster.data.cache import default_cache_dir, packed_folder
+from ps_cluster.data.own_arrays import as_contents
+from ps_cluster.data.packing import check_contents, checked_pieces, write_packed
+from ps_cluster.data.sets.packed_arrays import PackedArrays, PackedImages
+from ps_cluster.errors import UserError
+from ps_cluster.files import untrusted
+from ps_cluster.files.values import Malformed
+
+
+def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None]) -> dict[str, Any]:
+    """Return dotted key → value, `values` with the settings that choose `data`. Arrays are packed first.
+
+    Args:
+      data: in one of the forms of docs/python-api.md; None: as `values` say.
+    Raises:
+      UserError: it has another form, or the arrays can't be packed.
+    """
+    if data is None:
+        return dict(values)
+    if isinstance(data, str | os.PathLike):
+        return {**values, "data.dataset": os.fspath(data)}
+    contents = _contents(data() if callable(data) else data, values)
+    kind = PackedImages if contents.spec.unit == "images" else PackedArrays
+    dataset = _packed(contents, kind.name, notify)
+    for note in dataset.notes:
+        notify(note)
+    return {**values, "data.dataset": kind.name, "data.data_dir": str(dataset.directory)}
+
+
+def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
+    """Return what was given as contents, by the settings `data.objective` and `data.held_out` in `values`."""
+    settings = build_config(None, {**values, "data.dataset": PackedImages.name}).data
+    try:
+        return as_contents(found, settings)
+    except Malformed as error:
+        raise UserError(f"data: {error}") from error
+
+
+def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> packed.PackedDataset:
+    cache = default_cache_dir()
+    untrusted.check_folder(cache, "cache (PS_CLUSTER_CACHE)", notify)
+    try:
+        check_contents(contents)
+        folder = packed_folder(cache) / f"arrays-{_digest_of(contents)}"
+    except ValueError as error:
+        raise UserError(f"data: {error}") from error
+    try:
+        return packed.load_packed(folder)
+    except UserError:  # missing or damaged
+        return write_packed(folder, name, "real", contents, notify=notify)
+
+
+def _digest_of(contents: Contents) -> str:
+    """Return a name that changes with every value, and with all that `Contents` says of them."""
+    digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
+    for split, fields in contents.arrays.items():
+        for name, rows in fields.items():
+            digest.update(f"{split} {name} {rows.dtype} {rows.shape}".encode())
+            for piece in checked_pieces(f"{split} '{name}'", rows):
+                digest.update(np.ascontiguousarray(piece).data)
+    return digest.hexdigest()

@@ -1,0 +1,236 @@
+"""Train a compiled Keras model on a cluster with the arguments of `Model.fit`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+
+from ps_cluster.api import keywords
+from ps_cluster.api.fit_data import Examples, FitData, fit_data
+from ps_cluster.api.program import COMMAND, refuse_within_a_run
+from ps_cluster.api.result import Result
+from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
+from ps_cluster.api.train import train_new
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.models.compiled import has_loss
+from ps_cluster.notices import Notify
+from ps_cluster.private_names import given_to_compile
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.run_dir import RunDir
+
+BATCH_SIZE = 32  # as in Model.fit
+METRIC_EXAMPLES = 2_048  # training examples on which metrics other than the accuracy are measured
+_OF_UPDATES = ("accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy")
+_OF_NUMBERS = (
+    "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error", "msle",
+    "mean_squared_logarithmic_error", "huber", "log_cosh", "logcosh", "poisson", "cosine_similarity",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FitHistory:
+    """The outcome of `fit`, with the attributes of the History that `Model.fit` returns.
+
+    Attributes:
+      history: name of a log → its value at the end of each epoch.
+      epoch: the numbers of these epochs, from 0 or `initial_epoch`.
+      params: the parameters that the callbacks were given.
+      model: the model that was trained.
+      result: the run: its directory, its ledger, its best model.
+    """
+
+    history: dict[str, list[float]]
+    epoch: list[int]
+    params: dict[str, Any]
+    model: keras.Model
+    result: Result
+
+
+def fit(
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int = 1,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    command: Sequence[str] = COMMAND,
+    **options: Any,
+) -> FitHistory:
+    """Train a compiled Keras model on a cluster of processes on this machine, with the arguments of `Model.fit`.
+
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        history = ps_cluster.fit(model, x, y, validation_data=(xv, yv), epochs=5, batch_size=128, workers=3)
+
+    Three workers compute gradients at the same time and send them to a parameter server, which applies each one at once. At the
+    end the model has the weights of the last update, as after `Model.fit`. Its optimizer is not changed.
+
+    Args:
+      model: a compiled model. Layers, losses and metrics that your script or notebook defines travel with it.
+      x: an array, a dictionary or tuple of arrays, a pandas frame, a tf.data.Dataset, a keras.utils.PyDataset, or a generator.
+        A stream is read once, into files, and each epoch trains on what was read. So random changes of examples belong into
+        layers of the model.
+      y: the targets, if x is no stream; a dictionary or tuple of arrays for a model with several outputs.
+      batch_size: examples of one update, which one worker computes; None: 32, or the batches of a stream.
+      epochs: the number of the last epoch.
+      verbose: 0 prints nothing, 1 or "auto" the lines of the run and of each epoch, 2 those of each epoch.
+      callbacks: Keras callbacks. `on_train_begin`, `on_epoch_begin`, `on_epoch_end` and `on_train_end` are called in this
+        process, with the weights of the epoch in `self.model`. What acts within an epoch is refused by name.
+      validation_split: the share of the examples, from the end of the arrays, that is only scored.
+      validation_data: (x, y), (x, y, sample_weight), or a stream, that is scored after each epoch.
+      shuffle: has to be True: examples are shuffled anew in each epoch.
+      class_weight: class → the weight of its examples in the loss.
+      sample_weight: a weight for each example.
+      initial_epoch: the number of the first epoch. The optimizer begins anew.
+      steps_per_epoch: updates of an epoch; needed for a generator.
+      validation_steps: batches of `validation_data` that are scored; None: all.
+      validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
+      validation_freq: has to be 1: every epoch is scored, by a process of its own.
+      run_dir: a new folder for the files of the run; None: a new one in runs/.
+      settings: any settings of docs/configuration.md, e.g. {"staleness.method": "none"}.
+      command: the program that is run.
+      options: the options of `ps-cluster run`: workers, ps, mode, seed, …
+    Returns:
+      A FitHistory. `history` has the keys of `Model.fit`. `loss` and the accuracy are means over the updates of an epoch; other
+      metrics of the training are measured on up to 2,048 training examples at its end. If epochs are shorter than it takes to
+      write a checkpoint, some are left out; `epoch` has the numbers of those that are there.
+    Raises:
+      UserError: bad input, in one line that says what to do.
+      TrainingFailed: the training failed.
+      KeyboardInterrupt, and whatever a callback raises: the run is ended in order before.
+    """
+    refuse_within_a_run("fit")
+    if not isinstance(model, keras.Model) or not model.compiled or not has_loss(model):
+        raise UserError("model: give a Keras model that was compiled with a loss: model.compile('adam', loss=…)")
+    for name, value, needed in (("shuffle", bool(shuffle), True), ("validation_freq", validation_freq, 1)):
+        if value != needed:
+            raise UserError(f"{name}: got {value}: only {needed} is possible with a cluster: leave it out")
+    if not 0 <= initial_epoch < epochs:
+        raise UserError(
+            f"initial_epoch: got {initial_epoch}: it has to be at least 0 and below epochs, which is {epochs}"
+        )
+    level = _verbosity(verbose)
+    say: Notify = print_line if level == 1 else _say_nothing
+    found = check_callbacks(callbacks)
+    values = keywords.values_of(options, settings)
+    with fit_data(
+        model, x, y, sample_weight, validation_data=validation_data, validation_split=validation_split,
+        steps_per_epoch=steps_per_epoch, validation_steps=validation_steps,
+        validation_batch_size=validation_batch_size or batch_size or BATCH_SIZE, say=say,
+    ) as data:  # fmt: skip
+        if data.batch_size is not None and batch_size is not None:
+            raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
+        size = batch_size or data.batch_size or BATCH_SIZE
+        values = _settings_of(model, data, values, size, epochs - initial_epoch, steps_per_epoch, class_weight)
+        listeners: list[RunCallbacks] = []
+
+        def listen(run_dir: RunDir) -> RunCallbacks:
+            listeners.append(
+                RunCallbacks(
+                    run_dir,
+                    callbacks=[*found, *([EpochLines(epochs)] if level else [])],
+                    model=model,
+                    first_epoch=initial_epoch,
+                    verbose=level,
+                    extra_logs=partial(_metrics_on, model, data.train.part(0, METRIC_EXAMPLES)),
+                    say=say,
+                )
+            )
+            return listeners[0]
+
+        result = train_new(model, data.arrays, values, run_dir=run_dir, listeners=[listen], command=command, say=say)
+        history = listeners[0].caller.history
+    return FitHistory(history.history, history.epoch, history.params, model, result)
+
+
+keywords.show_keywords(fit)
+
+
+def _settings_of(
+    model: keras.Model,
+    data: FitData,
+    values: Mapping[str, Any],
+    batch_size: int,
+    epochs: int,
+    steps_per_epoch: int | None,
+    class_weight: Mapping[int, float] | None,
+) -> dict[str, Any]:
+    """Return the settings of the run: what the arguments of `fit` say, and what the caller has chosen over it."""
+    found: dict[str, Any] = {"training.batch_size_per_worker": batch_size, "training.epochs": epochs}
+    if steps_per_epoch is not None and data.batch_size is None:
+        found |= {"training.steps": steps_per_epoch * epochs}
+        found |= {"checkpoints.every_epochs": steps_per_epoch * batch_size / len(data.train)}
+    if data.validation is None:
+        found["cluster.evaluator"] = False
+    if class_weight is not None:
+        found["training.class_weights"] = {str(label): float(weight) for label, weight in class_weight.items()}
+    if _predicts_numbers(model, data.train):
+        found["data.objective"] = "regression"
+    return with_epochs_scored(found | dict(values))
+
+
+def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
+    """Return whether whole numbers as targets are numbers to predict, and not classes: the loss says it."""
+    losses = keras.tree.flatten(given_to_compile(model)[:1])
+    names = {one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in losses}
+    if isinstance(train.y, Mapping) or not names <= set(_OF_NUMBERS):
+        return False
+    return train.y.dtype.kind in "iuf" and not np.isin(train.y[:METRIC_EXAMPLES], (0, 1)).all()
+
+
+def _metrics_on(model: keras.Model, examples: Examples) -> dict[str, float]:
+    """Return the compiled metrics that the updates do not report, on some training examples."""
+    reported = {"loss", *_OF_UPDATES}
+    named = [
+        metric.name for metric in model.metrics if metric.name not in reported and metric.name != "compile_metrics"
+    ]
+    if not given_to_compile(model)[1:]:
+        return {}
+    found = model.evaluate(examples.x, examples.y, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in found.items() if name not in reported} if named or found else {}
+
+
+def _verbosity(verbose: str | int) -> int:
+    if verbose not in ("auto", 0, 1, 2):
+        raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
+    return 1 if verbose == "auto" else int(verbose)
+
+
+def _say_nothing(line: str) -> None:
+    """Take the place of a function that prints, where nothing is to be printed."""
+
+
+class EpochLines(keras.callbacks.Callback):  # type: ignore[misc]
+    """Prints a line at the end of each epoch, as `Model.fit` does with verbose=2."""
+
+    def __init__(self, epochs: int):
+        super().__init__()
+        self._epochs, self._begun_at = epochs, time.monotonic()
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        self._begun_at = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        told = "".join(f" - {name}: {value:.4f}" for name, value in sorted((logs or {}).items()))
+        print_line(f"Epoch {epoch + 1}/{self._epochs} - {time.monotonic() - self._begun_at:.0f}s{told}")

@@ -1,0 +1,219 @@
+"""Turn the data that `Model.fit` takes into the arrays of a data set."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.api.streams import write_stream
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.notices import Notify
+
+USED_WITHOUT_VALIDATION = (
+    100  # a data set needs examples to test on. Without validation data nobody looks at their score.
+)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples as arrays: `x` and `y` may be dictionaries of arrays [N, ...] by the names of inputs and outputs."""
+
+    x: Any
+    y: Any
+    weight: Any = None
+
+    def __len__(self) -> int:
+        x = self.x
+        return len(next(iter(x.values())) if isinstance(x, Mapping) else x)
+
+    def part(self, begin: int, end: int | None) -> Examples:
+        """Return the examples from `begin` to before `end`."""
+        rows = slice(begin, end)
+        cut = [_mapped(part, lambda array: array[rows]) for part in (self.x, self.y, self.weight)]
+        return Examples(*cut)
+
+
+@dataclass(frozen=True)
+class FitData:
+    """The data of a call of `fit`. `batch_size`: of the stream that the data came from; None for arrays."""
+
+    train: Examples
+    validation: Examples | None
+    batch_size: int | None
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by the names that `ps_cluster.train` takes."""
+        test = self.validation or self.train.part(0, USED_WITHOUT_VALIDATION)
+        found = {
+            "x_train": self.train.x, "y_train": self.train.y, "weight_train": self.train.weight,
+            "x_test": test.x, "y_test": test.y, "weight_test": test.weight,
+        }  # fmt: skip
+        return {name: array for name, array in found.items() if array is not None}
+
+
+@contextlib.contextmanager
+def fit_data(
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    validation_data: Any,
+    validation_split: float,
+    steps_per_epoch: int | None,
+    validation_steps: int | None,
+    validation_batch_size: int,
+    say: Notify,
+) -> Iterator[FitData]:
+    """Yield the data of a call of `fit`. Streams are written to temporary files, which are removed afterwards.
+
+    The arguments are those of `Model.fit`. `say` is called with each line for the user.
+
+    Raises:
+      UserError: the data has a form that is not known, or can't be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-fit-") as name:
+        folder = Path(name)
+        train, batch_size = _examples(model, "x", x, y, sample_weight, folder, steps_per_epoch, say)
+        validation = None
+        if validation_data is not None:
+            parts = validation_data if isinstance(validation_data, tuple | list) else (validation_data,)
+            if len(parts) > 3:
+                raise UserError(
+                    f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream"
+                )
+            arguments = (*parts, None, None)[:3]
+            validation, size = _examples(model, "validation_data", *arguments, folder, validation_steps, say)
+            if validation_steps is not None and size is None:
+                validation = validation.part(0, validation_steps * validation_batch_size)
+        elif validation_split:
+            if batch_size is not None:
+                raise UserError("validation_split: it needs arrays, and x is a stream: give validation_data")
+            if not 0 < validation_split < 1:
+                raise UserError(f"validation_split: got {validation_split}: give a share between 0 and 1")
+            first = int(len(train) * (1 - validation_split))  # the last examples, as `Model.fit` takes
+            if not 0 < first < len(train):
+                raise UserError(
+                    f"validation_split: {validation_split} of {len(train):,} examples leaves none on one side"
+                )
+            train, validation = train.part(0, first), train.part(first, None)
+        yield FitData(train, validation, batch_size)
+
+
+def _examples(
+    model: keras.Model, what: str, x: Any, y: Any, weight: Any, folder: Path, steps: int | None, say: Notify
+) -> tuple[Examples, int | None]:
+    """Return examples as arrays, and the size of the first batch of a stream."""
+    batches = _batches(what, x, steps)
+    if batches is None:
+        if y is None:
+            raise UserError(f"{what}: got {_kind(x)} without targets: give x and y, or a stream of (inputs, targets)")
+        return Examples(_by_name(model, what, x), _by_output(model, y), _weight(weight)), None
+    if y is not None or weight is not None:
+        raise UserError(
+            f"{'y' if y is not None else 'sample_weight'}: {what} is a stream, whose batches have to bring it"
+        )
+    own = folder / what
+    own.mkdir()
+    first: list[int] = []
+    found = write_stream(_watched(batches, first), own, what, steps=steps, say=say)
+    inputs, targets, weights = (*found, None)[:3]
+    return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), first[0]
+
+
+def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
+    """Return the batches of a stream; None for arrays."""
+    if isinstance(x, tf.data.Dataset):
+        if steps is None and x.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise UserError(f"{what}: the dataset has no end: give {_steps_argument(what)}, or leave out repeat()")
+        return iter(x.as_numpy_iterator())
+    if isinstance(x, keras.utils.PyDataset):
+        if x.num_batches is None and steps is None:
+            raise UserError(f"{what}: the PyDataset has no length: give {_steps_argument(what)}")
+        return (x[number] for number in range(steps if x.num_batches is None else x.num_batches))
+    if inspect.isgenerator(x) or (hasattr(x, "__next__") and hasattr(x, "__iter__")):
+        if steps is None:
+            raise UserError(f"{what}: a generator may have no end: give {_steps_argument(what)}")
+        return iter(x)
+    return None
+
+
+def _steps_argument(what: str) -> str:
+    return "steps_per_epoch" if what == "x" else "validation_steps"
+
+
+def _watched(batches: Iterable[Any], sizes: list[int]) -> Iterator[Any]:
+    """Yield the batches, and append the number of examples in each."""
+    for batch in batches:
+        with contextlib.suppress(Exception):  # `write_stream` says what is wrong with a batch
+            sizes.append(len(keras.tree.flatten(batch)[0]))
+        yield batch
+
+
+def _by_name(model: keras.Model, what: str, x: Any) -> Any:
+    """Return inputs as an array, or as a dictionary of arrays by the names of the model's inputs."""
+    if hasattr(x, "iloc"):  # a frame of pandas, or a column of it
+        return _of_frame(what, x)
+    if isinstance(x, Mapping):
+        return {str(name): np.asarray(array) for name, array in x.items()}
+    if not isinstance(x, tuple) and not (isinstance(x, list) and x and hasattr(x[0], "shape")):
+        return np.asarray(x) if not isinstance(x, np.ndarray) else x
+    inputs = getattr(model, "inputs", None) or []
+    names = [one.name for one in inputs]
+    if len(names) != len(x):
+        raise UserError(
+            f"{what}: got {len(x)} arrays, and the model has {len(names) or 'no named'} inputs: give a dictionary, name of "
+            "an input → array"
+        )
+    if len(x) == 1:
+        return np.asarray(x[0])
+    return {name: np.asarray(array) for name, array in zip(names, x)}
+
+
+def _of_frame(what: str, frame: Any) -> np.ndarray:
+    """Return the numbers of a pandas frame, float32 [N, columns], as Keras takes them."""
+    kinds = frame.dtypes.items() if hasattr(frame, "columns") else [(frame.name, frame.dtype)]
+    for name, dtype in kinds:
+        if getattr(dtype, "kind", "O") not in "iufb":
+            raise UserError(
+                f"{what}: column '{one_line(str(name), 100)}' is {dtype}: give numbers, or a dictionary of columns for a model "
+                "with an input for each"
+            )
+    values: np.ndarray = frame.to_numpy()
+    return values.astype(np.float32) if values.dtype.kind in "fOb" else values
+
+
+def _by_output(model: keras.Model, y: Any) -> Any:
+    """Return targets as an array, or as a dictionary of arrays by the names of the model's outputs."""
+    if isinstance(y, Mapping):
+        return {str(name): np.asarray(array) for name, array in y.items()}
+    if isinstance(y, tuple) or (isinstance(y, list) and len(y) > 1 and hasattr(y[0], "shape") and y[0].shape):
+        return dict(zip(model.output_names, map(np.asarray, y))) if len(y) > 1 else np.asarray(y[0])
+    return np.asarray(y)
+
+
+def _weight(weight: Any) -> Any:
+    if isinstance(weight, Mapping | tuple):
+        raise UserError("sample_weight: got several arrays: give one weight for each example")
+    return None if weight is None else np.asarray(weight)
+
+
+def _mapped(part: Any, function: Any) -> Any:
+    if part is None:
+        return None
+    return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)
+
+
+def _kind(value: Any) -> str:
+    return one_line(type(value).__name__, 100)

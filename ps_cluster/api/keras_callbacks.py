@@ -1,0 +1,246 @@
+"""Call Keras callbacks in the caller's process while a cluster trains, as `Model.fit` calls them at the end of each epoch.
+
+The epochs of a run end when a checkpoint has been written and, if the run has an evaluator, scored. `EpochReader` finds these
+epochs in the files of the run, and `CallbackCaller` hands each one to the callbacks, with the weights of its checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_rows import RowTail
+from ps_cluster.files.values import one_line
+from ps_cluster.models.flat import assign
+from ps_cluster.notices import Notify
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+
+# Modules whose callbacks are known to do nothing within an epoch that has to be done, if they are set up as checked below.
+_KNOWN_MODULES = ("keras.", "wandb.", "mlflow.")
+_BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_REFUSED: dict[type[keras.callbacks.Callback], str] = {
+    keras.callbacks.LearningRateScheduler: "the workers compute the learning rate of each step: set schedule.kind, e.g. "
+    "settings={'schedule.kind': 'cosine'}, or a schedule of your own (docs/extending.md)",
+    keras.callbacks.ReduceLROnPlateau: "the workers compute the learning rate of each step: set schedule.kind, e.g. "
+    "settings={'schedule.kind': 'cosine'}",
+    keras.callbacks.BackupAndRestore: "every run saves its state by itself, and train(resume=RUN_DIR) continues it",
+    keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every': 5} keeps slow "
+    "weights on the parameter server",
+}
+
+
+def check_callbacks(given: Any) -> list[keras.callbacks.Callback]:
+    """Return the callbacks as a flat list.
+
+    Raises:
+      UserError: one of them is no callback, or acts within an epoch or on the optimizer, which only `fit` can do.
+    """
+    found = list(keras.tree.flatten(given)) if given is not None else []
+    for one in found:
+        name = type(one).__name__
+        if not isinstance(one, keras.callbacks.Callback):
+            raise UserError(f"callbacks: got {one_line(repr(one), 100)}: give objects of keras.callbacks.Callback")
+        for kind, advice in _REFUSED.items():
+            if isinstance(one, kind):
+                raise UserError(f"callbacks: {name} can't be used with a cluster: {advice}")
+        if reason := _acts_within_an_epoch(one):
+            raise UserError(
+                f"callbacks: {name} acts within an epoch ({reason}), and batches run in the processes of the workers: use "
+                "on_epoch_end, or the function on_progress=… of ps_cluster.train"
+            )
+    return found
+
+
+def _acts_within_an_epoch(callback: keras.callbacks.Callback) -> str:
+    """Return which method or argument of a callback acts within an epoch; "" if none does."""
+    for argument in ("save_freq", "update_freq", "log_freq"):
+        value = getattr(callback, argument, getattr(callback, f"_{argument}", "epoch"))
+        if value != "epoch":
+            return f"{argument}={value!r}"
+    if type(callback).__module__.startswith(_KNOWN_MODULES) and not isinstance(
+        callback, keras.callbacks.LambdaCallback
+    ):
+        return ""
+    return next((name for name in _BATCH_METHODS if _is_overridden(callback, name)), "")
+
+
+def _is_overridden(callback: keras.callbacks.Callback, method: str) -> bool:
+    if method in vars(callback):  # as LambdaCallback does
+        return True
+    usual = (keras.callbacks.Callback, keras.callbacks.LambdaCallback)
+    return getattr(type(callback), method) not in [getattr(one, method) for one in usual]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch that has ended.
+
+    Attributes:
+      number: counted from 0.
+      checkpoint: the step of its checkpoint.
+      logs: `loss`, `accuracy` or `error` of the updates since the epoch before; `val_loss` and the rest if it was scored.
+    """
+
+    number: int
+    checkpoint: int
+    logs: Mapping[str, float]
+
+
+class EpochReader:
+    """Reads the epochs of a run from the files that its processes write."""
+
+    def __init__(self, run_dir: RunDir, examples: int, *, scored: bool):
+        """Begin with the first epoch.
+
+        Args:
+          examples: the number of training examples, which make one epoch.
+          scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
+        """
+        self._run_dir, self._examples, self._scored = run_dir, examples, scored
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
+        self._waiting: list[ProgressRow] = []
+        self._applied = 0
+        self._last_logs: dict[str, float] = {}
+        self._seen: set[int] = set()
+        self._last_number = -1
+
+    def new_epochs(self) -> Iterator[Epoch]:
+        """Yield the epochs that have ended since the last call."""
+        rows = self._evaluation.new_rows() if self._scored else self._new_checkpoints()
+        self._waiting += [row for row in self._progress.new_rows() if row.applied and row.phase != SAVING]
+        for row in rows:
+            number = max(0, round((row.examples or 0) / self._examples) - 1)
+            if row.step in self._seen or number <= self._last_number:
+                continue
+            self._seen.add(row.step)
+            self._last_number = number
+            yield Epoch(number, row.step, self._training_logs(row.step) | _validation_logs(row))
+
+    def _new_checkpoints(self) -> list[EvaluationRow]:
+        """Return a row without scores for each new checkpoint."""
+        folder, rows = self._run_dir.checkpoints, []
+        for step in checkpoints.steps(folder):
+            if step not in self._seen:
+                meta = checkpoints.load(checkpoints.path_of(folder, step)).meta
+                rows.append(EvaluationRow(step=step, examples=meta.examples))
+        return rows
+
+    def _training_logs(self, step: int) -> dict[str, float]:
+        """Return the means over the updates up to a step and after the epoch before.
+
+        An epoch may be so short that no row of progress was written in it. Then the next or the last row counts.
+        """
+        of_epoch = [row for row in self._waiting if row.applied <= step]
+        self._waiting = [row for row in self._waiting if row.applied > step]
+        rows = of_epoch or self._waiting[:1]
+        updates = np.maximum(1, np.diff([self._applied, *(row.applied for row in rows)]))
+        for name in ("loss", "accuracy", "error"):
+            values = [
+                (getattr(row, name), count) for row, count in zip(rows, updates) if getattr(row, name) is not None
+            ]
+            if values:
+                self._last_logs[name] = float(
+                    np.average([value for value, _ in values], weights=[count for _, count in values])
+                )
+        self._applied = of_epoch[-1].applied if of_epoch else self._applied
+        return dict(self._last_logs)
+
+
+def _validation_logs(row: EvaluationRow) -> dict[str, float]:
+    values = {"loss": row.test_loss, **row.compiled}
+    return {f"val_{name}": float(value) for name, value in values.items() if value is not None}
+
+
+class CallbackCaller:
+    """Calls callbacks for the epochs of a run, and loads the weights of each epoch into a model before."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: keras.Model,
+        *,
+        epochs: int,
+        steps: int | None = None,
+        first_epoch: int = 0,
+        verbose: int = 0,
+        extra_logs: Callable[[], Mapping[str, float]] = dict,
+        say: Notify,
+    ):
+        """Give the callbacks the model.
+
+        Args:
+          epochs, steps, verbose: the parameters that callbacks find in `self.params`; steps is per epoch.
+          first_epoch: the number of the first epoch, as `initial_epoch` of `fit`.
+          extra_logs: returns further logs of an epoch, computed with the model, which has the epoch's weights then.
+          say: called with a line for the user.
+        """
+        self._model, self._say, self._first_epoch, self._extra_logs = model, say, first_epoch, extra_logs
+        self.history = keras.callbacks.History()
+        self._callbacks = keras.callbacks.CallbackList(
+            [*callbacks, self.history], model=model, epochs=epochs, steps=steps, verbose=verbose
+        )
+        self._epochs = epochs
+        self._begun = False
+        self.last_logs: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Call `on_train_begin`, once."""
+        if self._begun:
+            return
+        self._begun = True
+        self._model.stop_training = False
+        with _reported("on_train_begin"):
+            self._callbacks.on_train_begin()
+            self._callbacks.on_epoch_begin(self._first_epoch)
+
+    def end_epoch(self, epoch: Epoch, folder: Path) -> bool:
+        """Load the weights of an epoch and call `on_epoch_end`. Return whether a callback wants to stop the training."""
+        self.begin()
+        self.load(folder, epoch.checkpoint)
+        number = self._first_epoch + epoch.number
+        self.last_logs = {**epoch.logs, **self._extra_logs()}
+        with _reported(f"on_epoch_end of epoch {number + 1}"):
+            for callback in self._callbacks.callbacks:
+                if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it has no other method
+                    callback.on_batch_end(number, self.last_logs)
+            self._callbacks.on_epoch_end(number, self.last_logs)
+            if not self._model.stop_training and number + 1 < self._epochs:
+                self._callbacks.on_epoch_begin(number + 1)
+        return bool(self._model.stop_training)
+
+    def end(self) -> None:
+        """Call `on_train_end`. The model has the weights of the last checkpoint then, unless a callback restores others."""
+        self.begin()
+        with _reported("on_train_end"):
+            self._callbacks.on_train_end(self.last_logs)
+
+    def load(self, folder: Path, step: int) -> None:
+        """Load the weights of the checkpoint of a step into the model. If it is gone, the model keeps its weights."""
+        try:
+            arrays = checkpoints.load(checkpoints.path_of(folder, step)).arrays
+        except checkpoints.CheckpointGone:
+            self._say(
+                f"callbacks: the checkpoint of step {step:,} was deleted before the callbacks were called with its weights"
+            )
+            return
+        assign(self._model, np.asarray(arrays["weights"]), np.asarray(arrays["statistics"]))
+
+
+@contextlib.contextmanager
+def _reported(method: str) -> Iterator[None]:
+    """Add a line to an exception that says in which method of the user's callbacks it was raised."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"It was raised by {method} of your callbacks. The run was ended in order.")
+        raise

@@ -1,0 +1,120 @@
+"""Turn keyword arguments into settings, with the names, types and ranges that the options of the commands have."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.cli.options import CONFIG_OPTIONS, overrides
+from ps_cluster.config.sections import flat, nested
+from ps_cluster.config.user_layers import trusted
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.writable import check_folder
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml
+
+_BY_OTHER_NAMES = ("data.dataset", "model.name")  # the arguments `data` and `model`
+
+
+KEYWORDS = {
+    option.partition("/")[0].removeprefix("--").replace("-", "_"): key
+    for option, key in CONFIG_OPTIONS.items()
+    if key not in _BY_OTHER_NAMES
+}
+"""Keyword → dotted key of its setting, for all options of the command `run` that are settings: "batch_size" for
+--batch-size, "evaluator" for --evaluator/--no-evaluator."""
+
+
+def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return dotted key → value of keyword arguments, and under them of `settings`, as on the command line.
+
+    Args:
+      options: keyword → value; None counts as not given.
+      settings: dotted keys or sections → values, any setting of docs/configuration.md.
+    Raises:
+      UserError: a keyword is unknown, or `settings` is no mapping.
+    """
+    check_known(options, KEYWORDS)
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings: got {one_line(repr(settings), 100)}: give a mapping, e.g. {{'optimizer.rule': 'adam'}}"
+        )
+    named = {KEYWORDS[name].replace(".", "__"): plain(value) for name, value in options.items()}
+    return flat(plain(settings or {})) | overrides((), named)
+
+
+# What Keras's `compile` and `fit` call things, and what does the same here.
+_OF_KERAS = {
+    "callbacks": "on_progress=function and on_evaluation=function are called while it trains; early stopping: return "
+    "ps_cluster.STOP; the best model is always kept",
+    "validation_data": "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
+    "validation_split": "settings={'data.held_out': 0.1} says which share is held out where no examples to test on are given",
+    "x": "give the data as data=(x_train, y_train)",
+    "y": "give the data as data=(x_train, y_train)",
+    "sample_weight": "give weights with the data: data={'x_train': …, 'y_train': …, 'weight_train': …}",
+    "class_weight": "settings={'training.class_weights': {'name of a class': 2.0}}",
+    "optimizer": "compile() the model in your function, or settings={'optimizer.rule': 'adam'}",
+    "loss": "compile() the model in your function with it",
+    "metrics": "compile() the model in your function with them",
+    "lr": "it is called learning_rate",
+    "steps_per_epoch": "steps=… is the number of all updates; an epoch is all training examples once",
+    "initial_epoch": "resume=RUN_DIR goes on with an earlier run",
+    "shuffle": "examples are always shuffled, by seed=…",
+    "verbose": "lines are printed by the program that trains; contextlib.redirect_stdout takes them",
+}
+
+
+def check_known(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UserError for the first of the keywords `options` that is not `known`."""
+    for name in options:
+        if name not in known:
+            if name in _OF_KERAS:
+                raise UserError(f"{name}: there is no such argument, which Keras has: {_OF_KERAS[name]}")
+            hint = did_you_mean(name, known)
+            raise UserError(
+                f"{name}: there is no such argument: {hint}any setting goes into settings={{'section.key': …}}"
+            )
+
+
+def plain(value: Any) -> Any:
+    """Return a value as YAML has it: paths as text, tuples as lists, numbers of NumPy as Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def new_folder(path: Any, keyword: str) -> Path:
+    """Return the path of a folder that is going to be written. Raises UserError where it can't be."""
+    try:
+        folder = Path(path)
+        check_folder(folder)
+    except (TypeError, Malformed) as error:
+        why = "is no path" if isinstance(error, TypeError) else error
+        raise UserError(f"{keyword}: {one_line(repr(path), 100)} {why}: give a folder that can be written") from None
+    return folder
+
+
+def write_settings(file: Path, values: Mapping[str, Any]) -> None:
+    """Write a file for --config. Relative paths of code are as seen from the current folder, and may be run now."""
+    write_whole(file, dump_yaml(trusted(nested(values), Path.cwd())))
+
+
+def show_keywords(function: Callable[..., Any], known: Iterable[str] = KEYWORDS) -> None:
+    """Show `help()` and editors the keywords that `function` takes as `**options`."""
+    signature = inspect.signature(function)
+    named = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    taken = {one.name for one in named}
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in known if name not in taken
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]

@@ -1,0 +1,107 @@
+"""Write the network of a script or a notebook to files, for the processes that train it. Imports no TensorFlow by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from ps_cluster.api.described import described
+from ps_cluster.config.networks import arguments_taken
+from ps_cluster.config.user_code import PICKLE, Reference
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.files.writing import write_whole
+
+
+def write_network(model: Any, folder: Path) -> str:
+    """Write a function that builds a network, or a Keras model to go on from, to `folder`. Return its name in settings.
+
+    The file's name changes with what the network is, and not with the process that sends it: the same function of a
+    script that is started again has the same name. A name or a path is returned as it is.
+
+    Raises:
+      UserError: it is something else, takes other arguments, or names what can't leave this process.
+    """
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    folder = folder.absolute()
+    keras = sys.modules.get("keras")  # whoever has a model has imported it; here it would take seconds
+    if keras is not None and isinstance(model, keras.Model):
+        return _write_model(model, folder)
+    if not callable(model):
+        raise UserError(f"model: got {type(model).__name__}: give a name, a path, a function or a Keras model")
+    arguments_taken(model)
+    name = name_of(model)
+    return _write_function(model, folder, name, described_by=model, what=f"the function '{name}'")
+
+
+def _write_function(function: Any, folder: Path, name: str, *, described_by: Any, what: str) -> str:
+    """Write a function by value. Return its name in settings. `described_by`: what the name of the file depends on."""
+    try:
+        with _main_module_by_value():
+            content, description = cloudpickle.dumps({name: function}), described(described_by)
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}", 300)
+        raise UserError(f"model: {what} can't be sent to the processes that train: {told}") from error
+    file = folder / f"{name}-{_digest(description)}{PICKLE}"
+    write_whole(file, content)
+    return str(Reference(file, name))
+
+
+@contextlib.contextmanager
+def _main_module_by_value() -> Iterator[None]:
+    """Send what a script defines by value also in a child process of multiprocessing, where the script has another name."""
+    script = sys.modules.get("__mp_main__")
+    if script is None:
+        yield
+        return
+    cloudpickle.register_pickle_by_value(script)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(script)
+
+
+def name_of(model: Any) -> str:
+    """Return the name of a function or a Keras model; "build" for one without a name, such as a lambda."""
+    name = getattr(model, "__name__", "") or getattr(model, "name", "")
+    return name if name.isidentifier() else "build"
+
+
+def _write_model(model: Any, folder: Path) -> str:
+    """Write a Keras model: as a file that Keras alone can read where that is possible, else together with its own code."""
+    from ps_cluster.models.by_value import by_value, own_objects
+
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "model.keras"
+    try:
+        model.save(file)
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}", 300)
+        raise UserError(
+            f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
+        ) from error
+    with zipfile.ZipFile(file) as archive:  # beside its layers, the file has the time, and addresses of objects
+        layers = re.sub(rb'"shared_object_id": \d+', b"", archive.read("config.json"))
+    weights = (f"{one.dtype} {one.shape}".encode() + one.tobytes() for one in map(np.asarray, model.get_weights()))
+    content = (layers, *weights)
+    objects = own_objects(model)
+    if not objects:
+        return str(file.replace(folder / f"model-{_digest(*content)}.keras"))
+    function = by_value(file.read_bytes(), objects)
+    file.unlink()
+    return _write_function(function, folder, "model", described_by=(content, objects), what="its own code")
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:8]

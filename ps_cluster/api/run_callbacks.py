@@ -1,0 +1,106 @@
+"""Follow a run with Keras callbacks: open its data and its model once it trains, then call the callbacks for each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import keras
+
+from ps_cluster.api.keras_callbacks import CallbackCaller, EpochReader, check_callbacks
+from ps_cluster.config import RunConfig, load_config, user_code
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.models.build import build
+from ps_cluster.notices import Notify
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.run_dir import RunDir
+
+__all__ = ["RunCallbacks", "check_callbacks", "with_epochs_scored"]
+
+CHECKPOINTS_KEPT = 10  # so that a callback that takes long still finds the checkpoint of its epoch
+
+
+def with_epochs_scored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with which each epoch is scored, unless the caller has chosen when checkpoints are written."""
+    found = {"checkpoints.keep": CHECKPOINTS_KEPT, **values}
+    if not {"checkpoints.every_epochs", "checkpoints.every_seconds"} & values.keys():
+        found["checkpoints.every_epochs"] = 1
+    return found
+
+
+class RunCallbacks:
+    """Calls Keras callbacks for a run. See `Listening`."""
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: Any = None,
+        first_epoch: int = 0,
+        verbose: int = 0,
+        extra_logs: Callable[[], Mapping[str, float]] = dict,
+        say: Notify = print_line,
+    ):
+        """Wait for the run.
+
+        Args:
+          model: the Keras model that the callbacks get. If it is something else, the network of the run is built for them.
+          first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
+        """
+        self._run_dir, self._callbacks, self._given = run_dir, callbacks, model
+        self._first_epoch, self._verbose, self._extra_logs, self._say = first_epoch, verbose, extra_logs, say
+
+    @cached_property
+    def _config(self) -> RunConfig:
+        return load_config(self._run_dir.config)
+
+    @cached_property
+    def _dataset(self) -> PackedDataset:
+        return dataset_of(self._run_dir, self._config, None, self._say)
+
+    @cached_property
+    def _reader(self) -> EpochReader:
+        return EpochReader(self._run_dir, self._dataset.train_examples, scored=self._config.cluster.evaluator)
+
+    @cached_property
+    def caller(self) -> CallbackCaller:
+        """The caller of the callbacks. Ask for it once the run has begun to train."""
+        examples, training = self._dataset.train_examples, self._config.training
+        return CallbackCaller(
+            self._callbacks,
+            self._model(),
+            epochs=self._first_epoch + round(training.epochs),
+            steps=-(-examples // training.batch_size_per_worker),
+            first_epoch=self._first_epoch,
+            verbose=self._verbose,
+            extra_logs=self._extra_logs,
+            say=self._say,
+        )
+
+    def _model(self) -> keras.Model:
+        if isinstance(self._given, keras.Model):
+            return self._given
+        if code := NETWORKS.code_of(self._config.model.name):
+            user_code.trust(code)  # the caller has given it
+        model = build(self._config.model, self._dataset.spec, seed=self._config.training.seed)
+        # Callbacks ask the model in which direction a metric improves.
+        model.compile(loss="mse", metrics=["accuracy"])
+        return model
+
+    def look(self) -> bool:
+        """Call the callbacks for what has happened since the last look. Return whether one wants to end the training."""
+        if not self._run_dir.progress.is_file():
+            return False
+        self.caller.begin()
+        return any(self.caller.end_epoch(epoch, self._run_dir.checkpoints) for epoch in self._reader.new_epochs())
+
+    def finish(self) -> None:
+        """Load the last weights into the model, and call `on_train_end`."""
+        if steps := checkpoints.steps(self._run_dir.checkpoints):
+            self.caller.load(self._run_dir.checkpoints, max(steps))
+        self.caller.end()

@@ -1,0 +1,141 @@
+"""Write the batches of a finite stream to arrays on disk: a tf.data.Dataset, a PyDataset, or a generator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from rich.console import Console
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.notices import Notify
+from ps_cluster.report.byte_progress import byte_progress
+
+MOST_BYTES = 50 * 10**9
+_KEPT_FREE_BYTES = 10**9
+
+
+def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int | None, say: Notify) -> tuple[Any, ...]:
+    """Return the examples of all batches: a tuple of arrays, or of dictionaries of arrays, that are mapped from files.
+
+    Args:
+      batches: each is (inputs, targets) or (inputs, targets, weights). Each part is an array [B, ...] or a dictionary of such.
+      folder: for the files, which must stay until the arrays are no longer used.
+      what: the argument that the stream was given as, for messages.
+      steps: take this many batches; None: all.
+    Raises:
+      UserError: the stream is empty, its batches do not fit each other, or they take too much room on the disk.
+    """
+    columns: dict[tuple[str, ...], _Column] = {}
+    structure, limit = None, _bytes_allowed(folder)
+    done = 0
+    with byte_progress(Console(stderr=True), lines=False) as (_, show):
+        for number, batch in enumerate(_first(batches, steps)):
+            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+                raise UserError(
+                    f"{what}: batch {number} is {_kind(batch)}: a batch is (inputs, targets) or (inputs, targets, weights)"
+                )
+            structure = batch
+            for path, value in _leaves(batch):
+                column = columns.setdefault(path, _Column(folder, f"{what}: {' '.join(path)}"))
+                done += column.add(value, number)
+            if done > limit:
+                raise UserError(
+                    f"{what}: its first {number + 1:,} batches take {done / 1e9:.1f} GB, and there is room for "
+                    f"{limit / 1e9:.1f} GB in '{folder.parent}': give a finite stream, or steps_per_epoch, or set TMPDIR to a "
+                    "larger disk"
+                )
+            show(done, None)
+    if structure is None:
+        raise UserError(f"{what}: it has no batches")
+    lengths = {path: column.rows for path, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{' '.join(path)} has {rows:,}" for path, rows in lengths.items())
+        raise UserError(f"{what}: its parts have different numbers of examples: {told}")
+    say(f"{what}: packed {next(iter(lengths.values())):,} examples, {done / 1e6:,.0f} MB, of its batches")
+    return tuple(_filled(part, (name,), columns) for name, part in zip(_PARTS, structure))
+
+
+_PARTS = ("inputs", "targets", "weights")
+
+
+def _bytes_allowed(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return min(MOST_BYTES, found.f_bavail * found.f_frsize - _KEPT_FREE_BYTES)
+
+
+def _first(batches: Iterable[Any], steps: int | None) -> Iterator[Any]:
+    for number, batch in enumerate(batches):
+        if steps is not None and number >= steps:
+            return
+        yield batch
+
+
+def _leaves(batch: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, part in zip(_PARTS, batch):
+        if isinstance(part, Mapping):
+            yield from (((name, key), one) for key, one in part.items())
+        elif isinstance(part, tuple | list):
+            yield from (((name, str(place)), one) for place, one in enumerate(part))
+        elif part is not None:
+            yield (name,), part
+
+
+def _filled(part: Any, path: tuple[str, ...], columns: Mapping[tuple[str, ...], _Column]) -> Any:
+    """Return the structure of a part of a batch, with the arrays of all batches in it."""
+    if isinstance(part, Mapping):
+        return {key: columns[*path, key].rows_of_all() for key in part}
+    if isinstance(part, tuple | list):
+        return tuple(columns[*path, str(place)].rows_of_all() for place in range(len(part)))
+    return None if part is None else columns[path].rows_of_all()
+
+
+class _Column:
+    """One array of all batches: numbers go into a file, strings into memory."""
+
+    def __init__(self, folder: Path, what: str):
+        self._what = what
+        self._path = folder / f"{len(list(folder.iterdir()))}.bin"
+        self._file: IO[bytes] = self._path.open("wb")
+        self._dtype: np.dtype[Any] | None = None
+        self._shape: tuple[int, ...] = ()
+        self._texts: list[np.ndarray] = []
+        self.rows = 0
+
+    def add(self, value: Any, batch: int) -> int:
+        """Add the rows of a batch. Return their size in bytes."""
+        rows = np.asarray(value)
+        if rows.dtype == object and rows.size and all(isinstance(one, bytes) for one in rows.flat):
+            rows = np.char.decode(rows.astype(bytes), "utf-8", "replace")  # strings of TensorFlow
+        if not rows.shape:
+            raise UserError(
+                f"{self._what} of batch {batch} is {_kind(value)}, which has no rows: batch the stream first"
+            )
+        if self._dtype is None:
+            self._dtype, self._shape = rows.dtype, rows.shape[1:]
+        if rows.shape[1:] != self._shape:
+            raise UserError(
+                f"{self._what} of batch {batch} has rows of shape {list(rows.shape[1:])}, and those before have "
+                f"{list(self._shape)}: pad all examples to one shape"
+            )
+        self.rows += len(rows)
+        if rows.dtype.kind in "US":
+            self._texts.append(rows)
+            return rows.nbytes
+        return self._file.write(np.ascontiguousarray(rows.astype(self._dtype)).data)
+
+    def rows_of_all(self) -> np.ndarray:
+        self._file.close()
+        if self._texts:
+            return np.concatenate(self._texts)
+        assert self._dtype is not None  # a stream without batches has no columns
+        return np.memmap(self._path, self._dtype, "r", shape=(self.rows, *self._shape))
+
+
+def _kind(value: Any) -> str:
+    count = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return one_line(f"{type(value).__name__}{count}", 100)

@@ -1,0 +1,78 @@
+"""Send a Keras model that has classes or functions of a script's own to other processes.
+
+A .keras file names such classes and functions, and only the script knows them. So the file travels together with them, in a
+function that cloudpickle can write.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import keras
+
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.saved import in_own_units
+from ps_cluster.private_names import given_to_compile, layers_of, wrapped_by
+
+_FOLDERS_OF_KERAS = ("keras.", "tensorflow.", "numpy", "builtins", "functools")
+
+
+def own_objects(model: keras.Model) -> dict[str, Any]:
+    """Return the classes and functions by name that a saved model names and that Keras does not define.
+
+    These are classes of layers, losses, metrics, optimizers, initialisers and so on, and functions that are used as such. What
+    the script has registered with Keras is found by its registered name too.
+    """
+    found = {}
+    for thing in _parts_of(model):
+        kind = thing if isinstance(thing, type | FunctionType) else type(thing)
+        if not (kind.__module__ or "").startswith(_FOLDERS_OF_KERAS):
+            found[kind.__name__] = kind
+            found[keras.saving.get_registered_name(kind)] = kind
+    return found
+
+
+def by_value(content: bytes, objects: Mapping[str, Any]) -> Callable[[ExampleSpec], keras.Model]:
+    """Return a function that builds a model, compiled and with its weights, in any process.
+
+    Args:
+      content: the .keras file of the model.
+      objects: the `own_objects` of the model.
+    """
+    return partial(_copy, content=content, objects=dict(objects))
+
+
+def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) -> keras.Model:
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-model-") as folder:
+        file = Path(folder, "model.keras")
+        file.write_bytes(content)
+        # Safe mode refuses functions that are stored as code. Here the whole copy is code, which the caller has sent.
+        model = keras.saving.load_model(file, custom_objects=dict(objects), safe_mode=False)
+    return in_own_units(model, examples)
+
+
+def _parts_of(model: keras.Model) -> Iterator[Any]:
+    """Yield everything of a model that may be an object of a script's own."""
+    for layer in layers_of(model):
+        yield layer
+        # Keras wraps some methods of a layer, and keeps them as attributes of the object.
+        values = [value for name, value in vars(layer).items() if not hasattr(type(layer), name)]
+        for value in values:
+            yield from _with_config(value)
+    for judging in keras.tree.flatten(given_to_compile(model)):
+        yield from _with_config(judging)
+        yield from _with_config(wrapped_by(judging))
+    if getattr(model, "optimizer", None) is not None:
+        yield model.optimizer
+
+
+def _with_config(value: Any) -> Iterator[Any]:
+    """Yield the objects in an attribute that Keras saves by their names: functions, and objects with a configuration."""
+    for one in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(one, FunctionType) or (hasattr(one, "get_config") and not isinstance(one, keras.Layer)):
+            yield one
