@@ -14,6 +14,7 @@ import numpy as np
 
 from ps_cluster.api import keywords
 from ps_cluster.api.fit_data import Examples, FitData, fit_data
+from ps_cluster.api.keras_callbacks import ACCURACIES, metric_names
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
 from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
@@ -28,7 +29,6 @@ from ps_cluster.runs.run_dir import RunDir
 
 BATCH_SIZE = 32  # as in Model.fit
 METRIC_EXAMPLES = 2_048  # training examples on which metrics other than the accuracy are measured
-_OF_UPDATES = ("accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy")
 _OF_NUMBERS = (
     "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error", "msle",
     "mean_squared_logarithmic_error", "huber", "log_cosh", "logcosh", "poisson", "cosine_similarity",
@@ -200,15 +200,11 @@ def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
 
 
 def _metrics_on(model: keras.Model, examples: Examples) -> dict[str, float]:
-    """Return the compiled metrics that the updates do not report, on some training examples."""
-    reported = {"loss", *_OF_UPDATES}
-    named = [
-        metric.name for metric in model.metrics if metric.name not in reported and metric.name != "compile_metrics"
-    ]
-    if not given_to_compile(model)[1:]:
+    """Return the compiled metrics that the updates do not report, measured on some training examples."""
+    if metric_names(model) <= ACCURACIES:
         return {}
     found = model.evaluate(examples.x, examples.y, verbose=0, return_dict=True)
-    return {name: float(value) for name, value in found.items() if name not in reported} if named or found else {}
+    return {name: float(value) for name, value in found.items() if name != "loss" and name not in ACCURACIES}
 
 
 def _verbosity(verbose: str | int) -> int:
@@ -221,7 +217,7 @@ def _say_nothing(line: str) -> None:
     """Take the place of a function that prints, where nothing is to be printed."""
 
 
-class EpochLines(keras.callbacks.Callback):  # type: ignore[misc]
+class EpochLines(keras.callbacks.Callback):
     """Prints a line at the end of each epoch, as `Model.fit` does with verbose=2."""
 
     def __init__(self, epochs: int):

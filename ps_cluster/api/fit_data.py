@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,8 +92,10 @@ def fit_data(
                 raise UserError(
                     f"validation_data: got {len(parts)} parts: give (x, y), (x, y, sample_weight), or a stream"
                 )
-            arguments = (*parts, None, None)[:3]
-            validation, size = _examples(model, "validation_data", *arguments, folder, validation_steps, say)
+            given, targets, weights = (*parts, None, None)[:3]
+            validation, size = _examples(
+                model, "validation_data", given, targets, weights, folder, validation_steps, say
+            )
             if validation_steps is not None and size is None:
                 validation = validation.part(0, validation_steps * validation_batch_size)
         elif validation_split:
@@ -134,19 +135,21 @@ def _examples(
 
 def _batches(what: str, x: Any, steps: int | None) -> Iterable[Any] | None:
     """Return the batches of a stream; None for arrays."""
+    found: Iterable[Any] | None = None
     if isinstance(x, tf.data.Dataset):
         if steps is None and x.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UserError(f"{what}: the dataset has no end: give {_steps_argument(what)}, or leave out repeat()")
-        return iter(x.as_numpy_iterator())
-    if isinstance(x, keras.utils.PyDataset):
-        if x.num_batches is None and steps is None:
+        found = x.as_numpy_iterator()
+    elif isinstance(x, keras.utils.PyDataset):
+        batches = steps if x.num_batches is None else x.num_batches
+        if batches is None:
             raise UserError(f"{what}: the PyDataset has no length: give {_steps_argument(what)}")
-        return (x[number] for number in range(steps if x.num_batches is None else x.num_batches))
-    if inspect.isgenerator(x) or (hasattr(x, "__next__") and hasattr(x, "__iter__")):
+        found = (x[number] for number in range(batches))
+    elif isinstance(x, Iterator):
         if steps is None:
             raise UserError(f"{what}: a generator may have no end: give {_steps_argument(what)}")
-        return iter(x)
-    return None
+        found = x
+    return found
 
 
 def _steps_argument(what: str) -> str:

@@ -20,6 +20,7 @@ from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
 from ps_cluster.models.flat import assign
 from ps_cluster.notices import Notify
+from ps_cluster.private_names import given_to_compile
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -36,6 +37,19 @@ _REFUSED: dict[type[keras.callbacks.Callback], str] = {
     keras.callbacks.SwapEMAWeights: "the optimizer keeps no moving average here: settings={'lookahead.every': 5} keeps slow "
     "weights on the parameter server",
 }
+
+
+ACCURACIES = {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
+"""Names of metrics for which the accuracy stands that each update reports."""
+
+
+def metric_names(model: keras.Model) -> set[str]:
+    """Return the names of the metrics that a model was compiled with."""
+    _, *metrics = given_to_compile(model) or [None]
+    return {
+        one if isinstance(one, str) else getattr(one, "name", None) or one.__name__
+        for one in keras.tree.flatten(metrics)
+    }
 
 
 def check_callbacks(given: Any) -> list[keras.callbacks.Callback]:
@@ -87,7 +101,8 @@ class Epoch:
     Attributes:
       number: counted from 0.
       checkpoint: the step of its checkpoint.
-      logs: `loss`, `accuracy` or `error` of the updates since the epoch before; `val_loss` and the rest if it was scored.
+      logs: `loss`, and `accuracy` or `error`, of the updates since the epoch before; if it was scored, these with `val_` before
+        their names too, and the metrics of compile().
     """
 
     number: int
@@ -157,7 +172,7 @@ class EpochReader:
 
 
 def _validation_logs(row: EvaluationRow) -> dict[str, float]:
-    values = {"loss": row.test_loss, **row.compiled}
+    values = {"loss": row.test_loss, "accuracy": row.test_accuracy, "error": row.test_error, **row.compiled}
     return {f"val_{name}": float(value) for name, value in values.items() if value is not None}
 
 
@@ -189,7 +204,7 @@ class CallbackCaller:
         self._callbacks = keras.callbacks.CallbackList(
             [*callbacks, self.history], model=model, epochs=epochs, steps=steps, verbose=verbose
         )
-        self._epochs = epochs
+        self._epochs, self._metrics = epochs, metric_names(model)
         self._begun = False
         self.last_logs: dict[str, float] = {}
 
@@ -208,7 +223,7 @@ class CallbackCaller:
         self.begin()
         self.load(folder, epoch.checkpoint)
         number = self._first_epoch + epoch.number
-        self.last_logs = {**epoch.logs, **self._extra_logs()}
+        self.last_logs = {**self._logs_of_fit(epoch.logs), **self._extra_logs()}
         with _reported(f"on_epoch_end of epoch {number + 1}"):
             for callback in self._callbacks.callbacks:
                 if isinstance(callback, keras.callbacks.TerminateOnNaN):  # it has no other method
@@ -217,6 +232,14 @@ class CallbackCaller:
             if not self._model.stop_training and number + 1 < self._epochs:
                 self._callbacks.on_epoch_begin(number + 1)
         return bool(self._model.stop_training)
+
+    def _logs_of_fit(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return logs under the names that `Model.fit` gives them: those of the loss and of the compiled metrics."""
+        unnamed = {"accuracy", "error"} - self._metrics  # of the run, and not of compile()
+        found = {name: value for name, value in logs.items() if name.removeprefix("val_") not in unnamed}
+        if "accuracy" in logs:
+            found |= dict.fromkeys(self._metrics & ACCURACIES, logs["accuracy"])
+        return found
 
     def end(self) -> None:
         """Call `on_train_end`. The model has the weights of the last checkpoint then, unless a callback restores others."""

@@ -75,7 +75,8 @@ def train(
     if resume is not None:
         if data is not None or run_dir is not None or settings is not None or callbacks is not None:
             raise UserError(
-                "resume: a run goes on with its own data and settings, in its own folder, and without callbacks: leave those out"
+                "resume: a run continues with its own data and settings, in its own folder, and without Keras callbacks: leave "
+                "these out"
             )
         return _resumed(Path(resume), model, options, on_progress, on_evaluation, command)
     values = keywords.values_of(options, settings)
@@ -148,7 +149,7 @@ def train_new(
 def _attend(argv: Sequence[str], run: RunDir, listeners: Sequence[Listening], say: Notify) -> None:
     """Start a run and let the listeners follow it until it has ended."""
     with Program(argv, say) as program:
-        program.attend(lambda: any([one.look() for one in listeners]))
+        program.attend(lambda: any(one.look() for one in listeners))
         program.check(run.launcher_log)
     for one in listeners:
         one.finish()
