@@ -76,9 +76,9 @@ def check_callbacks(given: Any) -> list[keras.callbacks.Callback]:
 
 def _acts_within_an_epoch(callback: keras.callbacks.Callback) -> str:
     """Return which method or argument of a callback acts within an epoch; "" if none does."""
-    for argument in ("save_freq", "update_freq", "log_freq"):
-        value = getattr(callback, argument, getattr(callback, f"_{argument}", "epoch"))
-        if value != "epoch":
+    for argument in ("save_freq", "update_freq", "log_freq", "log_every_n_steps"):  # a number of batches, or "epoch"
+        value = getattr(callback, argument, None)
+        if value == "batch" or (isinstance(value, int) and not isinstance(value, bool)):
             return f"{argument}={value!r}"
     if type(callback).__module__.startswith(_KNOWN_MODULES) and not isinstance(
         callback, keras.callbacks.LambdaCallback
