@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -49,15 +49,25 @@ class Program:
     It leads a session of its own. So Ctrl-C in a terminal comes to this process alone, which hands it on.
     """
 
-    def __init__(self, argv: Sequence[str], say: Notify = print_line):
-        """Start the command. `say` gets each of its lines, but not its error."""
+    def __init__(self, argv: Sequence[str], say: Notify = print_line, *, environment: Mapping[str, str] | None = None):
+        """Start the command.
+
+        Args:
+          say: called with each of its lines, but not with its error.
+          environment: of the command; None: that of this process without variables for settings, so that the caller's
+            arguments alone decide them.
+        """
         self._say = say
         self._error = ""
         self._begun_line = b""
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
         try:
-            self._child = ChildProcess.start(argv, env=_environment(), output=output)
+            self._child = ChildProcess.start(
+                argv,
+                env=_with_places(without_variables(os.environ) if environment is None else environment),
+                output=output,
+            )
         finally:
             os.close(output)
 
@@ -155,10 +165,7 @@ class Program:
                 self._say(line)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a command: it finds this package, and the modules that this process finds.
-
-    The caller's arguments alone decide its settings.
-    """
+def _with_places(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which a command finds this package, and the modules that this process finds."""
     places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
-    return {**without_variables(os.environ), "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}
+    return {**environment, "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}

@@ -7,13 +7,18 @@ from functools import cached_property
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from ps_cluster.api.keras_callbacks import CallbackCaller, EpochReader, check_callbacks
 from ps_cluster.config import RunConfig, load_config, user_code
 from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.models.build import build
+from ps_cluster.models.compiled import CompiledMetrics
+from ps_cluster.models.flat import as_arguments
+from ps_cluster.models.judges import judge_of, zero_targets
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
@@ -83,13 +88,17 @@ class RunCallbacks:
         )
 
     def _model(self) -> keras.Model:
-        if isinstance(self._given, keras.Model):
-            return self._given
-        if code := NETWORKS.code_of(self._config.model.name):
-            user_code.trust(code)  # the caller has given it
-        model = build(self._config.model, self._dataset.spec, seed=self._config.training.seed)
-        # Callbacks ask the model in which direction a metric improves.
-        model.compile(loss="mse", metrics=["accuracy"])
+        """Return the model for the callbacks, with its metrics built: Keras asks them in which direction they improve."""
+        spec, model = self._dataset.spec, self._given
+        if not isinstance(model, keras.Model):
+            if code := NETWORKS.code_of(self._config.model.name):
+                user_code.trust(code)  # the caller has given it
+            model = build(self._config.model, spec, seed=self._config.training.seed)
+            model.compile(loss="mse", metrics=["accuracy"] if OBJECTIVES[spec.objective].has_accuracy else [])
+        zeros = {name: tf.zeros([2, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
+        judge = judge_of(spec, model=model)
+        outputs = judge.final(model(as_arguments(zeros)))
+        CompiledMetrics(model, spec.outputs).check_on(judge.targets(zero_targets(spec, 2)), outputs)
         return model
 
     def look(self) -> bool:

@@ -30,6 +30,7 @@ COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that a
 EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
 
 # The groups of options in the help of a command.
+WORDS = "ps_cluster.words"  # in the context of a command: the words after its name, as they were given
 OWN, OF_SETTINGS, OUTPUT = "Options", ("Cluster", "Mode", "Data", "Network", "Training"), "Settings and output"
 
 
@@ -40,6 +41,10 @@ class HelpByGroups(click.Command):
         super().__init__(*args, **more)
         if any(getattr(one, "rare", False) for one in self.params):
             self.params.append(_HELP_ALL)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write its own options, then those of settings by groups; where it has none of its own, the most used first."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.command_line import FOLDER, OUTPUT, OneOf, command, examples, option
+from ps_cluster.cli.command_line import FOLDER, OUTPUT, WORDS, OneOf, command, examples, option
 from ps_cluster.cli.options import (
     METRICS_OPTIONS,
     config_layers,
@@ -65,6 +65,12 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
     group=OUTPUT,
     help="Print the configuration with where each value comes from; start nothing.",
 )
+@option(
+    "--callbacks",
+    metavar="FILE.py:NAME",
+    group=OUTPUT,
+    help="Call these Keras callbacks at the end of each scored epoch: a list of them, or a function that returns one.",
+)
 @option("--profile", is_flag=True, group=OUTPUT, help="Write a trace of every step, and print where the time went.")
 @tensorboard_option
 @metrics_options
@@ -79,6 +85,7 @@ def run(
     resume: Path | None,
     split: str | None,
     dry_run: bool,
+    callbacks: str | None,
     profile: bool,
     tensorboard: bool,
     metrics_port: int | None,
@@ -118,6 +125,10 @@ def run(
         if dry_run:
             return _print_plan(resolved)
         root = run_dir or local_run.new_root(config.mode.name, config.model.name)
+        if callbacks:
+            from ps_cluster.api.command_callbacks import run_with_callbacks
+
+            return run_with_callbacks(callbacks, context.meta[WORDS], config, root)
         with watched(make_view()) as view:
             code = local_run.start_run(config, root, view=view, began=began, tensorboard=tensorboard)
     if profile and code == 0:

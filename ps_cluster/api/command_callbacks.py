@@ -1,0 +1,96 @@
+"""The option --callbacks of the command `run`: call the Keras callbacks of a user's file while another process trains.
+
+The launcher never imports TensorFlow, which callbacks need. So this process calls the callbacks, and starts the same command
+again without them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
+from ps_cluster.config import RunConfig, user_code
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.runs.run_dir import RunDir
+
+_OPTION = "--callbacks"
+
+
+def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root: Path) -> int:
+    """Run the command `run` in a process of its own, and call callbacks in this one. Return its exit code.
+
+    Args:
+      name: FILE.py:NAME of the callbacks: one, a list of them, or a function that returns them.
+      words: what follows `run` on the command line.
+      config: the settings of the run. root: its directory.
+    Raises:
+      UserError: the callbacks can't be used, or the command refuses its options.
+      RunFailed: a callback raised an exception, or the training failed.
+    """
+    reference = user_code.parse(user_code.named_by_user(name, Path.cwd()))
+    if reference is None:
+        raise UserError(
+            f"{_OPTION}: got '{one_line(name, 100)}': give FILE.py:NAME, the name of a list of callbacks in a file"
+        )
+    found = user_code.load(reference)
+    try:
+        callbacks = check_callbacks(found() if callable(found) else found)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{_OPTION}: '{reference}' raises {type(error).__name__}: {one_line(str(error), 300)}"
+        ) from error
+    run = RunDir(Path(os.path.realpath(root)))
+    listener = RunCallbacks(run, callbacks=callbacks)
+    argv = (*COMMAND, "run", *_without_option(words), "--run-dir", str(run.root), *_settings(config))
+    with Program(argv, environment=os.environ) as program:
+        try:
+            program.attend(listener.look)
+        except (UserError, RunFailed):
+            raise
+        except Exception as error:
+            raise RunFailed(_in_one_line(reference, error, run)) from error
+        program.check(run.launcher_log)
+    try:
+        listener.finish()
+    except Exception as error:
+        raise RunFailed(_in_one_line(reference, error, run)) from error
+    return 0
+
+
+def _without_option(words: Sequence[str]) -> list[str]:
+    """Return the words without --callbacks and --run-dir, and their values."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and word not in (_OPTION, "--run-dir") and not word.startswith((f"{_OPTION}=", "--run-dir=")):
+            kept.append(word)
+        skip = not skip and word in (_OPTION, "--run-dir")
+    return kept
+
+
+def _settings(config: RunConfig) -> list[str]:
+    """Return the options with which each epoch is scored, unless the user has chosen when checkpoints are written."""
+    chosen: dict[str, Any] = {"checkpoints.every_epochs": config.checkpoints.every_epochs}
+    if config.checkpoints.every_seconds != "auto":
+        chosen["checkpoints.every_seconds"] = config.checkpoints.every_seconds
+    values = with_epochs_scored({name: value for name, value in chosen.items() if value is not None})
+    return [
+        word
+        for name, value in values.items()
+        if name not in chosen or chosen[name] is None
+        for word in ("--set", f"{name}={value}")
+    ]
+
+
+def _in_one_line(reference: user_code.Reference, error: Exception, run: RunDir) -> str:
+    where = f"; {error.__notes__[-1]}" if getattr(error, "__notes__", None) else ""
+    return (
+        f"{_OPTION}: '{reference}' raised {type(error).__name__}: {one_line(str(error), 300)}{where} The run directory is "
+        f"'{run.root}'"
+    )

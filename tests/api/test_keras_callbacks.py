@@ -1,0 +1,131 @@
+"""Keras callbacks over the files of a run that no cluster has trained."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from ps_cluster.api.keras_callbacks import CallbackCaller, Epoch, EpochReader, check_callbacks, metric_names
+from ps_cluster.errors import UserError
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.run_dir import RunDir
+
+pytestmark = pytest.mark.slow
+
+
+class OfBatches(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "told"),
+    [
+        (keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), "LearningRateScheduler can't be used with a cluster: .*schedule.kind"),
+        (keras.callbacks.ReduceLROnPlateau(), "ReduceLROnPlateau can't be used with a cluster: .*schedule.kind"),
+        (keras.callbacks.ModelCheckpoint("{epoch}.keras", save_freq=100), r"acts within an epoch \(save_freq=100\)"),
+        (OfBatches(), r"OfBatches acts within an epoch \(on_train_batch_end\), .*use on_epoch_end"),
+        (keras.callbacks.LambdaCallback(on_train_batch_end=print), "LambdaCallback acts within an epoch"),
+        (print, "callbacks: got <built-in function print>: give objects of keras.callbacks.Callback"),
+    ],
+)
+def test_a_callback_that_only_fit_can_serve_is_refused_by_name_with_what_to_do(callback, told):
+    with pytest.raises(UserError, match=told):
+        check_callbacks([keras.callbacks.TerminateOnNaN(), callback])
+
+
+def test_callbacks_that_act_at_the_end_of_an_epoch_are_taken_also_in_nested_lists():
+    taken = [keras.callbacks.EarlyStopping(), keras.callbacks.TensorBoard(), keras.callbacks.LambdaCallback(on_epoch_end=print)]
+    assert check_callbacks([taken[:1], taken[1:]]) == taken
+    assert check_callbacks(None) == []
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    for folder in ("metrics", "checkpoints"):
+        (tmp_path / folder).mkdir()
+    return RunDir(tmp_path)
+
+
+def add(run_dir, name, **row):
+    with (run_dir.root / "metrics" / name).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def test_an_epoch_has_the_means_over_its_updates_and_the_scores_of_its_checkpoint(run_dir):
+    reader = EpochReader(run_dir, 100, scored=True)
+    for applied, loss in ((2, 4.0), (8, 2.0), (12, 1.0), (20, 0.5)):
+        add(run_dir, "progress.jsonl", phase="training", applied=applied, loss=loss, accuracy=loss / 10)
+    assert list(reader.new_epochs()) == []
+    add(run_dir, "evaluation.jsonl", step=10, examples=103, test_loss=3.0, test_accuracy=0.5, compiled={"auc": 0.75})
+    add(run_dir, "evaluation.jsonl", step=20, examples=200, test_loss=2.0)
+    first, second = reader.new_epochs()
+    assert (first.number, first.checkpoint) == (0, 10) and (second.number, second.checkpoint) == (1, 20)
+    assert first.logs == {
+        "loss": pytest.approx((2 * 4 + 6 * 2) / 8), "accuracy": pytest.approx((2 * 0.4 + 6 * 0.2) / 8),
+        "val_loss": 3.0, "val_accuracy": 0.5, "val_auc": 0.75,
+    }  # fmt: skip
+    assert second.logs["loss"] == pytest.approx((4 * 1 + 8 * 0.5) / 12)
+
+
+def test_a_second_score_of_an_epoch_ends_no_epoch(run_dir):
+    reader = EpochReader(run_dir, 100, scored=True)
+    for step, examples in ((10, 100), (10, 100), (11, 110), (20, 200)):
+        add(run_dir, "evaluation.jsonl", step=step, examples=examples)
+    assert [epoch.number for epoch in reader.new_epochs()] == [0, 1]
+
+
+def compiled_model():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse", metrics=["acc", keras.metrics.AUC(name="area")])
+    return model
+
+
+def save(run_dir, step, weights):
+    arrays = {"weights": np.array(weights, np.float32), "statistics": np.zeros(0, np.float32)}
+    checkpoints.save(run_dir.checkpoints, Checkpoint(step, arrays, CheckpointMeta(examples=10 * step)), keep=3)
+
+
+def test_without_an_evaluator_an_epoch_ends_with_its_checkpoint(run_dir):
+    reader = EpochReader(run_dir, 100, scored=False)
+    save(run_dir, 10, [1, 2])
+    assert [(epoch.number, epoch.checkpoint) for epoch in reader.new_epochs()] == [(0, 10)]
+    assert list(reader.new_epochs()) == []
+
+
+def test_callbacks_see_the_weights_of_the_epoch_and_the_logs_under_the_names_of_fit(run_dir):
+    seen = []
+
+    class Watching(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append((epoch, self.model.get_weights()[0].ravel().tolist(), logs))
+            self.model.stop_training = epoch == 5
+
+        def on_train_end(self, logs=None):
+            seen.append("end")
+
+    model = compiled_model()
+    assert metric_names(model) == {"acc", "area"}
+    caller = CallbackCaller([Watching()], model, epochs=9, first_epoch=4, say=print)
+    for step, weights in ((10, [1, 2]), (20, [3, 4])):
+        save(run_dir, step, weights)
+    logs = {"loss": 1.0, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.7, "val_acc": 0.7}
+    assert not caller.end_epoch(Epoch(0, 10, logs), run_dir.checkpoints)
+    assert caller.end_epoch(Epoch(1, 20, logs), run_dir.checkpoints)
+    caller.end()
+    of_fit = {"loss": 1.0, "acc": 0.5, "val_loss": 2.0, "val_acc": 0.7}
+    assert seen == [(4, [1, 2], of_fit), (5, [3, 4], of_fit), "end"]
+    assert caller.history.epoch == [4, 5] and caller.history.history["val_acc"] == [0.7, 0.7]
+
+
+def test_an_exception_of_a_callback_says_in_which_method_it_was_raised(run_dir):
+    def fails(epoch, logs):
+        raise ZeroDivisionError
+
+    caller = CallbackCaller([keras.callbacks.LambdaCallback(on_epoch_end=fails)], compiled_model(), epochs=1, say=print)
+    save(run_dir, 10, [1, 2])
+    with pytest.raises(ZeroDivisionError) as error:
+        caller.end_epoch(Epoch(0, 10, {}), run_dir.checkpoints)
+    assert "on_epoch_end of epoch 1 of your callbacks" in error.value.__notes__[0]
