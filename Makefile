@@ -29,7 +29,7 @@ test-quick: $(TOOLS)
 
 # Tests of libraries that few need, in an environment that sees .venv too.
 test-extras: $(EXTRAS)/.installed
-	$(EXTRAS)/bin/python -m pytest -q -n 2 tests/data/test_hugging_face.py tests/data/test_tfds.py tests/evaluation/test_export.py
+	$(EXTRAS)/bin/python -m pytest -q -n 2 tests/data/test_hugging_face.py tests/data/test_tfds.py tests/evaluation/test_export.py tests/api/test_trackers.py
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff format --check .

@@ -49,10 +49,8 @@ def values_of(options: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
     return flat(plain(settings or {})) | overrides((), named)
 
 
-# What Keras's `compile` and `fit` call things, and what does the same here.
+# Arguments of Keras's `compile` and `fit`, and what does the same in `train`. (`ps_cluster.fit` takes those of `fit`.)
 _OF_KERAS = {
-    "callbacks": "on_progress=function and on_evaluation=function are called while it trains; early stopping: return "
-    "ps_cluster.STOP; the best model is always kept",
     "validation_data": "give the examples to test on with the data: data=((x_train, y_train), (x_test, y_test))",
     "validation_split": "settings={'data.held_out': 0.1} says which share is held out where no examples to test on are given",
     "x": "give the data as data=(x_train, y_train)",

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.cluster
 PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
     "custom_loss.py": r"\d+% waited no longer than the network said",
+    "keras_callbacks.py": r"after epoch 4 [^Z]*stopped after \d+ scored epochs; restored AUC (0\.9\d\d), best \1\n",
+    "keras_fit.py": r"the spiral of (9[7-9]\.\d|100\.0)% of new points was found",
     "own_images.py": r"one picture of each class: {'circle': '\w+', 'cross': '\w+', 'square': '\w+'}",
     "text.py": r"the plot was not good: does not praise",
 }

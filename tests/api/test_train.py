@@ -128,8 +128,8 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ({"mode": "asynk"}, "did you mean 'async'"),
         ({"settings": {"training.sed": 1}}, "training.sed"),
         (
-            {"callbacks": []},
-            "callbacks: there is no such argument, which Keras has: on_progress=function and on_evaluation=",
+            {"sample_weight": []},
+            "sample_weight: there is no such argument, which Keras has: give weights with the data",
         ),
         (
             {"validation_data": ()},
@@ -141,7 +141,7 @@ def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(ca
         ),
         (
             {"resume": "runs/none"},
-            "resume: a run goes on with its own data and settings, in its own folder: leave those out",
+            "resume: a run continues with its own data and settings, in its own folder, and without Keras callbacks",
         ),
         ({"run_dir": "gs://bucket/run"}, "run_dir: 'gs://bucket/run' is the address of a store elsewhere"),
         ({"data": 7}, "data: got int: give (x_train, y_train), ((x_train, y_train), (x_test, y_test)), a mapping"),

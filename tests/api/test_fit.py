@@ -1,0 +1,106 @@
+"""`ps_cluster.fit`: its arguments, and models that travel with the code of a script. Its trainings are in examples/."""
+
+import inspect
+
+import cloudpickle
+import keras
+import numpy as np
+import pytest
+
+import ps_cluster
+from ps_cluster.api.networks import write_network
+from ps_cluster.config import user_code
+from ps_cluster.models.by_value import own_objects
+
+pytestmark = pytest.mark.slow
+
+
+def model(**compiled):
+    found = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    if compiled:
+        found.compile(**compiled)
+    return found
+
+
+X, Y = np.zeros((8, 2), "float32"), np.arange(8) % 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"model": model()}, r"model: give a Keras model that was compiled with a loss"),
+        ({"shuffle": False}, "shuffle: got False: only True is possible"),
+        ({"validation_freq": 2}, "validation_freq: got 2: only 1 is possible"),
+        ({"initial_epoch": 3, "epochs": 3}, "initial_epoch: got 3"),
+        ({"verbose": 7}, "verbose: got 7"),
+        ({"max_queue_size": 3}, "max_queue_size: there is no such argument"),
+        ({"callbacks": [keras.callbacks.ReduceLROnPlateau()]}, "ReduceLROnPlateau can't be used"),
+    ],
+)
+def test_an_argument_that_can_not_be_honoured_is_refused_before_anything_starts(options, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ps_cluster.UserError, match=told):
+        ps_cluster.fit(**{"model": model(optimizer="adam", loss="mse"), "x": X, "y": Y, **options})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_arguments_of_fit_are_those_of_model_fit_in_the_same_order():
+    ours = list(inspect.signature(ps_cluster.fit).parameters)
+    assert ours[1:17] == list(inspect.signature(keras.Model.fit).parameters)[1:]
+    assert {"workers", "ps", "mode", "run_dir", "settings"} <= set(ours)
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def too_large(wanted, found):
+    return keras.ops.mean(keras.ops.abs(wanted - found), axis=-1)
+
+
+class Furthest(keras.metrics.MeanAbsoluteError):
+    pass
+
+
+def squashed(x):
+    return keras.ops.tanh(x)
+
+
+def test_layers_functions_losses_and_metrics_of_a_script_travel_with_the_model_by_value(tmp_path):
+    mine = keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(1, activation=squashed)])
+    mine.compile("adam", too_large, metrics=[Furthest(name="furthest")])
+    assert {"Doubled", "squashed", "too_large", "Furthest"} <= own_objects(mine).keys()
+    assert own_objects(model(optimizer="adam", loss="mse", metrics=["mae"])) == {}
+    reference = user_code.parse(write_network(mine, tmp_path))
+    user_code.trust(reference.file)
+    spec = type("Spec", (), {"objective": "classification"})
+    copied = user_code.load(reference)(spec)
+    x = np.ones((3, 2), "float32")
+    assert np.array_equal(copied.predict(x, verbose=0), mine.predict(x, verbose=0))
+    assert type(copied.optimizer) is keras.optimizers.Adam and copied.compiled
+    assert write_network(mine, tmp_path) == str(reference), "the same model has the same name"
+
+
+def test_a_model_that_can_not_be_saved_is_refused_in_one_line(tmp_path):
+    class Unsaved(keras.layers.Layer):
+        def __init__(self, value):
+            super().__init__()
+
+        def get_config(self):
+            raise NotImplementedError("no config")
+
+    broken = keras.Sequential([keras.Input((2,)), Unsaved(3)])
+    with pytest.raises(ps_cluster.UserError, match="model: Keras can't save it, .*no config") as error:
+        write_network(broken, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_function_of_a_child_process_of_multiprocessing_is_sent_by_value(tmp_path, monkeypatch):
+    """There the main module is called `__mp_main__`, which the processes of a run do not have."""
+    script = type(inspect)("__mp_main__")
+    monkeypatch.setitem(__import__("sys").modules, "__mp_main__", script)
+    exec("def build():\n    return 7\n", script.__dict__)
+    reference = user_code.parse(write_network(script.build, tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "__mp_main__")
+    assert cloudpickle.loads(reference.file.read_bytes())["build"]() == 7

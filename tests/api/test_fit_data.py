@@ -1,0 +1,109 @@
+"""The data that `ps_cluster.fit` takes, as arrays."""
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+from ps_cluster.api.fit_data import fit_data
+from ps_cluster.errors import UserError
+
+pytestmark = pytest.mark.slow
+
+X, Y = np.arange(40, dtype="float32").reshape(20, 2), np.arange(20) % 3
+PLAIN = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+
+
+def of_two_inputs():
+    a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+    return keras.Model([a, b], keras.layers.Dense(3)(keras.layers.Concatenate()([a, b])))
+
+
+def arrays(x, y=None, weight=None, model=PLAIN, say=lambda line: None, **more):
+    """Return the arrays by name, copied, because those of streams are gone afterwards; and the batch size of a stream."""
+    options = dict.fromkeys(("validation_data", "steps_per_epoch", "validation_steps")) | {"validation_split": 0.0}
+    options |= {"validation_batch_size": 4, **more}
+    with fit_data(model, x, y, weight, say=say, **options) as data:
+        copied = {name: keras.tree.map_structure(np.array, array) for name, array in data.arrays.items()}
+        return copied, data.batch_size
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, number):
+        rows = slice(4 * number, 4 * number + 4)
+        return X[rows], Y[rows], np.ones(4)
+
+
+def generated():
+    while True:
+        yield X[:4], Y[:4]
+
+
+@pytest.mark.parametrize(
+    ("x", "more", "size"),
+    [
+        (tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), {}, 8),
+        (Batches(workers=1), {}, 4),
+        (iter([(X[:10], Y[:10]), (X[10:], Y[10:])]), {"steps_per_epoch": 2}, 10),
+    ],
+    ids=["tf.data", "PyDataset", "generator"],
+)
+def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
+    told = []
+    found, batch_size = arrays(x, say=told.append, **more)
+    assert (found["x_train"] == X).all() and (found["y_train"] == Y).all() and batch_size == size
+    assert len(told) == 1 and "x: packed 20 examples" in told[0]
+
+
+def test_the_weights_of_a_stream_are_weights_of_examples():
+    assert (arrays(Batches(workers=1))[0]["weight_train"] == 1).all()
+
+
+def test_the_last_examples_are_scored_with_validation_split():
+    found, _ = arrays(X, Y, validation_split=0.25)
+    assert (found["x_train"] == X[:15]).all() and (found["y_test"] == Y[15:]).all()
+
+
+def test_validation_steps_cut_the_validation_data():
+    assert len(arrays(X, Y, validation_data=(X, Y), validation_steps=3)[0]["x_test"]) == 12
+    stream = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5).repeat()
+    assert len(arrays(X, Y, validation_data=stream, validation_steps=3)[0]["x_test"]) == 15
+
+
+def test_several_arrays_get_the_names_of_the_models_inputs_and_a_frame_becomes_floats():
+    found, _ = arrays((X, 2 * X), Y, model=of_two_inputs())
+    assert list(found["x_train"]) == ["a", "b"] and (found["x_train"]["b"] == 2 * X).all()
+    frame = pandas.DataFrame({"u": [1, 2], "v": [0.5, 1.5]})
+    found, _ = arrays(frame, pandas.Series([0, 1]))
+    assert found["x_train"].dtype == np.float32 and found["x_train"].tolist() == [[1, 0.5], [2, 1.5]]
+    assert found["y_train"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: arrays(generated()), "x: a generator may have no end: give steps_per_epoch"),
+        (lambda: arrays(tf.data.Dataset.from_tensor_slices((X, Y)).batch(4).repeat()), "x: the dataset has no end"),
+        (lambda: arrays(Batches(workers=1), Y), "y: x is a stream, whose batches have to bring it"),
+        (lambda: arrays(Batches(workers=1), validation_split=0.1), "validation_split: it needs arrays"),
+        (lambda: arrays(X), "x: got ndarray without targets"),
+        (lambda: arrays((X, X), Y), "x: got 2 arrays, and the model has 1 inputs: give a dictionary"),
+        (lambda: arrays(X, Y, validation_split=1.5), "validation_split: got 1.5"),
+        (lambda: arrays(pandas.DataFrame({"u": ["a"]}), Y), "x: column 'u' is .*: give numbers, or a dictionary"),
+        (lambda: arrays(iter([(X, Y), (X[:, :1], Y)]), steps_per_epoch=2), r"batch 1 has rows of shape \[1\].*pad all"),
+        (lambda: arrays(iter([]), steps_per_epoch=2), "x: it has no batches"),
+        (lambda: arrays(iter([X]), steps_per_epoch=1), "x: batch 0 is ndarray: a batch is"),
+        (
+            lambda: arrays(iter([(X, Y[:3])]), steps_per_epoch=1),
+            "different numbers of examples: inputs has 20, targets has 3",
+        ),
+    ],
+)
+def test_data_that_can_not_be_used_is_refused_with_what_to_do(call, told):
+    with pytest.raises(UserError, match=told) as error:
+        call()
+    assert "\n" not in str(error.value)
