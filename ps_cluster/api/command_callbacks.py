@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.api.command_words import without_options
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
 from ps_cluster.config import RunConfig, user_code
@@ -48,7 +49,14 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
         ) from error
     run = RunDir(Path(os.path.realpath(root)))
     listener = RunCallbacks(run, callbacks=callbacks)
-    argv = (*COMMAND, "run", *_without_option(words), "--run-dir", str(run.root), *_settings(config))
+    argv = (
+        *COMMAND,
+        "run",
+        *without_options(words, (_OPTION, "--run-dir")),
+        "--run-dir",
+        str(run.root),
+        *_settings(config),
+    )
     with Program(argv, environment=os.environ) as program:
         try:
             program.attend(listener.look)
@@ -62,16 +70,6 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
     except Exception as error:
         raise RunFailed(_in_one_line(reference, error, run)) from error
     return 0
-
-
-def _without_option(words: Sequence[str]) -> list[str]:
-    """Return the words without --callbacks and --run-dir, and their values."""
-    kept, skip = [], False
-    for word in words:
-        if not skip and word not in (_OPTION, "--run-dir") and not word.startswith((f"{_OPTION}=", "--run-dir=")):
-            kept.append(word)
-        skip = not skip and word in (_OPTION, "--run-dir")
-    return kept
 
 
 def _settings(config: RunConfig) -> list[str]:

@@ -71,6 +71,13 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
     group=OUTPUT,
     help="Call these Keras callbacks at the end of each scored epoch: a list of them, or a function that returns one.",
 )
+@option(
+    "--try",
+    "tries",
+    is_flag=True,
+    group=OUTPUT,
+    help="Try the whole way in under a minute: check, pack, two updates by each worker, score, export; keep nothing.",
+)
 @option("--profile", is_flag=True, group=OUTPUT, help="Write a trace of every step, and print where the time went.")
 @tensorboard_option
 @metrics_options
@@ -86,6 +93,7 @@ def run(
     split: str | None,
     dry_run: bool,
     callbacks: str | None,
+    tries: bool,
     profile: bool,
     tensorboard: bool,
     metrics_port: int | None,
@@ -124,6 +132,10 @@ def run(
             raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
         if dry_run:
             return _print_plan(resolved)
+        if tries:
+            from ps_cluster.api.command_try import try_run
+
+            return try_run(context.meta[WORDS], config)
         root = run_dir or local_run.new_root(config.mode.name, config.model.name)
         if callbacks:
             from ps_cluster.api.command_callbacks import run_with_callbacks

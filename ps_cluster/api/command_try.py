@@ -1,0 +1,105 @@
+"""The option --try of the command `run`: go the whole way once, with a few updates, and keep nothing.
+
+Everything that a long training would do at its beginning and at its end happens here within half a minute. So what is wrong
+with a network, with data, or with a machine shows before hours are spent.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ps_cluster.api.command_words import without_options
+from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.config import RunConfig
+from ps_cluster.errors import RunFailed
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
+from ps_cluster.runs.run_dir import RunDir
+
+UPDATES_OF_WORKER = 2
+_MOST_UPDATES = 50  # for each worker, if one worker is so slow that the others would train without end
+_LENGTH = ("--epochs", "--steps", "--run-dir")
+
+_QUICKLY = {  # of what a run does beside training, score once and leave the rest out
+    "evaluation.draw_results": "false",
+    "evaluation.after_training": "false",
+    "evaluation.augment_last": "false",
+    "evaluation.recompute_updates": "false",
+}
+
+
+def try_run(words: Sequence[str], config: RunConfig) -> int:
+    """Train until each worker has made two updates, then score, export, and remove all files. Return the exit code.
+
+    Args:
+      words: what follows `run` on the command line.
+      config: the settings of the run.
+    Raises:
+      UserError, RunFailed: what a run with these settings would raise.
+    """
+    began = time.monotonic()
+    workers = config.training_workers
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-try-") as folder:
+        run = RunDir(Path(folder, "run").resolve())
+        settings = {"training.steps": workers * _MOST_UPDATES, **_QUICKLY}
+        argv = [*COMMAND, "run", *without_options(words, _LENGTH, flags=("--try",)), "--run-dir", str(run.root)]
+        argv += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        _attend(argv, run, EnoughUpdates(run, workers))
+        summary = read_json(run.summary, Summary)
+        print_line("try: trained, wrote a checkpoint and scored it; now the export")
+        if config.cluster.evaluator:
+            target = Path(folder, "exported")
+            command = [*COMMAND, "export", "--run", str(run.root), "--to", "savedmodel", "--check-examples", "100"]
+            _attend([*command, "--output", str(target)], run)
+    idle = [str(worker.index) for worker in summary.workers if worker.updates < UPDATES_OF_WORKER]
+    if idle:
+        raise RunFailed(
+            f"try: worker {', '.join(idle)} made fewer than {UPDATES_OF_WORKER} updates while the others made "
+            f"{workers * _MOST_UPDATES:,}: see which task is slow with --profile in a longer run"
+        )
+    print_line(
+        f"try: the whole way worked in {time.monotonic() - began:.0f} s, with {summary.updates.applied} updates. Nothing was "
+        "kept. Leave out --try to train"
+    )
+    return 0
+
+
+class EnoughUpdates:
+    """Finds out when each worker has made its updates."""
+
+    def __init__(self, run: RunDir, workers: int):
+        self._run, self._workers = run, workers
+        self._rows = RowTail(run.progress, ProgressRow)
+
+    def look(self) -> bool:
+        """Return whether each worker has made two updates."""
+        rows = with_work(self._run.work, self._rows.new_rows())
+        if not rows:
+            return False
+        updates: dict[int, int] = {}
+        for worker in rows[-1].workers:
+            updates[worker.index] = updates.get(worker.index, 0) + worker.updates
+        return len(updates) >= self._workers and min(updates.values()) >= UPDATES_OF_WORKER
+
+
+def _attend(argv: Sequence[str], run: RunDir, enough: EnoughUpdates | None = None) -> None:
+    with Program(argv, _say, environment=os.environ) as program:
+        program.attend(enough.look if enough else lambda: False)
+        program.check(run.launcher_log)
+
+
+_OF_FILES = ("run directory", "best model", "results", "curves", "continue", "score it")
+
+
+def _say(line: str) -> None:
+    """Print a line, unless it points to files that are going to be removed."""
+    if not line.partition("] ")[2].startswith(_OF_FILES) and not line.startswith(
+        tuple(f" {name} " for name in _OF_FILES)
+    ):
+        print_line(line)

@@ -1,0 +1,64 @@
+"""The options of `run` that follow a run of other processes: --callbacks and --try, on real clusters."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ps_cluster
+from ps_cluster.api.command_words import without_options
+from tests.helpers.processes import assert_none_left
+
+PROJECT = Path(__file__).resolve().parents[2]
+SMALL = "--dataset synthetic --model tutorial_cnn --workers 2"
+CALLBACKS = """
+import keras
+
+def callbacks():
+    def look(epoch, logs):
+        print("epoch", epoch, "has", sorted(logs), flush=True)
+
+    return [
+        keras.callbacks.LambdaCallback(on_epoch_end=look),
+        keras.callbacks.EarlyStopping("val_accuracy", restore_best_weights=True),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: 1 / 0),
+    ]
+"""
+
+
+def run(folder, *options):
+    """Return exit code, output and error of the command `run` in a folder."""
+    found = subprocess.run(
+        [sys.executable, str(PROJECT / "cli.py"), "run", *SMALL.split(), *options],
+        cwd=folder, env=os.environ, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    return found.returncode, found.stdout, found.stderr
+
+
+@pytest.mark.cluster
+def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path):
+    """Temporary files, of which none may be left, are looked for after every test of real processes."""
+    code, told, error = run(tmp_path, "--try", "--epochs", "100")
+    assert code == 0, error
+    assert "try: the whole way worked in" in told and "savedmodel" in told and "test accuracy" in told
+    assert "run directory" not in told and not list(tmp_path.iterdir())
+
+
+@pytest.mark.cluster
+def test_callbacks_of_a_file_see_an_epoch_and_one_that_fails_ends_the_run_and_is_told_in_one_line(tmp_path):
+    (tmp_path / "my.py").write_text(CALLBACKS)
+    code, told, error = run(tmp_path, "--callbacks", "my.py:callbacks", "--epochs", "1000", "--run-dir", "one")
+    assert "epoch 0 has ['accuracy', 'loss', 'val_accuracy', 'val_loss']" in told
+    last = error.strip().splitlines()[-1]
+    assert code == 1 and "my.py:callbacks' raised ZeroDivisionError" in last and "on_epoch_end of epoch 1" in last
+    assert ps_cluster.Result(tmp_path / "one").outcome == "stopped"
+    assert_none_left(tmp_path)
+
+
+def test_options_are_left_out_with_their_values_and_others_stay():
+    words = ["--a", "1", "--b=2", "--flag", "--c", "--a"]
+    assert without_options(words, ("--a", "--b"), ("--flag",)) == ["--c"]
+    assert without_options(words, ("--c",)) == ["--a", "1", "--b=2", "--flag"]
+    assert without_options(words, ()) == words
