@@ -312,6 +312,7 @@ def test_the_function_of_a_loss_or_a_metric(wrapper, private_names):
     )
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*softmax over axis -1:UserWarning")
 @pytest.mark.parametrize("activation", [keras.activations.softmax, keras.activations.sigmoid])
 def test_the_scores_that_an_activation_notes_are_those_of_a_cross_entropy(activation, private_names):
     scores = tf.constant([[60.0]])

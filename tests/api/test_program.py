@@ -29,11 +29,10 @@ with Program((sys.executable, "-c", {WAITING!r})) as program:
 
 
 def test_a_command_ends_with_its_caller_however_that_one_ends():
-    caller = subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True)
-    pid = int(caller.stdout.readline())
-    assert psutil.pid_exists(pid)
-    os.kill(caller.pid, signal.SIGKILL)
-    caller.wait()
+    with subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True) as caller:
+        pid = int(caller.stdout.readline())
+        assert psutil.pid_exists(pid)
+        os.kill(caller.pid, signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(pid), within_s=5)
 
 

@@ -35,7 +35,7 @@ def examples(command: click.Command) -> list[list[str]]:
 EXAMPLES = [(name, words) for name, command in commands() for words in examples(command)]
 
 
-@pytest.mark.parametrize(("name", "command"), commands(), ids=[name or "main" for name, _ in commands()])
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name or "main" for name, _ in commands()])
 def test_every_help_has_three_examples_of_its_own_command(name, command):
     found = examples(command)
     assert len(found) >= 3 and all(words[: len(name.split())] == name.split() for words in found)

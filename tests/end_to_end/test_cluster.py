@@ -44,7 +44,7 @@ def test_all_steps_of_three_workers_are_applied_exactly_once_each(finished):
     nothing = dict.fromkeys(("duplicated", "lost", "rolled_back", "replays_refused", "mixed"), 0)
     expected = {"scheduled": STEPS, "applied": STEPS} | nothing
     assert summary["updates"] == expected and summary["outcome"] == "completed"
-    updates = list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
+    updates = list(csv.DictReader((run_dir / "metrics" / "updates.csv").read_text().splitlines()))
     assert [int(row["step"]) for row in updates] == list(range(STEPS))
     assert sorted(int(row["version"]) for row in updates) == list(range(1, STEPS + 1))
     assert sum(summary["staleness"]["histogram"].values()) == STEPS
@@ -174,7 +174,7 @@ def test_no_image_is_visited_twice_in_an_epoch_whoever_takes_it(finished):
 
     from ps_cluster.data.batches import batch_of
 
-    updates = csv.DictReader((finished[0] / "metrics" / "updates.csv").open())
+    updates = csv.DictReader((finished[0] / "metrics" / "updates.csv").read_text().splitlines())
     steps = [tf.constant(int(row["step"]), tf.int64) for row in updates]
     ids = np.concatenate([batch_of(step, batch_size=32, examples=20_000, seed=0).ids for step in steps])
     assert len(np.unique(ids)) == len(ids) == STEPS * 32

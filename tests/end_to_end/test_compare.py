@@ -45,7 +45,7 @@ def test_compare_of_ones_own_network_and_table_writes_the_report_and_a_second_co
     )
     page = (output / "report.html").read_text()
     assert "<svg" in page or "data:image/" in page
-    assert len(list(csv.DictReader((output / "rows.csv").open()))) == 2
+    assert len(list(csv.DictReader((output / "rows.csv").read_text().splitlines()))) == 2
     report = json.loads((output / "report.json").read_text())
     assert (report["metric"], report["unit"]) == ("error", "examples")
     assert all(0 < row["test_error"] < 60 for row in report["rows"]) and len(report["rows"]) == 2

@@ -44,7 +44,7 @@ def test_three_workers_with_a_part_each_come_to_the_weights_of_one_process(split
 
 def assert_computed_where_the_part_is(run_dir, name, first):
     """Forward and backward pass of each part are on its worker. `name`: pattern of its operations' names."""
-    rows = list(csv.DictReader((run_dir / "metrics" / "placement.csv").open()))
+    rows = list(csv.DictReader((run_dir / "metrics" / "placement.csv").read_text().splitlines()))
     for worker in range(3):
         for prefix in ("", "gradient_tape/"):
             pattern = re.compile(prefix + name.format(worker + first))

@@ -13,7 +13,7 @@ def last_arrays(run_dir):
 
 
 def ledger_rows(run_dir):
-    return list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
+    return list(csv.DictReader((run_dir / "metrics" / "updates.csv").read_text().splitlines()))
 
 
 def update_columns(run_dir):

@@ -168,7 +168,7 @@ def test_a_task_leaves_no_lock_and_no_process_behind_however_it_ends(tmp_path, b
     assert not psutil.pid_exists(int((tmp_path / "run" / "pid").read_text()))
 
 
-@pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
+@pytest.mark.parametrize(("mode", "shape"), list(itertools.permutations(CLUSTERS, 2)))
 def test_mode_must_fit_the_cluster(one_task, mode, shape):
     kind = next(iter(CLUSTERS[shape]))
     with pytest.raises(UserError, match=f"mode.name: got '{mode}', whose cluster has") as error:

@@ -99,6 +99,7 @@ def answer(config, dataset):
     return network_check._answer(json.loads(json.dumps(question)))
 
 
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`:UserWarning")
 @pytest.mark.parametrize(
     ("name", "said"),
     [

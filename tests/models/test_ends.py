@@ -82,6 +82,7 @@ NO_ACTIVATIONS = ("get", "serialize", "deserialize", "threshold")
 ACTIVATIONS = [name for name, one in vars(keras.activations).items() if callable(one) and name not in NO_ACTIVATIONS]
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*softmax over axis -1:UserWarning")
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_of_keras_activations_only_linear_lets_targets_be_standardised(name):
     loss = None if name == "glu" else "mse"  # it halves the outputs
@@ -186,6 +187,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*received `from_logits=True`:UserWarning")  # which one program asks for
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_updates_of_a_program_are_those_of_keras(program):
     end, loss, fields, targets = PROGRAMS[program]

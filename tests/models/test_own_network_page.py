@@ -151,6 +151,7 @@ def test_units_that_are_not_at_the_end_are_refused_by_name():
         check_network(model, REGRESSION)
 
 
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")  # it was not trained yet
 def test_a_regression_that_was_saved_elsewhere_goes_on_in_the_targets_units_and_is_saved_in_them():
     model, row = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), RNG.normal(size=[5, 2]).astype(np.float32)
     model.compile("adam", "mse")

@@ -167,6 +167,7 @@ def of_one_number(*ends, loss):
     return model
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*softmax over axis -1:UserWarning")
 @pytest.mark.parametrize(
     ("made", "told"),
     [

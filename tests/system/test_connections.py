@@ -53,8 +53,9 @@ def test_connections_to_an_address_are_cut_and_no_others(family):
             client.settimeout(5)
             connections.cut(f"localhost:{ports[0]}")
             assert client.recv(1) == b"", "closed"
-            other.accept()[0].sendall(b"!")
-            assert stays.recv(1) == b"!"
+            with other.accept()[0] as accepted:
+                accepted.sendall(b"!")
+                assert stays.recv(1) == b"!"
 
 
 def test_an_address_with_brackets_is_taken_apart_and_an_unknown_name_is_told():

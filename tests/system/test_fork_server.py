@@ -200,12 +200,13 @@ class SlowServer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self):
-        for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, len(ASK), 3)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            time.sleep(seconds)
-            self._channel.send(b"42")
+        with self._channel:
+            for seconds in (0.0, 1.5):
+                _, descriptors, *_ = socket.recv_fds(self._channel, len(ASK), 3)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                time.sleep(seconds)
+                self._channel.send(b"42")
 
 
 def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path):

@@ -85,7 +85,7 @@ def _make_partial_identity(model: keras.Model) -> None:
     """Make the first `in` filters of each 3x3 convolution pass their input through (Dirac; Jordan 2024, 3.3)."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
-            kernel = np.array(layer.kernel)
+            kernel = layer.kernel.numpy()
             passed = min(kernel.shape[2:])
             kernel[..., :passed] = 0
             kernel[1, 1, range(passed), range(passed)] = 1

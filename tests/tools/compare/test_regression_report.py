@@ -67,7 +67,7 @@ def test_the_files_have_errors_in_place_of_accuracies(written):
     assert {"error-over-time.png", "error-over-examples.svg"} <= names and not any("accuracy" in name for name in names)
     report = json.loads((folder / "report.json").read_text())
     assert (report["metric"], report["unit"], report["target"]) == ("error", "examples", 3.2)
-    rows = list(csv.DictReader((folder / "rows.csv").open()))
+    rows = list(csv.DictReader((folder / "rows.csv").read_text().splitlines()))
     assert [float(row["test_error"]) for row in rows] == [2.0, 2.2, 2.1, 3.0, 3.2, 3.1]
     assert report["groups"][1]["test_error_mean"] == pytest.approx(3.1) and "test_accuracy" not in rows[0]
 
