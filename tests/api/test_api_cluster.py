@@ -43,21 +43,25 @@ def python(folder, *arguments, script=None):
         env=os.environ | {"PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
     assert told.returncode == 0, f"{told.stdout[-3000:]}\n{told.stderr[-3000:]}"
     assert_none_left(folder)
     return told.stdout
 
 
-def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
-    """As in a notebook no file has its functions, and there is no `__main__` guard.
+@pytest.mark.timeout(600)  # three trainings
+def test_the_page_of_the_api_and_the_script_of_the_readme_run_as_they_are_from_standard_input(tmp_path):
+    """As in a notebook no file has their functions, and there is no `__main__` guard.
 
-    Its comparison is left to tests/end_to_end/test_compare.py, and how it gets there to tests/api/test_compare.py.
+    The page's comparison is left to tests/end_to_end/test_compare.py, and how it gets there to tests/api/test_compare.py.
     """
     page = (PROJECT / "docs" / "python-api.md").read_text().partition("\n## Compare\n")[0]
-    told = python(tmp_path, "-", script="\n\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)))
-    trained, stopped = map(ps_cluster.Result, sorted((tmp_path / "runs").iterdir()))
+    section = (PROJECT / "README.md").read_text().partition("## Bring your own")[2]
+    codes = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    codes += re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)[:1]
+    told = python(tmp_path, "-", script="\n\n".join(codes))
+    trained, stopped, of_readme = map(ps_cluster.Result, sorted((tmp_path / "runs").iterdir()))
     assert (trained.outcome, stopped.outcome) == ("completed", "stopped")
     assert trained.summary["updates"]["applied"] == len(trained.ledger) == 500
     assert stopped.summary["proof"]["holds"] and stopped.history[-1]["step"] == len(stopped.ledger)
@@ -65,12 +69,7 @@ def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
     assert (trained.run_dir / "curves.png").is_file()
     assert "options: cluster.workers: got 0: Input should be greater than or equal to 1" in told
 
-
-def test_the_script_of_the_readme_runs_as_pasted(tmp_path):
-    section = (PROJECT / "README.md").read_text().partition("## Bring your own")[2]
-    told = python(tmp_path, "-", script=re.search(r"^```python\n(.*?)^```", section, re.M | re.S)[1])
-    (run,) = map(ps_cluster.Result, (tmp_path / "runs").iterdir())
-    assert run.summary["proof"]["holds"] and run.history[-1]["test_accuracy"] > 0.9
+    assert of_readme.summary["proof"]["holds"] and of_readme.history[-1]["test_accuracy"] > 0.9
     assert re.search(r"^0\.9\d* \d\.\d+ <Sequential name=", told, re.M)
 
 

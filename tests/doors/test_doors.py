@@ -12,7 +12,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config, user_code
 from ps_cluster.config.datasets import DataSettings
 from ps_cluster.config.modes import MODES
@@ -22,6 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.tools.compare.comparison_plan import planned_runs, read_comparison
 from tests.doors import toy_subclassed
+from tests.helpers.local_training import train
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 
@@ -129,34 +132,32 @@ def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_s
     assert not list((tmp_path / "cache").glob("**/dataset.json"))
 
 
+@pytest.mark.slow
+def test_a_mode_of_ones_own_has_its_own_settings_and_a_shard_with_a_state_of_its_own(tmp_path, untrusted):
+    user_code.trust(TOYS / "toy_mode.py")
+    trained = train(tmp_path / "here", **{"mode.name": f"{TOYS}/toy_mode.py:Toy", "mode.every": 4})
+    assert trained.problems == [] and trained.recomputed and not trained.result.proof.recomputed.unchecked
+    assert last_arrays(tmp_path / "here" / "run")["toy_whole"].tolist() == [24 / 4]
+
+
 @pytest.mark.cluster
-def test_a_mode_of_ones_own_on_images_of_ones_own_has_its_own_settings_and_shard_and_is_resumed_when_its_file_is_named(
+def test_a_mode_on_images_of_ones_own_is_proved_and_its_slots_go_on_in_a_run_that_is_resumed_when_all_files_are_named(
     tmp_path,
 ):
-    toy, run_dir = tmp_path / "mine.py", tmp_path / "run"
-    shutil.copy(TOYS / "toy_mode.py", toy)
+    mode, run_dir = tmp_path / "mine.py", tmp_path / "run"
+    shutil.copy(TOYS / "toy_sign_mode.py", mode)
     images, network = (("--dataset", f"{TOYS}/toy_images.py:Toy"), ("--model", f"{TOYS}/toy_recipe.py:Toy"))
-    summary, arrays = run(run_dir, *images, *network, "--mode", f"{toy}:Toy", "--set", "mode.every=4")
-    assert summary["mode"] == f"{toy}:Toy" and arrays["toy_whole"].tolist() == [STEPS / 4]
-    assert summary["proof"]["recomputed"]["updates"] > 0 and not summary["proof"]["recomputed"]["unchecked"]
-    assert (summary["dataset"], summary["dataset_kind"]) == (f"{TOYS}/toy_images.py:Toy", "synthetic")
-    again = start("run", "--resume", run_dir, "--steps", STEPS + 20)
-    _, errors = again.communicate(timeout=60)
-    assert again.returncode == 2 and "--code" in errors and errors.count("\n") == 1
-    code = (part for file in (toy, images[1], network[1]) for part in ("--code", str(file).partition(":")[0]))
-    finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, *code))
-    assert_none_left(run_dir)
-    assert summary_of(run_dir)["updates"]["applied"] == STEPS + 20
-
-
-@pytest.mark.cluster
-def test_a_mode_with_an_equation_of_its_own_is_proved_and_its_slots_go_on_in_a_resumed_run(tmp_path):
-    mode, run_dir = TOYS / "toy_sign_mode.py", tmp_path / "run"
     options = ("--optimizer", "sgd", "--mode", f"{mode}:Majority")
-    summary, arrays = run(run_dir, *options, "--set", "mode.scale=0.5")
+    summary, arrays = run(run_dir, *images, *network, *options, "--set", "mode.scale=0.5")
     assert_signs_were_recomputed(summary, arrays)
+    assert summary["mode"] == f"{mode}:Majority"
+    assert (summary["dataset"], summary["dataset_kind"]) == (images[1], "synthetic")
     turned = arrays["each_turned"].item()
-    finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, "--code", mode))
+    again = ("run", "--resume", str(run_dir), "--steps", str(STEPS + 20))
+    refused = CliRunner().invoke(main, again)
+    assert refused.exit_code == 2 and "--code" in refused.stderr and refused.stderr.count("\n") == 1
+    code = (part for file in (mode, images[1], network[1]) for part in ("--code", str(file).partition(":")[0]))
+    finish(start(*again, *code))
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
     assert summary["updates"]["applied"] == STEPS + 20
