@@ -161,6 +161,8 @@ class TaskDecisions:
             self._clock.enter(RunStage.DRAINING, awake_s)
             line = DRAINING(f"stopping: {_DRAINS}")
             return Notice(line), PassSignalOn(number)
+        if first and self._stopped_early:
+            return (Notice("training is being stopped early already; again to stop now"),)
         line = TASK_ENDED(f"{self._task} was stopped by {signal_name(number)}")
         return (*self._kill(), Notice(line), self._ended(128 + number))
 
@@ -289,8 +291,9 @@ class TaskDecisions:
         if mark.outcome in BROKEN:
             why = Notice(TASK_GIVES_UP(broken_line(mark.outcome, mark.last_step)))
             return line, why, EndTask(FAILED_FOR_GOOD, mark.outcome)
-        preempted = mark.outcome != "completed" and self._stop_signal not in (0, signal.SIGINT)
         early_stop = self._early_stopping.due if self._stopped_early and mark.outcome == "stopped" else None
+        asked_to_leave = self._stop_signal not in (0, signal.SIGINT) and early_stop is None
+        preempted = mark.outcome != "completed" and asked_to_leave
         return line, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
 
     def _is_complete(self, updates: int | None = None) -> bool:

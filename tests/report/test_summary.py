@@ -548,7 +548,7 @@ def test_a_leader_on_several_machines_writes_the_same_summary_and_fails_where_th
     for holds, code, outcome in ((True, 0, "completed"), (False, FAILED_FOR_GOOD, "failed")):
         proof = RESULT["proof"] | {"holds": holds, "problems": [] if holds else ["row 7 is missing"]}
         write_json(run_dir.training_result, RESULT | {"proof": proof})
-        assert leader.write_ending("completed") == code
+        assert leader.write_ending("completed", None) == code
         summary = Summary.model_validate_json(run_dir.summary.read_text())
         assert (summary.outcome, summary.leaders, summary.restarts["chief-0"]) == (outcome, 2, 1)
         assert [server.address for server in summary.parameter_servers] == ["b:2"]
