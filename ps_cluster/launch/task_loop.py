@@ -141,7 +141,7 @@ class TaskLoop:
 
     def _look(self) -> None:
         ended = self._child.exit_code if self._child is not None else None
-        self._read_rows()
+        self._read_rows(stops=ended is None)
         if ended is not None:
             self._decisions.mark_seen(self._read_mark() if self._decisions.leads else None)
             return self._carry_out(self._decisions.process_ended(ended, self._requests.last_signal))
@@ -184,16 +184,19 @@ class TaskLoop:
     def _read_mark(self) -> EndedMark | None:
         return checkpoints.ended(self._run_dir.checkpoints)
 
-    def _read_rows(self) -> None:
+    def _read_rows(self, *, stops: bool) -> None:
+        """Read new rows. `stops`: the process still runs, so a score can stop it early."""
         if not self._decisions.leads or self._child is None:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._view.progress(row)
-            self._carry_out(self._decisions.progress_seen(row, self._awake()))
+            actions = self._decisions.progress_seen(row, self._awake())
+            self._carry_out(actions if stops else ())
             self._write_workers({worker.index: worker.pid for worker in row.workers})
         for score in self._scores.new_rows():
             self._view.evaluation(score)
-            self._carry_out(self._decisions.score_seen(score, self._awake()))
+            if stops:
+                self._carry_out(self._decisions.score_seen(score, self._awake()))
 
     def _write_workers(self, pids: dict[int, int]) -> None:
         if pids == self._workers:
@@ -227,7 +230,7 @@ class TaskLoop:
             case EndTask():
                 if action.error is not None:
                     raise UserError(action.error)
-                self._read_rows()
+                self._read_rows(stops=False)
                 of_proof = 0
                 if action.outcome is not None:
                     of_proof = self._work.write_ending(action.outcome, action.early_stop)
