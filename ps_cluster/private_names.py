@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
@@ -243,6 +243,12 @@ def metrics_of(compiled: Any, outputs: Any) -> Iterator[tuple[keras.Metric, tf.T
         for of_one, output in zip(of_outputs, flat, strict=True):
             for metric in of_one.metrics if of_one else ():
                 yield metric, output
+
+
+def mode_of_metric(metric: keras.Metric) -> Literal["max", "min"] | None:
+    """Return which values of a metric are better, as Keras's EarlyStopping finds it out; None if Keras does not know."""
+    modes: dict[str | None, Literal["max", "min"]] = {"up": "max", "down": "min"}
+    return modes.get(getattr(metric, "_direction", None))
 
 
 def wrapped_by(judging: keras.Loss | keras.Metric) -> Callable[..., Any] | None:

@@ -66,6 +66,8 @@ CONFIG_OPTIONS = {
     "--learning-rate": "optimizer.learning_rate",
     "--weight-decay": "optimizer.weight_decay",
     "--precision": "model.precision",
+    "--monitor": "evaluation.monitor",
+    "--patience": "evaluation.patience",
     "--evaluator/--no-evaluator": "cluster.evaluator",
     "--isolation": "cluster.isolation",
     "--seed": "training.seed",
@@ -75,7 +77,7 @@ CONFIG_OPTIONS = {
 # The group of an option in the help of a command: of its own, or of the section of its setting.
 GROUPS = {
     "cluster": "Cluster", "mode": "Mode", "staleness": "Mode", "data": "Data", "model": "Network", "training": "Training",
-    "optimizer": "Training",
+    "optimizer": "Training", "evaluation": "Training",
 }  # fmt: skip
 # Few need them: they are shown by --help-all.
 RARE = frozenset(_options_of_modes()) | {

@@ -187,6 +187,10 @@ class Objective:
         """The name of the metric in rows and summary: "accuracy" or "error"."""
         return "accuracy" if self.has_accuracy else "error"
 
+    def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
+        """Return the names of the metrics that are scored besides `field` and loss (models/objective_metrics.py)."""
+        return ()
+
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
@@ -253,6 +257,10 @@ class Classification(Objective):
         from ps_cluster.report.class_results import ClassResults
 
         return ClassResults
+
+    def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
+        """Return log loss and F1; for two classes also the area under the ROC curve of the second class."""
+        return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape or target.dtype.kind not in "iu":
@@ -321,6 +329,10 @@ class MultiLabel(Objective):
 
         return LabelResults
 
+    def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
+        """Return the area under the ROC curve and F1, each the mean over the labels."""
+        return ("auc", "f1")
+
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape != (len(spec.classes),):
             raise ValueError(f"targets have shape {list(spec.target.shape)}, for {len(spec.classes)} labels")
@@ -371,6 +383,10 @@ class Regression(Objective):
         from ps_cluster.report.value_results import ValueResults
 
         return ValueResults
+
+    def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
+        """Return the root of the mean squared error, and R²."""
+        return ("rmse", "r2")
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype.kind != "f" or len(spec.target.shape) > 1:

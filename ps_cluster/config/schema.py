@@ -42,6 +42,7 @@ LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 # A network learns little in an epoch with fewer than FEW_UPDATES, unless the whole training has ENOUGH_UPDATES.
 FEW_UPDATES, ENOUGH_UPDATES = 10, 200
 LONGEST_SECONDS = 1e9  # far above any useful value
+AUTO = "auto"  # the value of a setting that is chosen when a run begins
 ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 
 
@@ -317,6 +318,47 @@ class EvaluationSettings(Section):
             "them. 0: the best model is chosen on the test images, so its test score is too high."
         ),
     )
+    monitor: str = Field(
+        min_length=1,
+        max_length=200,
+        description=(
+            "The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, error, loss, "
+            "auc, f1, log_loss, rmse, r2, or a metric of the network's compile(), with or without Keras's prefix val_. "
+            "auto: accuracy or error. It is measured on held-out examples if there are any, else on the test examples."
+        ),
+    )
+    monitor_mode: Literal["auto", "max", "min"] = Field(
+        description="Whether a larger (max) or a smaller (min) value of the metric is better. auto: known by its name."
+    )
+    patience: int | None = Field(
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Stop early after this many scored checkpoints in a row without a better metric; the steps under way are "
+            "finished, and the last checkpoint is scored. Empty: never. Needs cluster.evaluator."
+        ),
+    )
+    min_delta: float = Field(
+        ge=0,
+        le=1e15,
+        description="For the patience, a metric counts as better only if it is better by more than this.",
+    )
+
+    @field_validator("monitor")
+    @classmethod
+    def _without_prefix(cls, name: str) -> str:
+        """Take Keras's name of a metric on examples that are not trained on: here no other examples are scored."""
+        return name.removeprefix("val_") or name
+
+    @model_validator(mode="after")
+    def _is_about_one_metric(self) -> EvaluationSettings:
+        if self.monitor == AUTO and self.monitor_mode != AUTO:
+            raise ValueError(
+                f"evaluation.monitor_mode: got '{self.monitor_mode}': evaluation.monitor names no metric: name one, or "
+                "leave both out"
+            )
+        return self
+
     recompute_updates: bool = Field(
         description="Compute a sample of the updates again, outside the cluster, for the proof. Needs cluster.evaluator."
     )
@@ -372,6 +414,7 @@ class RunConfig(Section):
         RULES[self.optimizer.rule].check(self)
         DATASETS[self.data.dataset].check(self)
         self._check_scale()
+        self._check_patience()
         if self.training.sample == OF_WORKER and (
             self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.tasks
         ):
@@ -397,6 +440,21 @@ class RunConfig(Section):
             if bound not in allowed:
                 most = "at most" if name == "min_workers" else "at least"
                 raise ValueError(f"cluster.{name}: got {bound}: it is {most} cluster.workers, {workers}")
+
+    def _check_patience(self) -> None:
+        patience = self.evaluation.patience
+        if patience is None:
+            return
+        if not self.cluster.evaluator:
+            raise ValueError(
+                f"evaluation.patience: got {patience}: cluster.evaluator is false, so no checkpoint is scored: turn the "
+                "evaluator on, or leave evaluation.patience out"
+            )
+        if self.evaluation.after_training:
+            raise ValueError(
+                f"evaluation.patience: got {patience}: with evaluation.after_training no checkpoint is scored while the "
+                "training runs: leave one of the two out"
+            )
 
     def check_fits_one_machine(self) -> None:
         """Raise UserError if there are more tasks than are useful on one machine."""

@@ -20,7 +20,8 @@ from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
 from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING, Notify
-from ps_cluster.runs.result_rows import EvaluationRow
+from ps_cluster.runs.monitor import Monitor
+from ps_cluster.runs.result_rows import EvaluationRow, named_values
 from ps_cluster.runs.scores import Records
 from ps_cluster.runs.update_samples import waiting_samples
 from ps_cluster.training.tensorboard_files import EvaluationWriter
@@ -237,14 +238,18 @@ class _Evaluator:
             **_metric_fields(score, self._scorer.objective.field),
             test_loss=score.loss,
             validation_loss=score.validation_loss,
+            metrics=dict(score.metrics),
+            validation_metrics=dict(score.validation_metrics),
             compiled=dict(score.compiled),
+            validation_compiled=dict(score.validation_compiled),
             train_seconds=checkpoint.meta.train_seconds,
             examples=checkpoint.meta.examples,
             seconds=time.monotonic() - started,
         )
-        row = row.model_copy(update={"best": self._records.is_best(row)})
+        monitor = Monitor.of(self._folder.config(checkpoint).evaluation)
+        row = row.model_copy(update={"best": self._records.is_best(row, monitor)})
         self._rows.append(row)
-        line = _score_line(row, self._scorer, checkpoint.meta.dataset_kind)
+        line = _score_line(row, self._scorer, checkpoint.meta.dataset_kind, monitor)
         self._notify(SCORE(line, **row.fields))
         if self._records.acquire():
             if augmented or row.step not in self._records.steps():
@@ -317,19 +322,18 @@ def _metric_fields(score: Scored, field: str) -> dict[str, Any]:
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
 
 
-def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None) -> str:
-    """Format a score as a line. The first part is the score by which the best model is chosen."""
+def _score_line(row: EvaluationRow, scorer: Scorer, dataset_kind: str | None, monitor: Monitor) -> str:
+    """Format a score as a line. The first part is of the examples on which the best model is chosen."""
     unit = f"{'GENERATED ' * (dataset_kind == 'synthetic')}{scorer.unit}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
-    compiled = "".join(f", {name} {value:.4g}" for name, value in row.compiled.items())
-    parts = [
-        f"test {row.test}{views}, loss {_loss_text(row.test_loss)}{compiled} ({scorer.test_examples:,} {unit}, "
-        f"{row.seconds:.1f} s)"
-    ]
+    on_test = [f"test {row.test}{views}", f"loss {_loss_text(row.test_loss)}"]
+    on_test += named_values(row.compiled | row.metrics)
+    parts = [f"{', '.join(on_test)} ({scorer.test_examples:,} {unit}, {row.seconds:.1f} s)"]
     if row.validation is not None:
-        count = f"{scorer.validation_examples:,} {unit} held out"
-        parts.insert(0, f"validation {row.validation}, loss {_loss_text(row.validation_loss)} ({count})")
-    parts[0] += ", best so far" * row.best
+        held_out = [f"validation {row.validation}", f"loss {_loss_text(row.validation_loss)}"]
+        held_out += named_values(row.validation_compiled | row.validation_metrics)
+        parts.insert(0, f"{', '.join(held_out)} ({scorer.validation_examples:,} {unit} held out)")
+    parts[0] += monitor.best_so_far(row) * row.best
     return f"step {row.step:,}: {' · '.join(parts)}"
 
 

@@ -60,7 +60,10 @@ class Scored:
     validation_metric: float | None = None  # on held-out training examples, if there are any
     validation_loss: float | None = None
     augmented_metric: float | None = None  # of the mean over views of each test example, if wanted
+    metrics: Mapping[str, float] = field(default_factory=dict)  # further ones of the objective, on the test examples
     compiled: Mapping[str, float] = field(default_factory=dict)  # metrics of compile(), on the test examples
+    validation_metrics: Mapping[str, float] = field(default_factory=dict)
+    validation_compiled: Mapping[str, float] = field(default_factory=dict)
     # The predictions for the test examples; None if they are not kept (`LossAndMetric.kept`).
     predictions: Predictions | None = field(default=None, compare=False)
 
@@ -87,6 +90,7 @@ class Scorer:
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused_layers import with_fused_layers
         from ps_cluster.models.judges import judge_of
+        from ps_cluster.models.objective_metrics import ObjectiveMetrics
         from ps_cluster.models.pure import infer
 
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
@@ -112,6 +116,7 @@ class Scorer:
         self._first = first
         views = DATASETS[config.data.dataset].views()
         self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
+        self._further = ObjectiveMetrics(self._judge, self._compiled)
         self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
         self._sums_of_views = views and _make_sums(partial(views, first), self._judge.of_first, dataset.spec)
@@ -123,16 +128,26 @@ class Scorer:
           UserError: the checkpoint belongs to another network.
         """
         self._assign(checkpoint)
-        held_out = (
-            self._score_split("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
-        )
-        self._compiled.take_results()
+        held_out: tuple[float | None, float | None] = (None, None)
+        validation: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
+        if self._dataset.validation_examples:
+            held_out = self._score_split("validation", self._sums)[:2]
+            validation = self._take_metrics(held_out[1])
         metric, loss, kept = self._score_split("test", self._sums)
-        compiled = self._compiled.take_results()
+        metrics, compiled = self._take_metrics(loss)
         by_views = self._score_split("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
         about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
         predictions = Predictions(*about, kept) if kept else None
-        return Scored(metric, loss, *held_out, by_views, compiled, predictions)
+        return Scored(metric, loss, *held_out, by_views, metrics, compiled, *validation, predictions)
+
+    def _take_metrics(self, loss: float | None) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the further metrics and those of compile() of the split that was scored last, and reset them.
+
+        Args:
+          loss: of this split; None if it is not finite.
+        """
+        further = self._further.take_results()  # probabilities that are NaN have counted as 0
+        return ({} if loss is None else further), self._compiled.take_results()
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
         """Return the network with the weights of a checkpoint, as it is saved.
@@ -227,6 +242,8 @@ class Scorer:
             kept = arrays_to_keep(found.kept, len(target)) if kept is None else kept
             for name, rows in kept.items():
                 rows[batch] = found.kept[name]
+            if found.compared is not None:
+                self._further.add(*found.compared)
             metric += float(found.metric)
             loss += float(found.loss)
         return finite(metric / len(target)), finite(loss / len(target)), kept or {}
@@ -254,11 +271,15 @@ def _floats(output: Any) -> tf.Tensor:
 
 
 class BatchSums(NamedTuple):
-    """The sums of metrics and losses over a batch, float32 [], and what the judge keeps of each example: name → [B, ...]."""
+    """The sums of metrics and losses over a batch, float32 [], and what the judge keeps of each example: name → [B, ...].
+
+    `compared`: truth and prediction for the further metrics (`LossAndMetric.compared`); None where there are none.
+    """
 
     metric: tf.Tensor
     loss: tf.Tensor
     kept: dict[str, tf.Tensor]
+    compared: tuple[tf.Tensor, tf.Tensor] | None
 
 
 SumBatch = Callable[[dict[str, np.ndarray], np.ndarray], BatchSums]
@@ -271,7 +292,11 @@ def _make_sums(
     spec: ExampleSpec,
     compiled: CompiledMetrics | None = None,
 ) -> SumBatch:
-    """Return a graph that computes the sums over a batch. `compiled`: metrics of compile(), which the graph updates."""
+    """Return a graph that computes the sums over a batch.
+
+    Args:
+      compiled: metrics of compile(), which the graph updates. None: no metrics but the objective's and the loss are wanted.
+    """
 
     def of_rows(field: Field) -> tf.TensorSpec:
         return tf.TensorSpec([None, *field.shape], field.dtype)
@@ -282,10 +307,12 @@ def _make_sums(
     def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> BatchSums:
         found = keras.tree.map_structure(_floats, outputs(_network_inputs(arrays, spec)))
         targets = judge.targets(rows)
+        compared = None
         if compiled is not None:
             compiled.update(targets, judge.final(found), judge.as_probabilities(found))
+            compared = judge.compared(targets, found)
         metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))
-        return BatchSums(metric, loss, judge.kept(targets, found))
+        return BatchSums(metric, loss, judge.kept(targets, found), compared)
 
     graph: SumBatch = sums
     return graph

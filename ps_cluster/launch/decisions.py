@@ -48,10 +48,12 @@ from ps_cluster.runs.logs import (
     TASK_RESTARTED,
     WORKER_SILENT,
 )
-from ps_cluster.runs.result_rows import BROKEN, ProgressRow, SilenceRow
+from ps_cluster.runs.monitor import EarlyStopping
+from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
+_DRAINS = "no new steps; when those under way have ended, a last checkpoint is written and scored"
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
@@ -80,8 +82,13 @@ class Decisions:
       silences: the worker processes that were killed because they were silent.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, limits: LauncherLimits, now_s: float):
-        """Start in the first stage. `run_dir`: only for the names of files in messages."""
+    def __init__(self, config: RunConfig, run_dir: RunDir, limits: LauncherLimits, now_s: float, ended_at: int = -1):
+        """Start in the first stage.
+
+        Args:
+          run_dir: only for the names of files in messages.
+          ended_at: the last update of an earlier session of the run that ended in order; -1: there is none.
+        """
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
@@ -98,6 +105,8 @@ class Decisions:
         self._trained = False
         self._stop_requested = False
         self._draining = False
+        self._early_stopping = EarlyStopping(config.evaluation, ended_at)
+        self._stopped_early = False
         self._most_applied = -1
         self._outcome = "failed"  # as the leader writes it in the end
         self._scored = False
@@ -147,13 +156,38 @@ class Decisions:
         if self._clock.under_way:
             self._silence.see(row, workers, now_s)
             self._most_applied = max(self._most_applied, row.applied)
-        return self._drain(now_s) if begins and self._draining else ()
+        if not begins:
+            return ()
+        return self._drain(now_s) if self._draining else self._stop_early(now_s)
 
-    def score_seen(self, now_s: float) -> Actions:
-        """The evaluator scored a checkpoint, or computed a sampled update again."""
+    def earlier_score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
+        """The evaluator scored a checkpoint before this launcher was started."""
+        self._early_stopping.see(score)
+        return ()
+
+    def score_seen(self, score: EvaluationRow, now_s: float) -> Actions:
+        """The evaluator scored a checkpoint."""
+        self.evaluator_moved(now_s)
+        self._early_stopping.see(score)
+        return self._stop_early(now_s) if self._stage is RunStage.TRAINING else ()
+
+    def evaluator_moved(self, now_s: float) -> Actions:
+        """The evaluator did something, such as computing a sampled update again."""
         if self._stage is RunStage.SCORING:
             self._clock.restart(now_s)
         return ()
+
+    @property
+    def early_stop(self) -> EarlyStop | None:
+        """Why training was stopped early, if its patience has run out and nobody else has stopped it."""
+        return self._early_stopping.due if self._stopped_early and self._outcome == "stopped" else None
+
+    def _stop_early(self, now_s: float) -> Actions:
+        """Drain the training if its patience has run out. It then ends as if the user had asked for it."""
+        if (due := self._early_stopping.due) is None or self._draining:
+            return ()
+        self._draining = self._stopped_early = True
+        return Notice(DRAINING(f"stopping early: {due.line}; {_DRAINS}")), *self._drain(now_s)
 
     def evaluator_done(self, now_s: float) -> Actions:
         """The evaluator ended with exit code 0: it has scored the last checkpoint."""
@@ -194,10 +228,8 @@ class Decisions:
         if self._stage is RunStage.SCORING:
             return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
         self._draining = True
-        line = DRAINING(
-            "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
-            f"(given up after {self._clock.limits.drain_s:.0f} s without an update); Ctrl-C again to stop now"
-        )
+        given_up = f"given up after {self._clock.limits.drain_s:.0f} s without an update"
+        line = DRAINING(f"stopping: {_DRAINS} ({given_up}); Ctrl-C again to stop now")
         return (Notice(line), *(self._drain(now_s) if self._stage is RunStage.TRAINING else ()))
 
     def _drain(self, now_s: float) -> Actions:

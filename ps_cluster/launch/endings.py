@@ -24,6 +24,14 @@ def training_outcome(run_dir: RunDir) -> str:
         return "failed"
 
 
+def last_update_of_end(run_dir: RunDir) -> int:
+    """Return the last update of the newest session of a run that ended in order; -1 where there is none."""
+    try:
+        return read_json(run_dir.training_result, TrainingResult).updates.applied
+    except (FileNotFoundError, UserError):
+        return -1
+
+
 def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: Notify, *, draw: bool = True) -> int:
     """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
 

@@ -11,18 +11,18 @@ from typing import assert_never
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import EVALUATOR, TRAINING_TYPES, WORKER
 from ps_cluster.errors import PORT_IN_USE, RunFailed
-from ps_cluster.files.json_rows import RowTail
+from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
 from ps_cluster.launch.actions import Action, Actions, Ending
 from ps_cluster.launch.decisions import Decisions, Look
-from ps_cluster.launch.endings import training_outcome
+from ps_cluster.launch.endings import last_update_of_end, training_outcome
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.logs import Line
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scale_requests import ScaleDesk
@@ -69,7 +69,7 @@ class EventLoop:
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
-        self._decisions = Decisions(config, run_dir, limits, clock())
+        self._decisions = Decisions(config, run_dir, limits, clock(), last_update_of_end(run_dir))
         self.silences = self._decisions.silences
         self._ending: Ending | None = None
 
@@ -77,6 +77,8 @@ class EventLoop:
         """Start the cluster; return its ending once all work is done. The caller stops what still runs."""
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
+        for score in read_rows(self._run_dir.evaluation, EvaluationRow):
+            self._carry_out(self._decisions.earlier_score_seen(score, self._clock()))
         try:
             self._carry_out((actions.StartCluster(),))
             while True:
@@ -94,6 +96,11 @@ class EventLoop:
     def stops_at_once(self) -> bool:
         """True if the user's requests that no look has seen yet end the run at once, without a drain."""
         return self._decisions.stops_at_once(self._requests.count - self._requests_seen)
+
+    @property
+    def early_stop(self) -> EarlyStop | None:
+        """Why training was stopped early, if its patience has run out."""
+        return self._decisions.early_stop
 
     def _carry_out(self, decided: Actions) -> None:
         """Carry out actions in their order. Nothing is done after the one that ends the run."""
@@ -127,9 +134,9 @@ class EventLoop:
             self._carry_out(self._decisions.progress_seen(row, workers, self._clock()))
         for score in self._evaluation.new_rows():
             self._view.evaluation(score)
-            self._carry_out(self._decisions.score_seen(self._clock()))
+            self._carry_out(self._decisions.score_seen(score, self._clock()))
         if self._recomputed.new_rows():
-            self._carry_out(self._decisions.score_seen(self._clock()))
+            self._carry_out(self._decisions.evaluator_moved(self._clock()))
 
     def _report_exits(self, exits: list[TaskExit]) -> None:
         if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:

@@ -115,6 +115,7 @@ def run_local(
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
             silences=loop.silences,
             scaled=loop.scalings,
+            early_stop=loop.early_stop,
             usage=cluster.usage.report(),
             machine=machine.describe(),
             network=network.to_json(),

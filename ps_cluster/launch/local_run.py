@@ -29,6 +29,7 @@ from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.monitor import checked_mode
 from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import CODE, RunDir, check_unused
 from ps_cluster.system import private_network
@@ -173,6 +174,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "examples: take fewer shards, or workers"
         )
     check_examples(config.model, dataset.spec)
+    metrics = None
     if config.model.name not in NETWORKS.own or config.optimizer.rule == COMPILED:
         from ps_cluster.launch.network_check import check_network, with_rule_of_compile
 
@@ -182,13 +184,14 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
                 f"best/model.keras will need your code: {facts.not_alone}. Give predict and export --code as well "
                 "(docs/extending.md#layers-of-your-own)"
             )
-        config = with_rule_of_compile(config, facts)
+        config, metrics = with_rule_of_compile(config, facts), facts.metrics
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {
             "data.dataset": dataset.name,
             "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
             "model.precision": fastest_precision() if precision == "auto" else precision,
+            "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, metrics),
         }
     )
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
@@ -26,7 +26,7 @@ from ps_cluster.config.schema import fitted
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
-from ps_cluster.runs.rows import Row, Text
+from ps_cluster.runs.rows import Row, Text, Word
 from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
 from ps_cluster.system.lifetime import die_with_launcher
@@ -46,6 +46,8 @@ class NetworkFacts(Row):
       no_rule: why there are none although it was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
       reading: how its outputs or the targets are taken, in words, where there is a choice.
+      metrics: the metrics that are scored besides accuracy, error and loss; which values are better, None if unknown. None:
+        those of the objective.
     """
 
     error: Text | None = None
@@ -53,6 +55,7 @@ class NetworkFacts(Row):
     no_rule: Text | None = None
     not_alone: Text | None = None
     reading: Text = ""
+    metrics: dict[Word, Literal["max", "min"] | None] | None = None
 
 
 def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
@@ -140,8 +143,10 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     import_tensorflow()
     from ps_cluster.models.best import check_that_it_loads
     from ps_cluster.models.build import build
+    from ps_cluster.models.compiled import CompiledMetrics
     from ps_cluster.models.compiled_optimizer import optimizer_settings
     from ps_cluster.models.judges import judge_of
+    from ps_cluster.models.objective_metrics import scored_metrics
 
     try:
         config = fitted(question["config"])
@@ -149,9 +154,11 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
         model = build(config.model, dataset.spec, seed=config.training.seed)
     except UserError as error:
         return NetworkFacts(error=str(error))
-    reading = judge_of(dataset.spec, model=model).reading
+    judge = judge_of(dataset.spec, model=model)
+    metrics = scored_metrics(judge, CompiledMetrics(model, dataset.spec.outputs))
     try:
-        facts = NetworkFacts(not_alone=check_that_it_loads(model, config.model, dataset.spec), reading=reading)
+        not_alone = check_that_it_loads(model, config.model, dataset.spec)
+        facts = NetworkFacts(not_alone=not_alone, reading=judge.reading, metrics=metrics)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
     try:

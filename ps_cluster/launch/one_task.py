@@ -42,7 +42,7 @@ from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import BROKEN, ProgressRow, Summary, TrainingResult, with_work
+from ps_cluster.runs.result_rows import BROKEN, EarlyStop, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
@@ -182,7 +182,7 @@ class OneTask:
         total = self.config.total_updates(self.dataset.train_examples)
         return loop(
             self.task, self.topology, self.run_dir, self.view, requests, self, LauncherLimits(), rendezvous,
-            total_updates=total,
+            total_updates=total, evaluation=self.config.evaluation,
         )  # fmt: skip
 
     def _write_files(self) -> None:
@@ -229,7 +229,7 @@ class OneTask:
         ]
         write_json(self.run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
 
-    def write_ending(self, outcome: str) -> int:
+    def write_ending(self, outcome: str, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
         Each task is started again by whoever has started it, so restarts are known by the work of the tasks alone.
@@ -247,6 +247,7 @@ class OneTask:
             machine=machine.describe(),
             restarts=restarts,
             leaders=leaders,
+            early_stop=early_stop,
         )
         code = write_ending(self.config, self.run_dir, ended, self.view.notice, draw=outcome != "failed")
         return FAILED_FOR_GOOD if code else 0

@@ -18,13 +18,15 @@ from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, 
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
-from ps_cluster.runs.result_rows import BROKEN, ProgressRow
+from ps_cluster.runs.monitor import EarlyStopping
+from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, ProgressRow
 from ps_cluster.system.child_process import signal_name
 
 SAY_EVERY_S = 10.0  # between two lines about the same wait
 REST_S = 60.0  # how long the leader waits for the other workers once everything else is there
 _NAMED = 3  # tasks that a line names
 
+_DRAINS = "no new steps; a last checkpoint is written when those under way have ended"
 _CONTINUES = "run the same command again to continue"
 _AGAIN = f"{_CONTINUES} (exit code {RETRY})"
 
@@ -65,12 +67,14 @@ class EndTask:
 
     Attributes:
       outcome: the leader first writes the ending of the run, with this outcome. None: nothing is written.
+      early_stop: why the training was stopped early, if its patience has run out.
       proof_decides: if the proof of the run does not hold, its exit code replaces `exit_code`.
       error: the user's mistake, in one line.
     """
 
     exit_code: int
     outcome: str | None = None
+    early_stop: EarlyStop | None = None
     proof_decides: bool = False
     error: str | None = None
 
@@ -102,13 +106,21 @@ class TaskDecisions:
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None,
+        early_stopping: EarlyStopping,
         now_s: float,
         awake_s: float,
     ):
-        """Start in the first stage. `total_updates`: of the whole training."""
+        """Start in the first stage.
+
+        Args:
+          total_updates: of the whole training.
+          early_stopping: has seen no score yet.
+        """
         self._task, self._topology = task, topology
         self._rendezvous = rendezvous
         self._total_updates = total_updates
+        self._early_stopping = early_stopping
+        self._stopped_early = False
         self.leads = task == topology.leader
         addresses = topology.addresses
         if self.leads:
@@ -147,8 +159,10 @@ class TaskDecisions:
         first, self._stop_signal = not self._stop_signal, number
         if self.leads and first and self._clock.stage is RunStage.TRAINING:
             self._clock.enter(RunStage.DRAINING, awake_s)
-            line = DRAINING("stopping: no new steps; a last checkpoint is written when those under way have ended")
+            line = DRAINING(f"stopping: {_DRAINS}")
             return Notice(line), PassSignalOn(number)
+        if first and self._stopped_early:
+            return (Notice("training is being stopped early already; again to stop now"),)
         line = TASK_ENDED(f"{self._task} was stopped by {signal_name(number)}")
         return (*self._kill(), Notice(line), self._ended(128 + number))
 
@@ -215,9 +229,24 @@ class TaskDecisions:
         """The run directory, if this task sees the leader's, says that training has ended, or says nothing."""
         self._mark = mark
 
-    def progress_seen(self, row: ProgressRow, awake_s: float) -> None:
+    def progress_seen(self, row: ProgressRow, awake_s: float) -> TaskActions:
         """The leader's process wrote a row."""
         self._clock.record_row(row, awake_s)
+        return self._stop_early(awake_s)
+
+    def score_seen(self, score: EvaluationRow, awake_s: float) -> TaskActions:
+        """The evaluator scored a checkpoint, now or before this leader was started."""
+        self._early_stopping.see(score)
+        return self._stop_early(awake_s)
+
+    def _stop_early(self, awake_s: float) -> TaskActions:
+        """Drain the training if its patience has run out. It ends for good, as by Ctrl-C: no other leader continues it."""
+        if self._early_stopping.due is None or self._stop_signal or self._clock.stage is not RunStage.TRAINING:
+            return ()
+        self._stopped_early = True
+        self._clock.enter(RunStage.DRAINING, awake_s)
+        line = DRAINING(f"stopping early: {self._early_stopping.due.line}; {_DRAINS}")
+        return Notice(line), PassSignalOn(signal.SIGINT)
 
     def time_passed(self, is_frozen: bool, awake_s: float) -> TaskActions:
         """Return the actions whose time has come. Called after all events of a round have been reported.
@@ -262,8 +291,10 @@ class TaskDecisions:
         if mark.outcome in BROKEN:
             why = Notice(TASK_GIVES_UP(broken_line(mark.outcome, mark.last_step)))
             return line, why, EndTask(FAILED_FOR_GOOD, mark.outcome)
-        preempted = mark.outcome != "completed" and self._stop_signal not in (0, signal.SIGINT)
-        return line, EndTask(RETRY if preempted else 0, mark.outcome, proof_decides=True)
+        early_stop = self._early_stopping.due if self._stopped_early and mark.outcome == "stopped" else None
+        asked_to_leave = self._stop_signal not in (0, signal.SIGINT) and early_stop is None
+        preempted = mark.outcome != "completed" and asked_to_leave
+        return line, EndTask(RETRY if preempted else 0, mark.outcome, early_stop, proof_decides=True)
 
     def _is_complete(self, updates: int | None = None) -> bool:
         """Return whether training is complete, with this number of updates; None: with any number."""

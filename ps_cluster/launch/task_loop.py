@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from ps_cluster.clock import AwakeClock
+from ps_cluster.config.schema import EvaluationSettings
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files import writing
-from ps_cluster.files.json_rows import RowTail
+from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
+from ps_cluster.launch.endings import last_update_of_end
 from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.launch.task_decisions import (
     EndTask,
@@ -31,7 +33,8 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.monitor import EarlyStopping
+from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.addresses import unknown_hosts
 from ps_cluster.system.child_process import ChildProcess
@@ -50,8 +53,12 @@ class TaskWork(Protocol):
         """Start the process that runs TensorFlow. `least_workers`: with which a leader begins; None: with all."""
         ...
 
-    def write_ending(self, outcome: str) -> int:
-        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
+    def write_ending(self, outcome: str, early_stop: EarlyStop | None) -> int:
+        """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
+
+        Args:
+          early_stop: why training was stopped early, if its patience has run out.
+        """
         ...
 
     def write_workers(self, pids: Mapping[int, int]) -> None:
@@ -89,6 +96,7 @@ class TaskLoop:
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None = None,
+        evaluation: EvaluationSettings,
         surroundings: Surroundings = Surroundings(),
     ):
         self._run_dir = run_dir
@@ -101,7 +109,8 @@ class TaskLoop:
         self._look_every_s = limits.look_every_s
         self._decisions = TaskDecisions(
             task, topology, limits, rendezvous,
-            total_updates=total_updates, now_s=self._clock(), awake_s=self._awake(),
+            total_updates=total_updates, early_stopping=EarlyStopping(evaluation, last_update_of_end(run_dir)),
+            now_s=self._clock(), awake_s=self._awake(),
         )  # fmt: skip
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)
@@ -120,6 +129,9 @@ class TaskLoop:
         """
         for rows_of_before in (self._progress, self._scores):
             rows_of_before.skip()
+        if self._decisions.leads:
+            for score in read_rows(self._run_dir.evaluation, EvaluationRow):
+                self._carry_out(self._decisions.score_seen(score, self._awake()))
         self._carry_out(self._decisions.begin(self._clock(), self._awake()))
         while self._exit_code is None:
             self._look()
@@ -129,7 +141,7 @@ class TaskLoop:
 
     def _look(self) -> None:
         ended = self._child.exit_code if self._child is not None else None
-        self._read_rows()
+        self._read_rows(stops=ended is None)
         if ended is not None:
             self._decisions.mark_seen(self._read_mark() if self._decisions.leads else None)
             return self._carry_out(self._decisions.process_ended(ended, self._requests.last_signal))
@@ -172,15 +184,19 @@ class TaskLoop:
     def _read_mark(self) -> EndedMark | None:
         return checkpoints.ended(self._run_dir.checkpoints)
 
-    def _read_rows(self) -> None:
+    def _read_rows(self, *, stops: bool) -> None:
+        """Read new rows. `stops`: the process still runs, so a score can stop it early."""
         if not self._decisions.leads or self._child is None:
             return
         for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._view.progress(row)
-            self._decisions.progress_seen(row, self._awake())
+            actions = self._decisions.progress_seen(row, self._awake())
+            self._carry_out(actions if stops else ())
             self._write_workers({worker.index: worker.pid for worker in row.workers})
         for score in self._scores.new_rows():
             self._view.evaluation(score)
+            if stops:
+                self._carry_out(self._decisions.score_seen(score, self._awake()))
 
     def _write_workers(self, pids: dict[int, int]) -> None:
         if pids == self._workers:
@@ -214,8 +230,10 @@ class TaskLoop:
             case EndTask():
                 if action.error is not None:
                     raise UserError(action.error)
-                self._read_rows()
-                of_proof = self._work.write_ending(action.outcome) if action.outcome is not None else 0
+                self._read_rows(stops=False)
+                of_proof = 0
+                if action.outcome is not None:
+                    of_proof = self._work.write_ending(action.outcome, action.early_stop)
                 self._exit_code = of_proof if of_proof and action.proof_decides else action.exit_code
             case _:
                 assert_never(action)

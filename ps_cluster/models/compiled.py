@@ -136,6 +136,13 @@ class CompiledMetrics:
         self._metrics = compiled_metrics_of(model)
         self._outputs = outputs
 
+    @property
+    def metrics(self) -> dict[str, keras.Metric]:
+        """The metrics by the names of their results; empty before they are built."""
+        if self._metrics is None or not self._metrics.built:
+            return {}
+        return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
+
     def update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
         """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
 

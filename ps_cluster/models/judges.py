@@ -19,6 +19,10 @@ from ps_cluster.models.keras_losses import compares_classes
 from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, SCORES, UNITS, followed_by, is_marked, with_mark
 
 _SMALLEST = 1e-30  # probability whose logarithm is taken
+Compared = tuple[tf.Tensor, tf.Tensor]
+# Keras's 200 thresholds of an area under a curve are 0.005 apart. Where positives are rare, most predictions are below the
+# first of them, and the area comes out too small. More of them cost nothing, unless each of many labels has its own.
+_THRESHOLDS, _THRESHOLDS_OF_LABELS = 2000, 200
 
 
 def judge_of(
@@ -106,6 +110,14 @@ class LossAndMetric(ABC):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
+    def further_metrics(self) -> dict[str, keras.Metric]:
+        """Return new metrics of Keras by their names in rows, those of `Objective.further_metrics`."""
+        return {}
+
+    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+        """Return truth and prediction as `further_metrics` take them, float32 [B, …] each; None if there are none."""
+        return None
+
     def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
         """Return what the results (`Objective.results`) are computed from: name → [B, ...]; empty if there are none."""
         return {}
@@ -188,6 +200,19 @@ class ClassificationJudge(LossAndMetric):
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         return prediction if self.of_probabilities else _logarithms(prediction)
 
+    def further_metrics(self) -> dict[str, keras.Metric]:
+        if self.outputs == 2:
+            return {
+                "auc": keras.metrics.AUC(_THRESHOLDS),
+                "log_loss": keras.metrics.BinaryCrossentropy(),
+                "f1": keras.metrics.F1Score(average="macro", threshold=0.5),
+            }
+        return {"log_loss": keras.metrics.CategoricalCrossentropy(), "f1": keras.metrics.F1Score(average="macro")}
+
+    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+        """Return the rows of the labels and the probabilities, [B, classes]; of two classes only those of the second."""
+        return _of_second(tf.one_hot(targets, self.outputs)), _of_second(_without_nan(self.prediction(outputs)))
+
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return labels int32 [B] and probabilities float32 [B].
 
@@ -241,6 +266,9 @@ class OneOutputJudge(ClassificationJudge):
         of_first, of_second = tf.split(super().outputs_of(prediction), 2, axis=-1)
         return of_second if self.of_probabilities else of_second - of_first
 
+    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+        return targets, _of_second(_without_nan(self.prediction(outputs)))
+
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return _kept_of_classes(_labels(targets), self._of_both(outputs), self.prediction(outputs))
 
@@ -277,10 +305,30 @@ class MultiLabelJudge(LossAndMetric):
     def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
         return prediction if self.of_probabilities else _log_odds(prediction)
 
+    def further_metrics(self) -> dict[str, keras.Metric]:
+        return {
+            "auc": keras.metrics.AUC(_THRESHOLDS_OF_LABELS, multi_label=True, num_labels=self.outputs),
+            "f1": keras.metrics.F1Score(average="macro", threshold=0.5),
+        }
+
+    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+        """Return the targets and the probabilities, [B, labels]."""
+        return targets, _without_nan(self.prediction(outputs))
+
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return targets uint8 [B, L] and probabilities float32 [B, L]."""
         sound = tf.where(tf.math.is_finite(outputs), self.prediction(outputs), math.nan)
         return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
+
+
+def _of_second(rows: tf.Tensor) -> tf.Tensor:
+    """Return the last column if there are two, [B, 1], else all of them."""
+    return rows[:, 1:] if rows.shape[1] == 2 else rows
+
+
+def _without_nan(probabilities: tf.Tensor) -> tf.Tensor:
+    """Return probabilities in which those that are not finite are 0: Keras's metrics refuse to count them."""
+    return tf.where(tf.math.is_finite(probabilities), probabilities, 0.0)
 
 
 def _kept_of_classes(labels: tf.Tensor, outputs: tf.Tensor, probabilities: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -323,7 +371,7 @@ class RegressionJudge(LossAndMetric):
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         super().__init__(spec, training)
-        self._mean = np.array(spec.target.mean or 0.0, np.float64)
+        self._mean = self._center = np.array(spec.target.mean or 0.0, np.float64)
         self._std = np.array([value or 1.0 for value in spec.target.std] or 1.0, np.float64)
         self._why_own_units = ""
 
@@ -354,6 +402,17 @@ class RegressionJudge(LossAndMetric):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the predictions as the saved model gives them, float32."""
         return outputs * self._std.astype(np.float32) + self._mean.astype(np.float32)
+
+    def further_metrics(self) -> dict[str, keras.Metric]:
+        return {"rmse": keras.metrics.RootMeanSquaredError(), "r2": keras.metrics.R2Score()}
+
+    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+        """Return targets and predictions in the target's own units, less the training examples' mean, [B, outputs].
+
+        Both metrics are the same without the mean, and float32 would lose small differences of large numbers.
+        """
+        predicted = tf.cast(outputs, tf.float64) * self._std + self._mean
+        return tf.cast(targets - self._center, tf.float32), tf.cast(predicted - self._center, tf.float32)
 
     def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return targets float64 and predictions float32 in the target's own units, [B, outputs]."""
@@ -434,6 +493,12 @@ class CompiledJudge(LossAndMetric):
 
     def prediction(self, outputs: Any) -> tf.Tensor:
         return self._objective.prediction(_first(outputs))
+
+    def further_metrics(self) -> dict[str, keras.Metric]:
+        return self._objective.further_metrics()
+
+    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
+        return self._objective.compared(targets, _first(outputs))
 
     def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
         return self._objective.kept(targets, _first(outputs))

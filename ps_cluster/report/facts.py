@@ -10,7 +10,16 @@ from rich.text import Text
 
 from ps_cluster.files.values import counted, one_line
 from ps_cluster.report.run_state import real
-from ps_cluster.runs.result_rows import BROKEN, EvaluationSummary, Proof, Summary, Updates, metric_text
+from ps_cluster.runs.monitor import value_text
+from ps_cluster.runs.result_rows import (
+    BROKEN,
+    EvaluationSummary,
+    Proof,
+    Summary,
+    Updates,
+    metric_text,
+    named_values,
+)
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
@@ -34,6 +43,12 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
     if evaluation.best_chosen_on == "validation":
         yield f"validation {metric}", _validation_score(evaluation)
     yield f"test {metric}", _test_score(evaluation, updates.applied, summary.unit)
+    if further := named_values(evaluation.compiled | evaluation.metrics):
+        yield "test metrics", f"{' · '.join(further)} at step {evaluation.step:,}"
+    if evaluation.best_step is not None and evaluation.monitor:
+        yield "best model", _best_model(evaluation)
+    if summary.early_stop:
+        yield "stopped early", summary.early_stop.line
     if evaluation.epochs_not_scored:
         yield "not scored", Text(_not_scored(evaluation.epochs_not_scored), "yellow")
     if warning := _warning(summary):
@@ -118,6 +133,16 @@ def _validation_score(evaluation: EvaluationSummary) -> Text:
         best = _value(evaluation.best_validation_accuracy, evaluation.best_validation_error)
         text.append(f" · best {best} at step {evaluation.best_step:,}", "default")
     return text
+
+
+def _best_model(evaluation: EvaluationSummary) -> str:
+    """Return the step of the best model, and the metric and the examples that chose it."""
+    metric, examples = str(evaluation.monitor), evaluation.best_chosen_on
+    which = "largest" if evaluation.monitor_mode == "max" else "smallest"
+    value = value_text(metric, evaluation.best_value)
+    return (
+        f"that of step {evaluation.best_step:,}, by the {which} {examples} {metric}: {value.removeprefix(f'{metric} ')}"
+    )
 
 
 def _test_score(evaluation: EvaluationSummary, last_step: int, unit: str) -> Text:

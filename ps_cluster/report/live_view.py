@@ -38,11 +38,12 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     parts += [Text(), _bar(state, seconds), Text(lines.replace("\N{NO-BREAK SPACE}", " ")), Text()]
     parts.append(_task_table(state, width))
     if state.last_score and state.best_score:
-        last, best = state.last_score, state.best_score
-        chosen_by, *others = last.scores
+        last, best, monitor = state.last_score, state.best_score, state.monitor
+        chosen_by = monitor.words(last)
+        others = [score for score in last.scores if score != chosen_by]
         text = Text(chosen_by, "bold green").append(f" at step {last.step:,}", "default")
         if best is not last:
-            text.append(f" · best {best.scores[0].split(' ', 1)[1]} at step {best.step:,}", "default")
+            text.append(f" · best {monitor.words(best).split(' ', 1)[1]} at step {best.step:,}", "default")
         parts += [Text(), text.append("".join(f" · {other}" for other in others), "default")]
     return Group(*parts)
 

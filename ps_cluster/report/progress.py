@@ -27,6 +27,7 @@ from ps_cluster.report.run_state import (
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import PROGRESS, SCORE, TEXT, Line, LogFormat
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -89,6 +90,10 @@ class ProgressView:
         if self._state:
             self._state.score(row)
 
+    @property
+    def _monitor(self) -> Monitor:
+        return self._state.monitor if self._state else Monitor()
+
     def close(self) -> None:
         """Restore the terminal. May be called twice."""
 
@@ -125,7 +130,7 @@ class PlainView(ProgressView):
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
-        self.notice(SCORE(score_line(row), **row.fields))
+        self.notice(SCORE(score_line(row, self._monitor), **row.fields))
 
     def close(self) -> None:
         """Show the last row, if no line has shown it."""
@@ -170,7 +175,7 @@ class LiveView(ProgressView):
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
-        self.notice(score_line(row))
+        self.notice(score_line(row, self._monitor))
 
     def close(self) -> None:
         if self._live:

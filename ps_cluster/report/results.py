@@ -13,7 +13,7 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
-from ps_cluster.files.values import Malformed
+from ps_cluster.files.values import Malformed, number_text
 from ps_cluster.files.writing import remove_leftovers, write_whole
 from ps_cluster.notices import Notify
 from ps_cluster.report.analysis import Analysis, Mistake
@@ -23,8 +23,9 @@ from ps_cluster.report.facts import facts_of
 from ps_cluster.report.mistakes import ShownExamples, shown_examples
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.plots import Plot, small_plot
+from ps_cluster.runs.monitor import value_text
 from ps_cluster.runs.predictions import load_predictions
-from ps_cluster.runs.result_rows import Summary, metric_text
+from ps_cluster.runs.result_rows import EvaluationSummary, Summary, metric_text
 from ps_cluster.runs.run_dir import RunDir
 
 SCHEMA = 2  # in 1, the scores of the last and of the best model stood under "models"
@@ -60,7 +61,9 @@ class _ScoredRun:
         if summary.dataset_kind == "synthetic":
             yield f"Generated {summary.unit}: no number here says anything about real data."
         if summary.outcome != "completed":
-            yield f"The run {'was stopped' if summary.outcome == 'stopped' else summary.outcome}: this is what it left."
+            stopped = "was stopped early" if summary.early_stop else "was stopped"
+            why = f" ({summary.early_stop.line})" if summary.early_stop else ""
+            yield f"The run {stopped if summary.outcome == 'stopped' else summary.outcome}{why}: this is what it left."
         if self.analysis is None:
             yield "No predictions of the test set are kept, so there are only curves."
         elif self.analysis.predictions.step != summary.evaluation.step:
@@ -91,7 +94,7 @@ class _ScoredRun:
             best = ", ".join(f"{name} {words}" for name, words in self._best_words.items() if words)
             yield (
                 f"The best one, which predict and export take (best/model.keras), is that of step {score.best_step:,}: "
-                f"{best or 'test metric not finite'}; it was chosen on {chosen}."
+                f"{best or 'test metric not finite'}; it was chosen on {chosen}{_by(score)}."
             )
 
     def highlights(self) -> Iterator[tuple[str, str]]:
@@ -105,6 +108,8 @@ class _ScoredRun:
             if text:
                 metric, value = text.split(" ", 1)
                 yield f"{name} {metric}", value.replace("%", "\N{NO-BREAK SPACE}%")
+        for name, number in (score.compiled | score.metrics).items():
+            yield f"last test {name}", number_text(number)
         if self.analysis:
             yield from self.analysis.highlights()
         if self.summary.examples_per_second is not None:
@@ -150,6 +155,13 @@ class _ScoredRun:
             notes=self.dataset.notes if self.dataset else (),
             facts=[(label, str(text)) for label, text in facts_of(self.summary)],
         )
+
+
+def _by(score: EvaluationSummary) -> str:
+    """Return the metric that chose the best model, if it is no accuracy or error, with its value."""
+    if score.monitor in (None, "accuracy", "error"):
+        return ""
+    return f", by the {'largest' if score.monitor_mode == 'max' else 'smallest'} {value_text(score.monitor, score.best_value)}"
 
 
 def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from ps_cluster.config import RunConfig, rate_origin
 from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.schema import AUTO
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import counted
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA, Notify
+from ps_cluster.runs.monitor import Monitor, value_text
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -51,6 +53,11 @@ class RunState:
         self.planned = self.config.total_updates(self.dataset.train_examples)
 
     @property
+    def monitor(self) -> Monitor:
+        """The metric by which the best score is chosen."""
+        return Monitor.of(self.config.evaluation)
+
+    @property
     def phase(self) -> str:
         return self.row.phase if self.row else "starting"
 
@@ -84,7 +91,7 @@ class RunState:
 
     def score(self, row: EvaluationRow) -> None:
         """Record a score."""
-        if self.best_score is None or row.merit > self.best_score.merit:
+        if self.best_score is None or self.monitor.merit(row) > self.monitor.merit(self.best_score):
             self.best_score = row
         self.last_score = row  # set last, since another thread may draw the view at any moment
 
@@ -148,11 +155,13 @@ class RunState:
         return " · ".join((self.phase, self.done, *self.measures, *self.time_left))
 
 
-def score_line(row: EvaluationRow) -> str:
-    """Return a score as a line for logs. The first part is the score that the best model is chosen by."""
+def score_line(row: EvaluationRow, monitor: Monitor) -> str:
+    """Return a score as a line for logs. The first part is of the examples that the best model is chosen on."""
     losses = [row.test_loss] if row.validation is None else [row.validation_loss, row.test_loss]
     parts = [f"{score}{'' if loss is None else f', loss {loss:.3f}'}" for score, loss in zip(row.scores, losses)]
-    parts[0] += ", best so far" * row.best
+    if monitor.name not in (AUTO, "accuracy", "error", "loss"):
+        parts[0] += f", {value_text(monitor.name, monitor.value(row))}"
+    parts[0] += monitor.best_so_far(row) * row.best
     return f"step {row.step:,}: {' · '.join(parts)}"
 
 

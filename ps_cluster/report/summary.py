@@ -18,8 +18,10 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.notices import Notify
 from ps_cluster.report.guess import guess_of_run
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.proof import MOST_PROBLEMS
 from ps_cluster.runs.result_rows import (
+    EarlyStop,
     EvaluationRow,
     EvaluationSummary,
     MeasuredMetric,
@@ -71,6 +73,7 @@ class EndedRun:
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/usage.py).
       machine: the machine of this start of the launcher (system/machine.py).
       network: "private", and "notice": the message if it is not private (system/private_network.py).
+      early_stop: why the training was stopped early, if its patience has run out.
       leaders: how many led the training, one after the other, if tasks are started one by one; else None.
     """
 
@@ -85,6 +88,7 @@ class EndedRun:
     usage: Json = field(default_factory=dict)
     network: Json = field(default_factory=dict)
     leaders: int | None = None
+    early_stop: EarlyStop | None = None
 
 
 def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line: None) -> Summary:
@@ -107,6 +111,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line
     summary = Summary(
         schema_=SCHEMA,
         outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else ended.outcome),
+        early_stop=ended.early_stop,
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
         staleness_method=config.staleness.method,
@@ -292,8 +297,9 @@ def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> Evaluatio
     if not history:
         return EvaluationSummary()
     last = history[-1]
-    sound = [row for row in history if math.isfinite(row.merit)]
-    best = max(sound, key=lambda row: row.merit) if sound else EvaluationSummary()
+    monitor = Monitor.of(config.evaluation)
+    sound = [row for row in history if math.isfinite(monitor.merit(row))]
+    best = max(sound, key=monitor.merit) if sound else EvaluationSummary()
     return EvaluationSummary(
         **{name: getattr(last, name) for name in MeasuredMetric.model_fields},
         augmented_test_accuracy=last.augmented_test_accuracy,
@@ -302,7 +308,12 @@ def _evaluation(run_dir: RunDir, config: RunConfig, notify: Notify) -> Evaluatio
         best_validation_accuracy=best.validation_accuracy,
         best_validation_error=best.validation_error,
         best_step=best.step,
-        best_chosen_on="test" if last.validation is None else "validation",
+        best_chosen_on=last.deciding,
+        monitor=monitor.metric(last),
+        monitor_mode=monitor.mode_of(last),
+        best_value=monitor.value(best) if sound else None,
+        best_metrics=best.metrics,
+        best_compiled=best.compiled,
         epochs_not_scored=_epochs_not_scored(run_dir, config, history),
         history=history,
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
@@ -132,6 +131,10 @@ BROKEN: tuple[Ending, ...] = ("diverged", "nan_loss")
 """The outcomes of a training that can't learn any more: a weight, or the loss of every step, is NaN or infinite."""
 
 
+Split = Literal["test", "validation"]
+"""The examples of a score: the test examples, or held-out training examples."""
+
+
 class MeasuredMetric(Row):
     """The scores of a checkpoint: accuracies (shares of correct predictions) or errors (in the target's units).
 
@@ -139,6 +142,9 @@ class MeasuredMetric(Row):
       test_accuracy, test_error: over the test examples. One is always None; both are None if the metric is not finite.
       test_loss: over the test examples; None if not finite.
       validation_accuracy, validation_error, validation_loss: over held-out training examples; None without such.
+      metrics, validation_metrics: the objective's further metrics over the same examples, by name (`auc`, `f1`, …). Those
+        that are not finite are left out.
+      compiled, validation_compiled: the same of the metrics with which the user's model was compiled.
     """
 
     step: Count
@@ -148,22 +154,28 @@ class MeasuredMetric(Row):
     validation_accuracy: Share | None = None
     validation_error: Loss | None = None
     validation_loss: Loss | None = None
+    metrics: dict[Word, Loss] = {}
+    validation_metrics: dict[Word, Loss] = {}
+    compiled: dict[Word, Loss] = {}
+    validation_compiled: dict[Word, Loss] = {}
 
     @property
-    def merit(self) -> float:
-        """The value by which the best model is chosen (larger is better): on held-out examples if any, else on the test set.
+    def deciding(self) -> Split:
+        """The examples whose scores decide: held-out training examples if there are any, else the test examples."""
+        known = (self.validation_accuracy, self.validation_error, self.validation_loss)
+        return "test" if known == (None, None, None) else "validation"
 
-        It is minus infinity for a model whose loss is not finite: such a model is never the best.
-        """
-        if self.test_loss is None:
-            return -math.inf
-        for accuracy, error in (
-            (self.validation_accuracy, self.validation_error),
-            (self.test_accuracy, self.test_error),
-        ):
-            if accuracy is not None or error is not None:
-                return accuracy if accuracy is not None else -cast(float, error)
-        return -math.inf
+    def value_of(self, metric: str, examples: Split) -> float | None:
+        """Return a metric over some examples by its name; None if it is unknown or not finite."""
+        on_test = examples == "test"
+        compiled = self.compiled if on_test else self.validation_compiled
+        further = self.metrics if on_test else self.validation_metrics
+        if metric in compiled:
+            return compiled[metric]
+        if metric in ("accuracy", "error", "loss"):
+            value: float | None = getattr(self, f"{examples}_{metric}")
+            return value
+        return further.get(metric)
 
     @property
     def test(self) -> str:
@@ -177,9 +189,14 @@ class MeasuredMetric(Row):
 
     @property
     def scores(self) -> list[str]:
-        """All scores in words, e.g. "test accuracy 91.20%". The best model is chosen by the first of them."""
+        """All scores in words, e.g. "test accuracy 91.20%", those of the examples that decide first."""
         held_out = [] if self.validation is None else [f"validation {self.validation}"]
         return [*held_out, f"test {self.test}"]
+
+
+def named_values(values: Mapping[str, float]) -> list[str]:
+    """Return metrics by name in words, e.g. "auc 0.9312"."""
+    return [f"{name} {number_text(value)}" for name, value in values.items()]
 
 
 def metric_text(accuracy: float | None, error: float | None) -> str | None:
@@ -194,12 +211,10 @@ class ScoreRow(MeasuredMetric):
 
     Attributes:
       augmented_test_accuracy: the accuracy of the mean over views of each example; None if not measured.
-      compiled: the metrics over the test examples with which the user's model was compiled, by name.
       train_seconds, examples: None if the checkpoint does not contain them.
     """
 
     augmented_test_accuracy: Share | None = None
-    compiled: dict[Word, Loss] = {}
     train_seconds: Number | None = None
     examples: Count | None = None
 
@@ -399,12 +414,37 @@ class ProcessUsage(Row):
     peak_pss_bytes: Count | None = None
 
 
+class EarlyStop(Row):
+    """The end of a patience: so many scored checkpoints in a row brought no better metric.
+
+    Attributes:
+      step: of the last of these checkpoints. best_step: of the best model so far.
+      best_value: its value of the metric. monitor, examples: the metric, and the examples that it was measured on.
+    """
+
+    step: Count
+    patience: Count
+    monitor: Word
+    examples: Split
+    best_step: Count | None = None
+    best_value: Loss | None = None
+
+    @property
+    def line(self) -> str:
+        """The reason in words."""
+        best = "" if self.best_step is None else f", the best is that of step {self.best_step:,}"
+        of_which = "1 scored checkpoint" if self.patience == 1 else f"{self.patience:,} scored checkpoints in a row"
+        return f"{self.examples} {self.monitor} has not become better in {of_which} up to step {self.step:,}{best}"
+
+
 class EvaluationSummary(MeasuredMetric):
     """The last score, the best score, and all scores in the order of steps; None without scores.
 
     Attributes:
       best_test_accuracy, …: the scores of the best checkpoint, whose step is `best_step`.
       best_chosen_on: the examples on which the best checkpoint was chosen.
+      monitor, monitor_mode: the metric by which it was chosen, and whether a larger ("max") or a smaller value is better.
+      best_value: the best checkpoint's value of it. best_metrics, best_compiled: its further metrics over the test examples.
       epochs_not_scored: with `checkpoints.every_epochs`, the epochs before the last score that have no score.
     """
 
@@ -415,7 +455,12 @@ class EvaluationSummary(MeasuredMetric):
     best_validation_accuracy: Share | None = None
     best_validation_error: Loss | None = None
     best_step: Count | None = None
-    best_chosen_on: Literal["test", "validation"] | None = None
+    best_chosen_on: Split | None = None
+    monitor: Word | None = None
+    monitor_mode: Literal["max", "min"] | None = None
+    best_value: Loss | None = None
+    best_metrics: dict[Word, Loss] = {}
+    best_compiled: dict[Word, Loss] = {}
     epochs_not_scored: list[Seconds] = []
     history: list[ScoreRow] = []
 
@@ -431,6 +476,7 @@ class Summary(TrainingNumbers):
     """The content of summary.json. Unknown names are kept, because an evaluation by hand writes the file again.
 
     Attributes:
+      early_stop: why the training was stopped early, if its patience has run out; else None.
       guess: the test accuracy or error of a constant prediction; None if unknown.
       learned: whether the best score is better than `guess`; None if unknown.
       too_few_examples: the number of test examples if they are too few to decide `learned`; else None.
@@ -442,6 +488,7 @@ class Summary(TrainingNumbers):
 
     schema_: Count = Field(0, alias="schema")
     outcome: Outcome
+    early_stop: EarlyStop | None = None
     mode: Name | None = None
     trainer: Word | None = None
     staleness_method: Name | None = None

@@ -17,6 +17,7 @@ from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.predictions import Predictions, write_predictions
 from ps_cluster.runs.result_rows import BROKEN, EvaluationRow, MeasuredMetric, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -66,10 +67,10 @@ class Records:
             self._lock.release()
             self._lock = None
 
-    def is_best(self, row: ScoreRow) -> bool:
+    def is_best(self, row: ScoreRow, monitor: Monitor) -> bool:
         """Return whether a score is better than that of the model in best/. Of equal scores the earlier one stays."""
         best = self._best()
-        return row.merit > (-math.inf if best is None else best.merit)
+        return monitor.merit(row) > (-math.inf if best is None else monitor.merit(best))
 
     def _best(self) -> MeasuredMetric | None:
         if not self._run_dir.best_model.is_file():
@@ -114,6 +115,8 @@ class Records:
 def outcome_of(root: Path) -> str | None:
     """Return the outcome of a run that is completed or `BROKEN`, if its last checkpoint is scored; otherwise None.
 
+    A run that was stopped early because its patience had run out counts as completed.
+
     Raises:
       UserError: a file is damaged.
     """
@@ -123,4 +126,5 @@ def outcome_of(root: Path) -> str | None:
     except FileNotFoundError:
         return None
     is_over = ended is not None and summary.evaluation.step == ended.last_step
-    return summary.outcome if is_over and summary.outcome in ("completed", *BROKEN) else None
+    outcome = "completed" if summary.early_stop else summary.outcome
+    return outcome if is_over and outcome in ("completed", *BROKEN) else None

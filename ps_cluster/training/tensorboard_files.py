@@ -23,6 +23,8 @@ EVALUATION = (
     "train_seconds",
 )
 
+# The fields with further metrics by name, of each kind of examples.
+_BY_NAME = {"test": ("metrics", "compiled"), "validation": ("validation_metrics", "validation_compiled")}
 BARS = 30  # of a histogram
 
 Row = Mapping[str, Any]
@@ -96,7 +98,13 @@ class EvaluationWriter(_Writer):
 
     def write(self, row: Row) -> None:
         """Write a row of metrics/evaluation.jsonl; None values are left out."""
-        self._scalars(row, EVALUATION, row["step"])
+        by_name = {
+            f"{examples}_{name}": value
+            for examples, fields in _BY_NAME.items()
+            for field in fields
+            for name, value in (row.get(field) or {}).items()
+        }
+        self._scalars(by_name | dict(row), (*EVALUATION, *by_name), row["step"])
 
     def write_values(self, name: str, values: np.ndarray, step: int) -> None:
         """Write a histogram of values. Values that are not finite are left out."""

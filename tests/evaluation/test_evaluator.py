@@ -145,8 +145,11 @@ def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir
     for row in rows:  # a constant network: its loss follows from its share of right answers
         assert row.validation_loss == pytest.approx(np.log(9 + np.e) - row.validation_accuracy, rel=1e-5)
     assert [row.best for row in rows] == [True, False]
-    said = f"step 1: validation accuracy {held_out[pair[0]]:.2%}, loss {rows[0].validation_loss:.4f} (6 GENERATED images held"
-    assert lines[0].startswith(said) and " out), best so far · test accuracy " in lines[0]
+    said = f"step 1: validation accuracy {held_out[pair[0]]:.2%}, loss {rows[0].validation_loss:.4f}, log_loss "
+    assert lines[0].startswith(said) and " (6 GENERATED images held out), best so far · test accuracy " in lines[0]
+    for row in rows:  # of the same examples as the loss, which is the log loss here
+        assert row.validation_metrics["log_loss"] == pytest.approx(row.validation_loss, rel=1e-4)
+        assert row.metrics["log_loss"] == pytest.approx(row.test_loss, rel=1e-4)
     assert json.loads((run_dir.best / "best.json").read_text())["step"] == 1
 
 

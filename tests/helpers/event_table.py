@@ -17,7 +17,7 @@ from ps_cluster.launch.actions import Ending
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
@@ -29,6 +29,8 @@ class ToldRun:
 
     Args:
       stop_takes_s: how long it takes to stop tasks.
+      patience: scored checkpoints without a better accuracy, after which training stops early.
+      ended_at: the last update of an earlier session that ended in order.
     Attributes:
       actions: all so far.
     """
@@ -43,9 +45,12 @@ class ToldRun:
         snapshot=False,
         stop_takes_s=0.0,
         bounds=(None, None),
+        patience=None,
+        ended_at=-1,
         **limits,
     ):
-        config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"})
+        settings = {"mode.name": mode, "data.dataset": "synthetic", "evaluation.patience": patience}
+        config = build_config(None, settings)
         bounded = {"cluster.workers": workers, "cluster.min_workers": bounds[0], "cluster.max_workers": bounds[1]}
         self._config = config if mode == "single" else config.with_values(bounded)
         self._ps = ps
@@ -53,7 +58,7 @@ class ToldRun:
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
-        self.decisions = Decisions(self._config, RunDir(Path("/run")), LauncherLimits(**limits), self.now)
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), LauncherLimits(**limits), self.now, ended_at)
         self._start()
 
     def look(self, at_s, *events):
@@ -218,7 +223,13 @@ def evaluator_done(run):
 
 def scored(_):
     """The evaluator scores a checkpoint."""
-    return (Decisions.score_seen,)
+    return Decisions.score_seen, EvaluationRow(step=1, test_accuracy=0.5, test_loss=1.0)
+
+
+def scored_with(accuracy, step, *, earlier=False):
+    """The evaluator scores the checkpoint of a step. `earlier`: before this launcher was started."""
+    score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
+    return lambda _: (Decisions.earlier_score_seen if earlier else Decisions.score_seen, score)
 
 
 def ctrl_c(_):

@@ -12,6 +12,7 @@ import pytest
 
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.stages import STAGES, LauncherLimits, RunStage
+from ps_cluster.runs.result_rows import EarlyStop
 from tests.helpers.event_table import (
     ToldRun,
     ctrl_c,
@@ -25,6 +26,7 @@ from tests.helpers.event_table import (
     row,
     scale_to,
     scored,
+    scored_with,
     sigterm,
 )
 
@@ -444,12 +446,74 @@ SCALING = {
 }  # fmt: skip
 
 
-STORIES = STARTING | DEATHS | STUCK | STOPPING | SCORING | SCALING
+WORSE = [(3, scored_with(0.6, 1)), (4, scored_with(0.5, 2)), (5, scored_with(0.6, 3))]
+OUT_OF_PATIENCE = (
+    "stopping early: test accuracy has not become better in 2 scored checkpoints in a row up to step 3, the best is that of "
+    "step 1; no new steps"
+)
+EARLIER = [scored_with(accuracy, step, earlier=True) for step, accuracy in ((1, 0.6), (2, 0.5), (3, 0.6))]
+
+PATIENCE = {
+    "without a patience no score stops": Story([BEGINS, *WORSE], []),
+    "the end of the patience drains, once, and exits as a wanted stop does": Story(
+        [BEGINS, *WORSE, (6, scored_with(0.1, 4)), (7, scored_with(0.1, 5)), (8, leader_done("stopped")), (9, evaluator_done)],
+        [OUT_OF_PATIENCE, "DrainLeader(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
+        {"patience": 2},
+    ),
+    "a score that is better in time lets training go on": Story(
+        [BEGINS, *WORSE[:2], (5, scored_with(0.7, 3)), (6, scored_with(0.7, 4))], [], {"patience": 2}
+    ),
+    "a cluster that starts again while it drains is drained again": Story(
+        [BEGINS, *WORSE, (6, died("ps-0")), (9, row(1))],
+        [OUT_OF_PATIENCE, "DrainLeader(chief-0)", *taken_back("ps-0"), "DrainLeader(chief-0)"],
+        {"patience": 2},
+    ),
+    "a patience that ended while the cluster was started again drains as soon as it trains": Story(
+        [BEGINS, *WORSE[:2], (4.5, died("ps-0")), (4.6, scored_with(0.6, 3)), (9, row(1))],
+        [*taken_back("ps-0"), OUT_OF_PATIENCE, "DrainLeader(chief-0)"],
+        {"patience": 2},
+    ),
+    "a launcher that was killed before it drained leaves that to the next one": Story(
+        [(0.5, *EARLIER), BEGINS], [OUT_OF_PATIENCE, "DrainLeader(chief-0)"], {"patience": 2}
+    ),
+    "a run that was stopped early and is resumed has its whole patience again": Story(
+        [(0.5, *EARLIER), BEGINS, (3, scored_with(0.6, 5)), (4, scored_with(0.6, 6))],
+        [OUT_OF_PATIENCE.partition(" up to")[0] + " up to step 6", "DrainLeader(chief-0)"],
+        {"patience": 2, "ended_at": 4},
+    ),
+    "a patience that ends after the training stops nothing": Story(
+        [BEGINS, *WORSE[:2], (4.5, leader_done()), (5, scored_with(0.6, 3)), (6, evaluator_done)],
+        ["StopTraining(5.0)", "completed, 0: None"],
+        {"patience": 2},
+    ),
+    "Ctrl-C while it drains waits for the drain, and a second one does not": Story(
+        [BEGINS, *WORSE, (6, ctrl_c), (7, ctrl_c)],
+        [OUT_OF_PATIENCE, "DrainLeader(chief-0)", *ASKED, "StopAll()", "stopped, 130: stopped at once, while draining"],
+        {"patience": 2},
+    ),
+}  # fmt: skip
+
+
+STORIES = PATIENCE | STARTING | DEATHS | STUCK | STOPPING | SCORING | SCALING
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_the_actions_of_a_run(story):
     story.check()
+
+
+def test_only_a_run_whose_patience_has_run_out_says_that_it_was_stopped_early():
+    def early_stop(*looks):
+        told = ToldRun(patience=2)
+        for at_s, *events in (BEGINS, *looks):
+            told.look(at_s, *events)
+        return told.decisions.early_stop
+
+    stopped = (8, leader_done("stopped"))
+    expected = EarlyStop(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
+    assert early_stop(*WORSE, stopped) == expected
+    assert early_stop((2, ctrl_c), *WORSE, stopped) is None
+    assert early_stop(*WORSE, (8, leader_done())) is None  # the last updates were under way already
 
 
 def test_every_stage_has_a_limit():

@@ -57,7 +57,7 @@ def one_task(tmp_path):
     class NoLoop:
         """In place of the loop: notes what the task's process would be given."""
 
-        def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates):
+        def __init__(self, task, topology, run_dir, view, requests, work, *_, total_updates, evaluation):
             told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
             call.resumed = work.resumes
 

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import FAILED_FOR_GOOD, RETRY, UserError
 from ps_cluster.files import writing
@@ -48,7 +49,7 @@ class Work:
         self.least = least_workers
         return self.child
 
-    def write_ending(self, outcome):
+    def write_ending(self, outcome, early_stop):
         self.endings.append(outcome)
         return self.proof_code
 
@@ -77,7 +78,7 @@ def loop(tmp_path):
         )
         return TaskLoop(
             Task(kind, 0), CLUSTER, call.run_dir, View(), call.requests, call.work, LauncherLimits(),
-            RendezvousLimits(wait_s), total_updates=7, surroundings=surroundings,
+            RendezvousLimits(wait_s), total_updates=7, evaluation=build_config().evaluation, surroundings=surroundings,
         ).run()  # fmt: skip
 
     call.time, call.requests, call.work = FakeTime(), StopRequests(), Work()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
@@ -22,7 +23,8 @@ from ps_cluster.launch.task_decisions import (
 )
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
-from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.monitor import EarlyStopping
+from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow
 
 CHIEF, PS, WORKER = Task("chief", 0), Task("ps", 0), Task("worker", 0)
 ALONE = ClusterTopology({"chief": ["a:1"]})
@@ -40,7 +42,11 @@ class ToldTask:
     def __init__(self, task, topology, rendezvous, answers, unknown=()):
         self.now_s = self.frozen_s = 0.0
         self.answers, self.unknown, self.frozen, self.stop_signal = set(answers), list(unknown), False, 0
-        self.decisions = TaskDecisions(task, topology, LIMITS, rendezvous, total_updates=7, now_s=0.0, awake_s=0.0)
+        settings = build_config(None, {"evaluation.patience": 2}).evaluation
+        self.decisions = TaskDecisions(
+            task, topology, LIMITS, rendezvous, total_updates=7, early_stopping=EarlyStopping(settings),
+            now_s=0.0, awake_s=0.0,
+        )  # fmt: skip
         self.actions, self.said = [], []
         self.do(self.decisions.begin(0.0, 0.0))
         self.pass_time()
@@ -91,6 +97,12 @@ def row(applied, phase="training", wait_s=0.0):
     """The leader's process writes a row. `wait_s`: how long it says to wait for the next update."""
     progress = ProgressRow(phase=phase, applied=applied, scheduled=applied, longest_wait_seconds=wait_s)
     return lambda told: told.decisions.progress_seen(progress, told.awake_s)
+
+
+def scored(step, accuracy):
+    """The evaluator scores a checkpoint."""
+    score = EvaluationRow(step=step, test_accuracy=accuracy, test_loss=1.0)
+    return lambda told: told.decisions.score_seen(score, told.awake_s)
 
 
 def process_ends(code):
@@ -247,6 +259,21 @@ STOPS = {
     ),
     "a server ends at once by SIGTERM": Story(PS, [(3, asked_to_stop(TERM))], [AT_ONCE, Kill(PS), EndTask(143)]),
     "a worker ends at once by Ctrl-C": Story(WORKER, [(3, asked_to_stop(INT))], [AT_ONCE, Kill(WORKER), EndTask(130)]),
+}  # fmt: skip
+
+WORSE = [(2, scored(1, 0.6)), (3, scored(2, 0.5)), (4, scored(3, 0.6))]
+EARLY = EarlyStop(step=3, patience=2, monitor="accuracy", examples="test", best_step=1, best_value=0.6)
+STOPPED_EARLY = EndTask(0, "stopped", EARLY, proof_decides=True)
+STOPS |= {
+    "the end of the patience drains for good, whatever a scheduler asks for meanwhile": Story(
+        CHIEF, [BEGINS, *WORSE, (5, asked_to_stop(TERM)), (6, mark("stopped", 4), process_ends(0))],
+        [WITH_ALL, PassSignalOn(INT), STOPPED_EARLY],
+        ["stopping early: test accuracy has not become better in 2 scored checkpoints", "stopped early already"],
+    ),
+    "a leader that was not there when the patience ended drains as soon as it trains": Story(
+        CHIEF, [(0.5, *(event for _, event in WORSE)), BEGINS, (6, mark("stopped", 4), process_ends(0))],
+        [WITH_ALL, PassSignalOn(INT), STOPPED_EARLY],
+    ),
 }  # fmt: skip
 
 SERVER = {

@@ -24,7 +24,7 @@ from ps_cluster.report.facts import histogram_bars
 from ps_cluster.report.summary import EndedRun, refresh_evaluation, write_summary
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim
-from ps_cluster.runs.result_rows import ProgressRow, Summary
+from ps_cluster.runs.result_rows import EarlyStop, ProgressRow, Summary
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named, pack_images, random_images
@@ -97,9 +97,8 @@ def write_cluster(run_dir: RunDir, pids: dict[str, list[int]]) -> None:
 
 ONE_SCORE = {
     "validation_accuracy": None, "augmented_test_accuracy": None, "test_error": None, "validation_error": None,
-    "validation_loss": None,
+    "validation_loss": None, "metrics": {}, "validation_metrics": {}, "compiled": {}, "validation_compiled": {},
 }  # fmt: skip
-ONE_ROW = ONE_SCORE | {"compiled": {}}
 
 
 def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result) -> None:
@@ -171,11 +170,34 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
         "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE,
         "step": 391, "best_test_accuracy": 0.71, "best_test_error": None, "best_step": 391, "best_chosen_on": "test",
         "best_validation_accuracy": None, "best_validation_error": None, "epochs_not_scored": [],
+        "monitor": "accuracy", "monitor_mode": "max", "best_value": 0.71, "best_metrics": {}, "best_compiled": {},
         "history": [
-            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_ROW, "train_seconds": 8.0, "examples": 24960},
-            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_ROW, "train_seconds": 8.0, "examples": 50048},
+            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 24960},
+            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 50048},
         ],
     }  # fmt: skip
+
+
+def test_the_closing_table_says_which_metric_chose_and_why_a_run_was_stopped_early(run_dir):
+    chosen = {"evaluation.monitor": "auc", "evaluation.patience": 2}
+    write_whole(run_dir.config, load_config(run_dir.config).with_values(chosen).to_yaml())
+    for step, auc in ((195, 0.8), (300, 0.7), (391, 0.75)):
+        score(run_dir, step, 0.6, metrics={"auc": auc, "f1": 0.5})
+    early = EarlyStop(step=391, patience=2, monitor="auc", examples="test", best_step=195, best_value=0.8)
+    summary = write(run_dir, outcome="stopped", early_stop=early)
+    found = summary["evaluation"]
+    assert (found["monitor"], found["monitor_mode"], found["best_step"], found["best_value"]) == (
+        "auc",
+        "max",
+        195,
+        0.8,
+    )
+    assert found["best_metrics"] == {"auc": 0.8, "f1": 0.5} and found["metrics"] == {"auc": 0.75, "f1": 0.5}
+    assert summary["early_stop"] == early.model_dump()
+    text = words(summary, run_dir)
+    assert "test metrics auc 0.75 · f1 0.5 at step 391" in text
+    assert "best model that of step 195, by the largest test auc: 0.8" in text
+    assert "stopped early test auc has not become better in 2 scored checkpoints in a row up to step 391" in text
 
 
 def test_worker_that_was_started_again_is_one_row_and_two_processes(run_dir):
@@ -548,7 +570,7 @@ def test_a_leader_on_several_machines_writes_the_same_summary_and_fails_where_th
     for holds, code, outcome in ((True, 0, "completed"), (False, FAILED_FOR_GOOD, "failed")):
         proof = RESULT["proof"] | {"holds": holds, "problems": [] if holds else ["row 7 is missing"]}
         write_json(run_dir.training_result, RESULT | {"proof": proof})
-        assert leader.write_ending("completed") == code
+        assert leader.write_ending("completed", None) == code
         summary = Summary.model_validate_json(run_dir.summary.read_text())
         assert (summary.outcome, summary.leaders, summary.restarts["chief-0"]) == (outcome, 2, 1)
         assert [server.address for server in summary.parameter_servers] == ["b:2"]

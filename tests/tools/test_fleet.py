@@ -23,6 +23,10 @@ def complete(*_):
     (root / "summary.json").write_text(json.dumps({"outcome": "completed", "evaluation": {"step": 9}}))
     (root / "checkpoints" / "ended.json").write_text(json.dumps({"last_step": 9, "outcome": "completed"}))
 if word == "complete": complete()
+if word == "stop-early":
+    early = {"step": 8, "patience": 2, "monitor": "loss", "examples": "validation"}
+    (root / "summary.json").write_text(json.dumps({"outcome": "stopped", "early_stop": early, "evaluation": {"step": 9}}))
+    (root / "checkpoints" / "ended.json").write_text(json.dumps({"last_step": 9, "outcome": "stopped"}))
 if word == "die": os.kill(os.getpid(), signal.SIGKILL)
 if word == "save-and-die":
     (root / "checkpoints" / "step-000000001-term-000000.safetensors").touch()
@@ -94,6 +98,13 @@ def test_a_run_that_dies_goes_on_from_its_checkpoint_or_begins_anew_without_one(
     assert starts(jobs[0]) == ["--run-dir save-and-die", "--resume complete"]
     assert starts(jobs[1]) == ["--run-dir die", "--run-dir complete"]
     assert sorted(notices)[0].startswith("trial 0 died, and goes on (1 of 2): SIGKILL")
+
+
+def test_a_run_whose_patience_has_run_out_counts_as_completed_and_is_not_continued(make):
+    fleet, jobs, notices = make("stop-early complete")
+    fleet.start(jobs[0])
+    assert until_over(fleet, 1)[0].outcome == "completed"
+    assert starts(jobs[0]) == ["--run-dir stop-early"] and not notices
 
 
 def test_a_run_that_always_dies_fails_after_two_retries_and_names_its_log(make):

@@ -22,6 +22,7 @@ from ps_cluster.tools.compare.comparison_plots import make_plots
 from ps_cluster.tools.compare.fairness import check, warn_of_rates
 from ps_cluster.tools.compare.findings import GroupFinding, differences_of, group_rows, run_rows, to_csv
 from ps_cluster.tools.compare.groups import Group, arms, make_groups, make_views, stragglers
+from ps_cluster.tools.compare.metric import ACCURACY, ERROR
 from ps_cluster.tools.compare.records import Record, read_record
 from ps_cluster.tools.compare.tables import Table, print_tables, tables
 from ps_cluster.tools.compare.verdict import notes, verdict
@@ -90,6 +91,7 @@ def write_report(
         "schema": SCHEMA,
         "warnings": warnings,
         "metric": groups[0].metric.noun,
+        "examples": groups[0].metric.examples,
         "unit": groups[0].unit,
         "target": target,
         "headline": headline,
@@ -138,7 +140,8 @@ def chosen_target(records: Sequence[Record], target: float | None) -> float | No
         [record.best for record in whole if record.best is not None],
         [record.track[0][1] for record in whole if record.track],
     )
-    guesses = [record.summary.guess for record in records if record.summary.guess is not None]
+    of_guess = metric.noun in (ACCURACY.noun, ERROR.noun)  # a guess has no other metric
+    guesses = [record.summary.guess for record in records if record.summary.guess is not None and of_guess]
     if found is not None and guesses:
         says_something = found > max(guesses) if metric.larger_is_better else found < min(guesses)
         return found if says_something else None

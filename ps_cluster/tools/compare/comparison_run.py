@@ -9,6 +9,7 @@ from typing import Any
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
+from ps_cluster.config.schema import AUTO
 from ps_cluster.config.sections import flat
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import INTERRUPTED, UserError
@@ -19,6 +20,7 @@ from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import make_view
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
+from ps_cluster.runs.monitor import MODES, Monitor
 from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import tensorboard_server
@@ -32,7 +34,7 @@ from ps_cluster.tools.compare.comparison_plan import (
     training_order,
 )
 from ps_cluster.tools.compare.labels import baseline_of, labels
-from ps_cluster.tools.compare.metric import METRICS
+from ps_cluster.tools.compare.metric import metric_named
 
 RUNS = "runs"  # folder of a comparison
 _NOUN = "comparison"
@@ -60,9 +62,11 @@ def train_all(
     dataset = resolve_data(runs[0].config.data, notify=print_line)
     comparison = _with_rule_of_compile(comparison, runs, dataset)
     runs = planned_runs(comparison)
-    if comparison.target_score is not None:
-        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
     complete = [complete_config(run.config, dataset) for run in runs]  # refuses settings that do not fit the examples
+    if comparison.target_score is not None:
+        monitor = Monitor.of(complete[0].evaluation)
+        noun = OBJECTIVES[dataset.spec.objective].field if monitor.name == AUTO else monitor.name
+        metric_named(noun, monitor.mode or MODES[noun], "test").check_target(comparison.target_score)
     baseline_of(labels(complete), baseline)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}

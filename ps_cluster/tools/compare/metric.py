@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ps_cluster.config.schema import AUTO
 from ps_cluster.errors import UserError
-from ps_cluster.runs.result_rows import MeasuredMetric
+from ps_cluster.runs.monitor import MODES, Mode, Monitor
+from ps_cluster.runs.result_rows import MeasuredMetric, Split
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number over the test examples, 0 or larger. Values are as in summary.json; `scale` makes them the numbers that are
-    shown.
+    """A number over the examples that decide. Values are as in summary.json; `scale` makes them the numbers that are shown.
 
     Attributes:
-      noun: its name in rows, "accuracy" or "error".
+      noun: its name in rows, such as "accuracy" or "auc".
       larger_is_better: whether a run is the better the larger it is.
       most: the largest value that there can be.
+      least: the smallest one.
+      examples: "test", or "validation" for held-out training examples.
       scale: shown number / value.
       unit: of shown numbers, e.g. "%"; "" for the target's own, which has no name.
       spec: how shown numbers are formatted. difference_spec: the same of a difference or a standard deviation of them.
@@ -35,15 +38,17 @@ class Metric:
     difference_spec: str
     how: str
     definition: str
+    least: float = 0.0
+    examples: Split = "test"
 
     @property
     def name(self) -> str:
-        return f"test {self.noun}"
+        return f"{self.examples} {self.noun}"
 
     @property
     def column(self) -> str:
         """The name of the last score in tables of numbers, and of a score in summary.json."""
-        return f"test_{self.noun}"
+        return f"{self.examples}_{self.noun}"
 
     @property
     def best_column(self) -> str:
@@ -51,14 +56,12 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label of an axis, which always has a unit."""
-        unit = self.unit or "the target's units"
-        return f"{self.name} [{unit}]"
+        """The label of an axis. That of an accuracy and an error always has a unit."""
+        return self.with_unit(self.name) if self.noun != ERROR.noun else f"{self.name} [the target's units]"
 
     def of(self, score: MeasuredMetric) -> float | None:
         """Return the metric of a scored checkpoint; None if it is not finite, or if this is not its metric."""
-        value: float | None = getattr(score, self.column)
-        return value
+        return score.value_of(self.noun, self.examples)
 
     def with_unit(self, heading: str) -> str:
         return f"{heading} [{self.unit}]" if self.unit else heading
@@ -85,11 +88,11 @@ class Metric:
 
     def limited(self, low: float, high: float) -> tuple[float, float]:
         """Return an interval without values that the metric can't have."""
-        return max(low, 0.0), min(high, self.most)
+        return max(low, self.least), min(high, self.most)
 
     def check_target(self, target: float) -> None:
         """Raise UserError for a target that no run can have."""
-        if not 0 < target <= self.most or math.isinf(target):
+        if not (self.least < target <= self.most) or math.isinf(target):
             raise UserError(f"target_score: got {target:g}: write {self.how}")
 
     def default_target(self, best: Sequence[float], first: Sequence[float] = ()) -> float | None:
@@ -105,7 +108,7 @@ class Metric:
             multiples = (math.floor(lowest * per_unit + 1e-9) / per_unit for per_unit in (20, 100))
             return next((multiple for multiple in multiples if multiple > max(first, default=0.0)), None)
         highest = max(best, default=0.0)
-        if not highest:
+        if highest <= 0:
             return None
         digits = 1 - math.floor(math.log10(highest))
         target = round(math.ceil(round(highest * 10.0**digits, 9)) / 10.0**digits, max(digits, 0))
@@ -139,9 +142,38 @@ ERROR = Metric(
     how="an error above 0, in the target's own units",
     definition="In the target's own units, smaller is better. Of the last scored checkpoint",
 )
-METRICS = {metric.noun: metric for metric in (ACCURACY, ERROR)}
+_MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0}  # the largest values of other metrics, where there is one
+_NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse")
 
 
-def metric_of(scores: Sequence[MeasuredMetric]) -> Metric:
-    """Return the metric that a run was scored by. An accuracy is always a number; the error of a run may never be one."""
-    return ACCURACY if any(ACCURACY.of(score) is not None for score in scores) else ERROR
+def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
+    """Return a metric by its name in rows. `mode`: which values are better. `examples`: those that it is measured on."""
+    known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
+    if known is not None:
+        return replace(known, larger_is_better=mode == "max", examples=examples)
+    return Metric(
+        noun=name,
+        larger_is_better=mode == "max",
+        most=_MOST.get(name, math.inf),
+        scale=1.0,
+        unit="",
+        spec=".4g",
+        difference_spec=".3g",
+        how=f"a value of {name}",
+        definition=f"{'Larger' if mode == 'max' else 'Smaller'} is better. Of the last scored checkpoint",
+        least=0.0 if name in _NOT_BELOW_0 else -math.inf,
+        examples=examples,
+    )
+
+
+def metric_of(scores: Sequence[MeasuredMetric], monitor: Monitor = Monitor()) -> Metric:
+    """Return the metric that the runs of a comparison are judged by.
+
+    By default it is the objective's. An accuracy is always a number; the error of a run may never be one.
+    """
+    examples: Split = "validation" if any(score.deciding == "validation" for score in scores) else "test"
+    noun = monitor.name
+    if noun == AUTO:
+        known = any(score.value_of(ACCURACY.noun, examples) is not None for score in scores)
+        noun = ACCURACY.noun if known else ERROR.noun
+    return metric_named(noun, monitor.mode or MODES[noun], examples)

@@ -10,6 +10,7 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.runs.ledger import NO_ROWS
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.phases import phase_shares
 from ps_cluster.runs.result_rows import BROKEN, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -23,7 +24,7 @@ _BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 
 @dataclass(frozen=True)
 class ScoreInTime:
-    """One checkpoint, scored on the test examples. `value` of the run's metric, and `test_loss`: None if not finite."""
+    """One scored checkpoint. `value` of the run's metric, and `test_loss`: None if not finite."""
 
     value: float | None
     train_seconds: float
@@ -134,7 +135,7 @@ def read_record(run_root: Path) -> Record:
     config = load_config(run_dir.config)
     summary = _summary(run_root, run_dir)
     ledger = read_csv(run_dir.updates) if run_dir.updates.exists() else NO_ROWS
-    metric = metric_of(summary.evaluation.history)
+    metric = metric_of(summary.evaluation.history, Monitor.of(config.evaluation))
     scores = tuple(_score(run_dir, row, metric, summary.train_seconds) for row in summary.evaluation.history)
     examples = sum(worker.examples for worker in summary.workers) or scores[-1].examples
     if summary.train_seconds <= 0 or examples <= 0:

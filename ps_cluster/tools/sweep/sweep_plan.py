@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import to_jsonable_python
 
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.schema import AUTO
 from ps_cluster.config.sections import CHOSEN, flat, joined, nested
 from ps_cluster.config.user_layers import of_options, trusted
 from ps_cluster.data.packed import PackedDataset
@@ -18,6 +21,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import complete_config
+from ps_cluster.runs.monitor import MODES, Monitor
+from ps_cluster.runs.result_rows import MeasuredMetric
 from ps_cluster.tools.fleet import config_at_once
 from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, STAGES, SearchMethod
 from ps_cluster.tools.sweep.space import Space, Values, read_space
@@ -135,6 +140,27 @@ class SweepPlan:
     @property
     def method(self) -> SearchMethod:
         return SEARCH_METHODS[self.sweep.method]
+
+    @cached_property
+    def monitor(self) -> Monitor:
+        """The metric that judges the trials. It is the same for all of them."""
+        monitor = Monitor.of(self.config(next(iter(self.space.samples()))).evaluation)
+        metric = OBJECTIVES[self.dataset.spec.objective].field if monitor.name == AUTO else monitor.name
+        return Monitor(metric, monitor.mode or MODES[metric])
+
+    @property
+    def smaller_is_better(self) -> bool:
+        return self.monitor.mode == "min"
+
+    def score(self, row: MeasuredMetric, before: float | None) -> float | None:
+        """Return the score of a trial after one more checkpoint; `before`: the score until then.
+
+        It is that of the last checkpoint. With patience it is that of the best one, which is what such a training is for.
+        """
+        value = self.monitor.value(row)
+        if flat(self.sweep.settings).get("evaluation.patience") is None or before is None:
+            return value
+        return before if value is None else (min if self.smaller_is_better else max)(value, before)
 
     @property
     def count(self) -> int:

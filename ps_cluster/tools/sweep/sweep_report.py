@@ -8,13 +8,12 @@ from typing import Any
 
 from rich.console import Console
 
-from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
-from ps_cluster.runs.result_rows import metric_text
+from ps_cluster.runs.monitor import value_text
 from ps_cluster.tools.sweep.space import Values
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan
 from ps_cluster.tools.sweep.trial_book import TrialBook
@@ -33,7 +32,8 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
         "dataset": plan.dataset.name,
         "dataset_kind": plan.dataset.kind,
         "held_out_examples": plan.dataset.validation_examples,
-        "metric": OBJECTIVES[plan.dataset.spec.objective].field,
+        "metric": plan.monitor.name,
+        "smaller_is_better": plan.smaller_is_better,
         "settings": plan.sweep.settings,
         "trials": [
             {"trial": trial.number, "state": trial.state, "held_out_score": trial.score, "values": dict(trial.values)}
@@ -77,8 +77,7 @@ def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: 
 
 def score_text(plan: SweepPlan, score: float | None) -> str:
     """Return a score in words, e.g. "accuracy 91.20%"."""
-    has_accuracy = OBJECTIVES[plan.dataset.spec.objective].has_accuracy
-    return metric_text(*((score, None) if has_accuracy else (None, score))) or "–"
+    return "–" if score is None else value_text(plan.monitor.name, score)
 
 
 def listed(values: Values) -> str:

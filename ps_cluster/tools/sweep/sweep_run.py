@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ps_cluster.config import build_config
-from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.errors import FAILED, UserError
 from ps_cluster.files import claimed_folders
 from ps_cluster.files.json_rows import RowTail
@@ -71,7 +70,6 @@ class SweepRun:
         self._waiting: list[Trial] = []  # begun by an earlier command
         self._running: dict[int, Running] = {}
         self._code = 0
-        self._metric = f"validation_{OBJECTIVES[plan.dataset.spec.objective].field}"
 
     def run(self, requests: StopRequests) -> int:
         """Train until all trials are over, or until a stop is requested. Return the exit code."""
@@ -118,7 +116,7 @@ class SweepRun:
         for row in running.scores.new_rows():
             if running.is_pruned:
                 return
-            running.score = getattr(row, self._metric)
+            running.score = self._plan.score(row, running.score)
             done = self._plan.done(running.job.config, row.examples or 0)
             stage = round(STAGES * done)
             if not self._plan.method.halves or running.score is None or running.rung is None or stage < running.rung:
@@ -173,9 +171,8 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
     claimed_folders.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
     announce_isolation(config.cluster.isolation, output, print_line)
-    has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
     print_line(mode_of(sweep.settings, sweep.vary, "trial"))
-    book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=not has_accuracy)
+    book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=plan.smaller_is_better)
     beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", print_line)
     with StopRequests() as requests, temporary_files_in(output / TEMPORARY), beside:
         code = SweepRun(plan, book, Fleet(at_once, print_line), output).run(requests)

@@ -5,15 +5,33 @@ import math
 import pytest
 
 from ps_cluster.errors import UserError
+from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.result_rows import ScoreRow
 from ps_cluster.tools.compare.estimates import SeededValues, difference, estimate, ratio, t_quantile
-from ps_cluster.tools.compare.metric import ACCURACY, ERROR, METRICS, metric_of
+from ps_cluster.tools.compare.metric import ACCURACY, ERROR, metric_named, metric_of
 
 
 def test_a_run_has_the_metric_that_its_scores_have():
-    assert metric_of([ScoreRow(step=1, test_accuracy=0.0), ScoreRow(step=2)]) is ACCURACY
-    assert metric_of([ScoreRow(step=1), ScoreRow(step=2, test_error=3.5)]) is ERROR
-    assert metric_of([ScoreRow(step=1)]) is ERROR, "of a run that diverged an error is no number, an accuracy is one"
+    assert metric_of([ScoreRow(step=1, test_accuracy=0.0), ScoreRow(step=2)]) == ACCURACY
+    assert metric_of([ScoreRow(step=1), ScoreRow(step=2, test_error=3.5)]) == ERROR
+    assert metric_of([ScoreRow(step=1)]) == ERROR, "of a run that diverged an error is no number, an accuracy is one"
+
+
+def test_a_run_is_compared_by_its_monitor_on_held_out_examples_if_there_are_any():
+    held_out = {"validation_accuracy": 0.5, "validation_metrics": {"r2": -0.25, "rmse": 2.0}}
+    scores = [ScoreRow(step=1, test_accuracy=0.6, metrics={"r2": 0.25, "rmse": 1.0}, **held_out)]
+    by_accuracy, by_r2, by_rmse = (
+        metric_of(scores, monitor) for monitor in (Monitor(), Monitor("r2", "max"), Monitor("rmse", "min"))
+    )
+    assert [metric.name for metric in (by_accuracy, by_r2, by_rmse)] == [
+        "validation accuracy", "validation r2", "validation rmse",
+    ]  # fmt: skip
+    assert [metric.of(scores[0]) for metric in (by_accuracy, by_r2, by_rmse)] == [0.5, -0.25, 2.0]
+    assert by_r2.reaches(0.5, 0.4) and by_rmse.reaches(1.0, 2.0) and not by_rmse.reaches(3.0, 2.0)
+    assert by_r2.limited(-3.0, 2.0) == (-3.0, 1.0) and by_rmse.limited(-1.0, 5.0) == (0.0, 5.0)
+    by_r2.check_target(-0.5)
+    with pytest.raises(UserError, match="target_score: got 2: write a value of r2"):
+        by_r2.check_target(2.0)
 
 
 def test_a_higher_accuracy_and_a_lower_error_are_better():
@@ -37,7 +55,7 @@ def test_the_default_target_of_errors_is_a_number_of_two_digits_that_all_fell_to
 )
 def test_a_target_that_no_run_can_have_is_refused_with_its_value(metric, bad):
     with pytest.raises(UserError, match=f"target_score: got {bad:g}: write an {metric}"):
-        METRICS[metric].check_target(bad)
+        metric_named(metric, "max", "test").check_target(bad)
 
 
 def test_an_error_may_be_larger_than_1_and_intervals_end_where_the_metric_does():

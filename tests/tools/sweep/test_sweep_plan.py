@@ -3,6 +3,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.tools.sweep.methods import STAGES
 from ps_cluster.tools.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
 from ps_cluster.tools.sweep.sweep_run import preview
@@ -38,6 +39,26 @@ def test_a_trial_is_a_single_process_that_is_judged_on_a_tenth_of_the_training_e
 def test_a_sweep_says_in_which_mode_it_trains(vary, settings, told):
     sweep = read_sweep(None, {"vary": vary}, SETTINGS | settings)
     assert any(line.startswith(told) for line in preview(sweep, 2))
+
+
+def test_trials_are_judged_by_the_monitor_and_with_patience_by_their_best_checkpoint(dataset):
+    rows = [
+        EvaluationRow(step=step, test_loss=1.0, validation_accuracy=0.5, validation_metrics={"log_loss": value})
+        for step, value in enumerate((0.7, 0.4, 0.6))
+    ]
+
+    def scores(**settings):
+        plan, score = plan_of(dataset, settings={f"evaluation.{name}": value for name, value in settings.items()}), None
+        found = [score := plan.score(row, score) for row in rows]
+        return plan.monitor.name, plan.smaller_is_better, found
+
+    assert scores() == ("accuracy", False, [0.5, 0.5, 0.5])
+    assert scores(monitor="log_loss") == ("log_loss", True, [0.7, 0.4, 0.6])
+    assert scores(monitor="log_loss", patience=5) == ("log_loss", True, [0.7, 0.4, 0.4])
+    with pytest.raises(
+        UserError, match="evaluation.monitor: got 'auc': a run of this network on this data is scored by"
+    ):
+        plan_of(dataset, settings={"evaluation.monitor": "auc"})
 
 
 def test_a_mode_can_vary(dataset):

@@ -1,0 +1,77 @@
+"""Score the further metrics of an objective, which are Keras's own classes: AUC, log loss, F1, RMSE and R²."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.models.compiled import CompiledMetrics
+from ps_cluster.models.judges import LossAndMetric
+from ps_cluster.private_names import mode_of_metric
+
+MOST_COLLECTED = 2**20  # numbers of truth that are collected before the metrics are updated: 4 MB
+
+
+def further_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, keras.Metric]:
+    """Return new metrics of an objective by name. Of those that compile() has too, by name or class, compile()'s stay.
+
+    Args:
+      compiled: built.
+    """
+    of_user = compiled.metrics
+    taken = {*of_user, *(type(metric) for metric in of_user.values())}
+    return {name: metric for name, metric in judge.further_metrics().items() if not taken & {name, type(metric)}}
+
+
+def scored_metrics(judge: LossAndMetric, compiled: CompiledMetrics) -> dict[str, Literal["max", "min"] | None]:
+    """Return the names of all metrics that are scored besides the objective's and the loss, and which values are better.
+
+    The value is None where Keras does not know it. `compiled`: built.
+    """
+    return {
+        name: mode_of_metric(metric) for name, metric in (further_metrics(judge, compiled) | compiled.metrics).items()
+    }
+
+
+class ObjectiveMetrics:
+    """The further metrics of an objective, over examples that come in batches.
+
+    Batches are collected, because an update of Keras's metrics takes as long for 50 examples as for 5,000.
+    """
+
+    def __init__(self, judge: LossAndMetric, compiled: CompiledMetrics):
+        """Create the metrics of a judge when they are first needed. `compiled`: those of the model's compile()."""
+        self._judge, self._compiled = judge, compiled
+        self._metrics: Mapping[str, keras.Metric] | None = None
+        self._batches: list[tuple[tf.Tensor, tf.Tensor]] = []
+
+    def add(self, truth: tf.Tensor, predicted: tf.Tensor) -> None:
+        """Add a batch, as `LossAndMetric.compared` returns it. The metrics of compile() must have been updated before."""
+        self._batches.append((truth, predicted))
+        if sum(math.prod(batch.shape) for batch, _ in self._batches) >= MOST_COLLECTED:
+            self._update()
+
+    def take_results(self) -> dict[str, float]:
+        """Return name → value of all metrics that are finite numbers, and reset them."""
+        self._update()
+        found = {}
+        for name, metric in (self._metrics or {}).items():
+            value = float(metric.result())
+            metric.reset_state()
+            if math.isfinite(value):
+                found[name] = value
+        return found
+
+    def _update(self) -> None:
+        if not self._batches:
+            return
+        if self._metrics is None:
+            self._metrics = further_metrics(self._judge, self._compiled)
+        truth, predicted = (tf.concat(parts, axis=0) for parts in zip(*self._batches, strict=True))
+        self._batches.clear()
+        for metric in self._metrics.values():
+            metric.update_state(truth, predicted)

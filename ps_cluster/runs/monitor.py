@@ -1,0 +1,166 @@
+"""Choose by a metric: the best model of a run, and the moment to stop early. Both follow from the scores alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.schema import AUTO, EvaluationSettings
+from ps_cluster.config.sections import listed
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import number_text
+from ps_cluster.runs.result_rows import EarlyStop, MeasuredMetric, metric_text
+
+Mode = Literal["max", "min"]
+
+MODES: Mapping[str, Mode] = {
+    "accuracy": "max", "error": "min", "loss": "min", "auc": "max", "f1": "max", "log_loss": "min", "rmse": "min",
+    "r2": "max",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The metric that decides. `mode`: None if the metric is the objective's, an accuracy or an error."""
+
+    name: str = AUTO
+    mode: Mode | None = None
+
+    @classmethod
+    def of(cls, settings: EvaluationSettings) -> Monitor:
+        """Return the monitor of a run's settings. Raises UserError if nobody knows which values are better."""
+        if settings.monitor == AUTO:
+            return cls()
+        if settings.monitor_mode != "auto":
+            return cls(settings.monitor, settings.monitor_mode)
+        if settings.monitor not in MODES:
+            raise UserError(
+                f"evaluation.monitor_mode: got 'auto': it is not known whether a larger or a smaller {settings.monitor} is "
+                "better: write max or min"
+            )
+        return cls(settings.monitor, MODES[settings.monitor])
+
+    def metric(self, row: MeasuredMetric) -> str:
+        """Return the name of the metric in a row."""
+        if self.name != AUTO:
+            return self.name
+        return "error" if row.value_of("accuracy", row.deciding) is None else "accuracy"
+
+    def mode_of(self, row: MeasuredMetric) -> Mode:
+        """Return whether larger values of the metric in a row are better."""
+        return self.mode or MODES[self.metric(row)]
+
+    def value(self, row: MeasuredMetric) -> float | None:
+        """Return the metric over the examples that decide; None if it is not finite."""
+        return row.value_of(self.metric(row), row.deciding)
+
+    def merit(self, row: MeasuredMetric) -> float:
+        """Return a number by which scores are compared: a larger one is better.
+
+        It is minus infinity for a model whose test loss is not finite, or without the metric: it is never the best.
+        """
+        value = self.value(row)
+        if row.test_loss is None or value is None:
+            return -math.inf
+        return value if self.mode_of(row) == "max" else -value
+
+    def words(self, row: MeasuredMetric) -> str:
+        """Return the value with its name and its examples, e.g. "validation auc 0.9312"."""
+        return f"{row.deciding} {value_text(self.metric(row), self.value(row))}"
+
+    def best_so_far(self, row: MeasuredMetric) -> str:
+        """Return the end of a line about the best score so far. It names the metric if that is no usual one."""
+        return f", best so far{'' if self.name == AUTO else f' by {row.deciding} {self.name}'}"
+
+
+def value_text(metric: str, value: float | None) -> str:
+    """Return a metric and its value in words, e.g. "accuracy 91.20%" or "auc 0.9312"."""
+    if value is None:
+        return f"{metric} not a finite number"
+    return str(metric_text(value, None)) if metric == "accuracy" else f"{metric} {number_text(value)}"
+
+
+def checked_mode(
+    settings: EvaluationSettings, spec: ExampleSpec, of_network: Mapping[str, Mode | None] | None = None
+) -> Mode | Literal["auto"]:
+    """Return `evaluation.monitor_mode` for the metric of a run, after checking that the run has this metric.
+
+    Args:
+      of_network: name → mode, None if unknown, of all metrics that are scored besides accuracy, error and loss. None: those
+        of the objective.
+    Raises:
+      UserError: there is no such metric, or nobody knows which values of it are better.
+    """
+    if settings.monitor == AUTO:
+        return "auto"
+    objective = OBJECTIVES[spec.objective]
+    if of_network is None:
+        of_network = {name: MODES[name] for name in objective.further_metrics(spec)}
+    own: dict[str, Mode | None] = {name: MODES[name] for name in (objective.field, "loss")}
+    known = own | dict(of_network)
+    if settings.monitor not in known:
+        raise UserError(
+            f"evaluation.monitor: got '{settings.monitor}': {did_you_mean(settings.monitor, known)}a run of this network on "
+            f"this data is scored by {listed(list(known))}"
+        )
+    mode = known[settings.monitor]
+    if settings.monitor_mode == "auto" and mode is not None:
+        return mode
+    return Monitor.of(settings).mode or "auto"
+
+
+class EarlyStopping:
+    """Follows the scores of a run in their order, and finds where its patience runs out.
+
+    The answer depends on nothing but the scores, so every process that reads them comes to the same one, whatever has been
+    started again meanwhile. After patience has run out it counts anew: a run that is resumed then has the same patience again.
+
+    Attributes:
+      due: the reason to stop now; None while there is none. A reason is past once the run has ended in order at its step or
+        later.
+    """
+
+    def __init__(self, settings: EvaluationSettings, ended_at: int = -1):
+        """Begin before the first score. `ended_at`: the last update of an earlier session that ended in order; -1: none."""
+        self.due: EarlyStop | None = None
+        self._ended_at = ended_at
+        self._monitor = Monitor.of(settings)
+        self._patience, self._min_delta = settings.patience, settings.min_delta
+        self._seen: set[int] = set()
+        self._waited = 0
+        self._to_beat = -math.inf
+        self._best: MeasuredMetric | None = None
+
+    def see(self, row: MeasuredMetric) -> None:
+        """Take a score. A step that is scored again counts once."""
+        found = self._end_of_patience(row)
+        if found is not None and found.step > self._ended_at:
+            self.due = self.due or found
+
+    def _end_of_patience(self, row: MeasuredMetric) -> EarlyStop | None:
+        """Return the reason to stop if patience runs out with a score."""
+        if self._patience is None or row.step in self._seen:
+            return None
+        self._seen.add(row.step)
+        merit = self._monitor.merit(row)
+        if merit > (-math.inf if self._best is None else self._monitor.merit(self._best)):
+            self._best = row
+        if merit > self._to_beat + self._min_delta:
+            self._to_beat, self._waited = merit, 0
+            return None
+        self._waited += 1
+        if self._waited < self._patience:
+            return None
+        self._waited = 0
+        best = self._best
+        return EarlyStop(
+            step=row.step,
+            patience=self._patience,
+            monitor=self._monitor.metric(best or row),
+            examples=row.deciding,
+            best_step=None if best is None else best.step,
+            best_value=None if best is None else self._monitor.value(best),
+        )
