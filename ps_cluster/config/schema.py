@@ -182,6 +182,7 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
 
 
 LOSSY = ("int8", "top_k")  # values of cluster.wire
+GPUS_AUTO = "auto"  # the value of cluster.gpus with which workers compute on GPUs
 
 
 class ClusterSettings(Section):
@@ -230,6 +231,10 @@ class ClusterSettings(Section):
             "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes async, diloco "
             "and elastic, but not in `compare`."
         )
+    )
+    gpus: Literal["none", "auto"] = Field(
+        description="Compute the network on GPUs. auto: the workers get the machine's GPUs in turn. Parameter servers, chief "
+        "and evaluator stay on processors."
     )
     lost_after_seconds: float = Field(
         ge=1,

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
+from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
@@ -78,7 +79,7 @@ def run_local(
         StopRequests() as stop_requests,
         temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir, clock, lambda: loop.stops_at_once) as server,
+        _fork_server_for(config, task_argv, network, run_dir, clock, lambda: loop.stops_at_once) as server,
         tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
@@ -128,9 +129,15 @@ def run_local(
 
 @contextmanager
 def _fork_server_for(
-    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock, stops: Callable[[], bool]
+    config: RunConfig,
+    task_argv: tuple[str, ...],
+    network: RunNetwork,
+    run_dir: RunDir,
+    clock: AwakeClock,
+    stops: Callable[[], bool],
 ) -> Iterator[ForkServer | None]:
-    if task_argv[:2] != (sys.executable, "-m"):
+    # CUDA does not work in a fork of a process in which it was initialised, and an import might do that.
+    if task_argv[:2] != (sys.executable, "-m") or config.cluster.gpus == GPUS_AUTO:
         yield None
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)

@@ -24,6 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.launch.actions import broken_line
+from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.byte_progress import every_tenth
@@ -33,6 +34,7 @@ from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import CODE, RunDir, check_unused
 from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
+from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import stop_signals
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
@@ -71,6 +73,7 @@ def start_run(
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset, view.notice)
+            complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
 
 
@@ -120,6 +123,7 @@ def resume_run(
                 "the learning rate goes on as in a run of that length"
             )
         complete = complete_config(config, dataset, view.notice)
+        complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
 
 

@@ -16,6 +16,7 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.clipping import clipping_of
+from ps_cluster.training.computing_device import on_device
 from ps_cluster.training.learning_rate import learning_rate, number_in_step, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
@@ -83,9 +84,19 @@ WHOLE_PERIOD = PeriodLimits()
 class TrainStep:
     """Computes the batch, the forward pass and the gradient of a step id."""
 
-    def __init__(self, config: RunConfig, network: FlatNetwork, spec: ExampleSpec, *, train_examples: int):
+    def __init__(
+        self,
+        config: RunConfig,
+        network: FlatNetwork,
+        spec: ExampleSpec,
+        *,
+        train_examples: int,
+        accelerator: str | None = None,
+    ):
+        """Create the step. `accelerator`: the device of the worker that computes the network; None: its processor."""
         from ps_cluster.models.judges import judge_of
 
+        self._accelerator = accelerator
         self._config = config
         self._network = network
         self._examples = train_examples
@@ -110,7 +121,7 @@ class TrainStep:
 
         batch = self.batch(step)
         random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
-        with tf.name_scope(COMPUTATION):
+        with on_device(self._accelerator), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 passed = self._network.forward(weights, statistics, batch.inputs, random_state)

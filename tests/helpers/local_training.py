@@ -19,7 +19,7 @@ from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.stop_signals import Drain
-from ps_cluster.training import placement, split_step, split_trainer
+from ps_cluster.training import placement, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
@@ -96,7 +96,6 @@ def _train_in_workspace(config, run_dir, dataset):
     start.begin(resume=False)
     with (
         mock.patch.object(placement, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
-        mock.patch.object(split_step, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
         # Updates are computed again when the training is over: as if that took no time.
         mock.patch.object(UpdateSampler, "is_cheap", lambda sampler: True),
     ):
