@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
-from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
+from ps_cluster.config.datasets import DATASETS, OF_FILES, OF_WORKER, DataSettings, ends_of_files, ends_of_workers
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
@@ -170,6 +170,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
         DATASETS[dataset.name].check_examples(config, dataset.spec)
     except ValueError as error:
         raise UserError(str(error)) from error
+    config = _with_rows_of_workers(config, dataset)
     shards = config.cluster.workers if config.training.sample == OF_WORKER else 1
     if config.examples_seen(dataset.train_examples) < shards:
         raise UserError(
@@ -195,6 +196,28 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "model.precision": fastest_precision() if precision == "auto" else precision,
         }
     )
+
+
+def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
+    """Return `config` with `training.sample` as rows where it asks for files, once it fits the data set.
+
+    Raises UserError if it does not.
+    """
+    text = config.training.sample
+    if text == OF_FILES:
+        if not dataset.file_rows:
+            raise UserError(
+                f"training.sample: got '{text}': data set '{dataset.name}' is no table in several files: take {OF_WORKER}"
+            )
+        try:
+            ends = ends_of_files(dataset.file_rows_to_train_on, config.cluster.workers)
+        except ValueError as error:
+            raise UserError(f"training.sample: got '{text}': {error}: take fewer workers, or {OF_WORKER}") from error
+        return config.with_values({"training.sample": f"rows:{','.join(map(str, ends))}"})
+    ends_asked = ends_of_workers(text)
+    if ends_asked is not None and ends_asked[-1] > dataset.train_examples:
+        raise UserError(f"training.sample: got '{text:.80}': there are {dataset.train_examples:,} training examples")
+    return config
 
 
 @contextlib.contextmanager

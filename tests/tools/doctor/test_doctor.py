@@ -92,6 +92,8 @@ def test_gpus_that_tensorflow_does_not_see_or_that_compute_something_else_are_to
 LOCK = """# a comment
 absl-py==2.5.1 \\
     --hash=sha256:28
+tensorflow-cpu==2.21.0 \\
+    --hash=sha256:31
 numpy==2.4.0 ; python_full_version >= '3.11' \\
     --hash=sha256:29
 winonly==1.0 ; sys_platform == 'win32' \\
@@ -102,13 +104,18 @@ winonly==1.0 ; sys_platform == 'win32' \\
 @pytest.mark.parametrize(
     ("installed", "status", "says"),
     [
-        ({"absl-py": "2.5.1", "numpy": "2.4.0"}, OK, "all 2 packages"),
+        ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow-cpu": "2.21.0"}, OK, "all 3 packages"),
+        ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow": "2.21.0"}, OK, "all 3 packages"),  # with CUDA
         (
-            {"absl-py": "2.5.1", "numpy": "2.3.0"},
+            {"absl-py": "2.5.1", "numpy": "2.3.0", "tensorflow-cpu": "2.21.0"},
             WARN,
-            "1 of 2 packages are not those of lock.txt: numpy 2.3.0 instead",
+            "1 of 3 packages are not those of lock.txt: numpy 2.3.0 instead",
         ),
-        ({"absl-py": "2.5.1"}, WARN, "numpy 2.4.0 is missing"),
+        (
+            {"absl-py": "2.5.1", "tensorflow": "2.20.0"},
+            WARN,
+            "tensorflow-cpu 2.20.0 instead of 2.21.0, numpy 2.4.0 is missing",
+        ),
     ],
 )
 def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, status, says):
