@@ -231,7 +231,7 @@ class ArrowTable:
 
         self.what, self._read = what, read
         self.columns = {name: wanted.get(name, _value_type(kind)) for name, kind in own.items()}
-        self.declared = {name: _value_type(kind) for name, kind in own.items() if not types.is_null(kind)}
+        self.declared: Types = {name: _value_type(kind) for name, kind in own.items() if not types.is_null(kind)}
         self.untyped = frozenset(own.keys() - self.declared.keys() - wanted.keys())
         for name, kind in own.items():
             if not _is_compatible(kind, found := self.columns[name]):

@@ -128,15 +128,14 @@ def test_a_text_in_a_later_csv_file_is_told_with_file_column_and_line(tmp_path):
         ({"a.parquet": "PAR1 and no more"}, "*.parquet", "'a.parquet' can't be read"),
         ({"a.csv": ""}, "*.csv", "'a.csv' is empty"),
         ({"test-0.csv": "a,y\n1,2\n"}, "*.csv", "it has 'test' and no 'train'"),
-        ({"README.md": "x"}, "", "has no form that is known"),
+        ({}, "", "has no form that is known"),
     ],
 )
 def test_what_is_no_table_is_told_in_one_line(tmp_path, files, pattern, told):
     (tmp_path / "t").mkdir()
     for name, text in files.items():
         (tmp_path / "t" / name).write_text(text)
-    place = tmp_path / "t" / pattern if pattern != "" else tmp_path / "t"
-    assert told in refused(place, target="y")
+    assert told in refused(tmp_path / "t" / pattern, target="y")
 
 
 def test_a_file_that_is_damaged_in_its_middle_is_told_by_its_name(tmp_path):
@@ -223,33 +222,29 @@ _PACK = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, {project!r})
-from tests.helpers.bad_input import PROJECT
+from ps_cluster.data import packed as packed_data
 from tests.helpers.own_data import packed
+packed_data._PIECE_BYTES = 2**22  # else only hundreds of megabytes would show what does not depend on the size
 begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-packed(Path(sys.argv[1]) / "*.parquet", target="y")
+packed(Path(sys.argv[1]), target="y")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun)
 """
+FILES, FEW, FILE_MB = 80, 20, 1
 
 
-def mb_to_pack(folder, files, rows=50_000, columns=20):
-    """Return the megabytes of memory that packing so many generated files takes, and their size packed."""
-    folder.mkdir()
-    draw = np.random.default_rng(0)
-    for number in range(files):
-        data = {f"c{place}": draw.standard_normal(rows, np.float32) for place in range(columns)}
-        pq.write_table(pa.table({**data, "y": data["c0"] * 2}), folder / f"{number:03}.parquet")
-    done = subprocess.run(
-        [sys.executable, "-c", _PACK.format(project=str(PROJECT)), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def mb_to_pack(pattern):
+    """Return the megabytes of memory that packing takes in a process of its own."""
+    argv = [sys.executable, "-c", _PACK.format(project=str(PROJECT)), str(pattern)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1]) / 1000, files * rows * columns * 4 / 1e6
+    return int(done.stdout.split()[-1]) / 1000
 
 
-def test_of_ten_times_as_many_files_the_inputs_take_no_more_memory(tmp_path):
-    few, _ = mb_to_pack(tmp_path / "few", 4)
-    many, size = mb_to_pack(tmp_path / "many", 40)
-    # The target, its ids and the choice of what to hold out are there as a whole: 8 bytes a row, some times over.
-    assert size == 160 and many - few < 0.75 * size, (few, many)
+def test_more_files_do_not_take_more_memory(tmp_path):
+    values = np.random.default_rng(0).standard_normal((100, 2_500), np.float32)
+    table = pa.table({f"c{place}": column for place, column in enumerate(values)} | {"y": values[0]})
+    (tmp_path / "t").mkdir()
+    for number in range(FILES):
+        pq.write_table(table, tmp_path / "t" / f"{number:02}.parquet")
+    few, many = (mb_to_pack(tmp_path / "t" / pattern) for pattern in ("[01]?.parquet", "*.parquet"))
+    assert many - few < 0.25 * (FILES - FEW) * FILE_MB, (few, many)

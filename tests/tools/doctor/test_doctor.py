@@ -241,7 +241,7 @@ def test_the_worst_answer_decides_and_a_warning_is_no_failure():
 
 def test_every_check_has_a_name_of_its_own_and_a_limit(tmp_path):
     checks = all_checks(tmp_path, tmp_path, None, cluster=True)
-    assert len({check.name for check in checks}) == len(checks) == 11
+    assert len({check.name for check in checks}) == len(checks) == 12
     assert all(0 < check.limit_s <= 180 for check in checks)
 
 
