@@ -160,7 +160,7 @@ def _value(variation: Variation, text: str) -> Any:
 
 ALL = "all"
 OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
-OF_FILES = "files:worker"  # each worker uses whole files of the data set; becomes ROWS once these are known
+OF_FILES = "files:worker"  # each worker uses whole files of the data set; becomes rows:… once the data is there
 MOST_SHARDS = 1000
 # A bootstrap sample draws without replacement from this many copies of each example. That is practically the same as to
 # draw with replacement.

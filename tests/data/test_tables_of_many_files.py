@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -129,6 +130,7 @@ def test_a_text_in_a_later_csv_file_is_told_with_file_column_and_line(tmp_path):
         ({"a.csv": ""}, "*.csv", "'a.csv' is empty"),
         ({"test-0.csv": "a,y\n1,2\n"}, "*.csv", "it has 'test' and no 'train'"),
         ({}, "", "has no form that is known"),
+        ({"_left.csv": "a,y\n1,2\n"}, "*.csv", "none of a form that a pattern may name: table: .csv, .tsv, "),
     ],
 )
 def test_what_is_no_table_is_told_in_one_line(tmp_path, files, pattern, told):
@@ -136,6 +138,14 @@ def test_what_is_no_table_is_told_in_one_line(tmp_path, files, pattern, told):
     for name, text in files.items():
         (tmp_path / "t" / name).write_text(text)
     assert told in refused(tmp_path / "t" / pattern, target="y")
+
+
+@pytest.mark.parametrize("pattern", ["", "*.csv"])
+def test_a_place_without_tables_that_is_called_a_table_is_told_so(tmp_path, pattern):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "_left.csv").write_text("a,y\n1,2\n")
+    with pytest.raises(UserError, match="it has no tables, whose names end in .csv, "):
+        packed(Path(f"table:{tmp_path}/t/{pattern}"), target="y")
 
 
 def test_a_file_that_is_damaged_in_its_middle_is_told_by_its_name(tmp_path):
@@ -219,15 +229,18 @@ def test_rows_that_can_not_be_meant_are_refused(text, told):
 # Memory.
 
 _PACK = """
-import resource, sys
+import re, sys
 from pathlib import Path
 sys.path.insert(0, {project!r})
 from ps_cluster.data import packed as packed_data
 from tests.helpers.own_data import packed
 packed_data._PIECE_BYTES = 2**22  # else only hundreds of megabytes would show what does not depend on the size
-begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak_kb():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+Path("/proc/self/clear_refs").write_text("5")  # the peak so far, of the imports, does not count
+begun = peak_kb()
 packed(Path(sys.argv[1]), target="y")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun)
+print(peak_kb() - begun)
 """
 FILES, FEW, FILE_MB = 80, 20, 1
 

@@ -5,6 +5,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import MODES
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
+from ps_cluster.launch.launcher import starter_of_tasks
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.run_dir import RunDir
@@ -47,6 +48,17 @@ def test_in_each_mode_those_who_compute_gradients_get_the_gpus_in_turn_and_no_ot
     in_turn = ["2"] if trainer == "chief" else ["2", "5", "2"]
     assert trains == {(trainer, index): gpu for index, gpu in enumerate(in_turn)}
     assert set(visible.values()) - set(trains.values()) == {"-1"}, "the evaluator, and others if there are any"
+
+
+class ForksOnly:
+    def popen(self, argv, *, env, **how):
+        return "fork"
+
+
+def test_a_task_that_sees_a_gpu_is_not_a_fork_because_cuda_does_not_work_in_one():
+    start = starter_of_tasks(lambda argv, *, env, **how: "process of its own", ForksOnly())
+    assert start([], env={"CUDA_VISIBLE_DEVICES": "-1"}) == "fork"
+    assert start([], env={"CUDA_VISIBLE_DEVICES": "1"}) == start([], env={}) == "process of its own"
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [("none", "2,5"), ("auto", "")])

@@ -31,7 +31,7 @@ class TableForm(PathForm):
 
     def recognises(self, path: Path) -> bool:
         if is_pattern(path):
-            return any(map(ending_of, matches(path)))
+            return bool(_by_split(matches(path)))
         return super().recognises(path) or (os.path.isdir(path) and bool(_table_files(path)))
 
     def one_change(self, path: Path) -> str:
@@ -114,8 +114,10 @@ def _files_of_splits(
       others: the files that are no tables.
       folder: that all of them are in.
     Raises:
-      Malformed: there is something to test on, and nothing to train on.
+      Malformed: there are no tables, or something to test on, and nothing to train on.
     """
+    if not found:
+        raise Malformed(f"it has no tables, whose names end in {', '.join(TABLES)}")
     notes: tuple[str, ...] = ()
     if splits := splits_in(found):
         files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
