@@ -232,9 +232,9 @@ _PACK = """
 import re, sys
 from pathlib import Path
 sys.path.insert(0, {project!r})
-from ps_cluster.data import packed as packed_data
+from ps_cluster.data.packed import pieces
 from tests.helpers.own_data import packed
-packed_data._PIECE_BYTES = 2**22  # else only hundreds of megabytes would show what does not depend on the size
+pieces.__defaults__ = (2**22,)  # else only hundreds of megabytes would show what does not depend on the size
 def peak_kb():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 Path("/proc/self/clear_refs").write_text("5")  # the peak so far, of the imports, does not count
