@@ -56,6 +56,14 @@ def how_to_install(python: str = "") -> str:
     return f"make clean install{python and f' PYTHON={python}'}"
 
 
+def how_to_install_cuda() -> str:
+    """Return what a user does to compute on GPUs: the package that is pinned has no CUDA."""
+    return (
+        f"pip uninstall --yes tensorflow-cpu; pip install 'tensorflow[and-cuda]=={tensorflow_version()}' "
+        "(docs/operations.md#gpus)"
+    )
+
+
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
     """Return `given` plus what lets another Python process find this package, in whatever folder it starts.
 

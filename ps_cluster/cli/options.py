@@ -52,6 +52,7 @@ CONFIG_OPTIONS = {
     **_options_of_modes(),
     "--staleness-method": "staleness.method",
     "--straggler": "cluster.straggler",
+    "--gpus": "cluster.gpus",
     "--dataset": "data.dataset",
     "--data-dir": "data.data_dir",
     "--target": "data.target",

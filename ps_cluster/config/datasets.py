@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -20,6 +20,7 @@ from ps_cluster.config.registry import Registry
 from ps_cluster.config.setting_types import PathFromText, Section
 from ps_cluster.config.user_code import absolute_path
 from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.patterns import is_pattern, matches
 from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
 
 if TYPE_CHECKING:
@@ -159,12 +160,14 @@ def _value(variation: Variation, text: str) -> Any:
 
 ALL = "all"
 OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
+OF_FILES = "files:worker"  # each worker uses whole files of the data set; becomes rows:… once the data is there
 MOST_SHARDS = 1000
 # A bootstrap sample draws without replacement from this many copies of each example. That is practically the same as to
 # draw with replacement.
 COPIES = 1024
 _SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BOOTSTRAP = re.compile(r"bootstrap:(0|[1-9][0-9]{0,8})")
+_ROWS = re.compile(r"rows:([1-9][0-9]{0,11}(?:,[1-9][0-9]{0,11}){0,999})")
 
 
 @dataclass(frozen=True)
@@ -185,20 +188,87 @@ class Sample:
         return (examples - self.index + self.of - 1) // self.of
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive examples: `count` of them, from number `first` on."""
+
+    first: Any  # int; in the graph of a worker also int64 []
+    count: Any
+
+    def size(self, examples: int) -> Any:
+        """Return how many examples it has, of however many."""
+        return self.count
+
+
+def ends_of_workers(text: str) -> tuple[int, ...] | None:
+    """Return where the consecutive examples of each worker end, as "rows:3000,7000" says; None for any other text.
+
+    Worker 0 has the examples 0 to 2999 then, and worker 1 those up to 6999. Raises ValueError for ends that do not ascend.
+    """
+    found = _ROWS.fullmatch(text)
+    if found is None:
+        return None
+    ends = tuple(map(int, found[1].split(",")))
+    if any(later <= end for end, later in pairwise(ends)):
+        raise ValueError(f"{text!r:.80}: the numbers have to ascend: each says where the examples of a worker end")
+    return ends
+
+
+def is_by_worker(text: str) -> bool:
+    """Return whether a sample gives each worker examples of its own."""
+    return text in (OF_WORKER, OF_FILES) or ends_of_workers(text) is not None
+
+
+def sample_of_worker(
+    text: str, worker: Any, workers: int, take: Callable[[Sequence[int], Any], Any]
+) -> Sample | Stretch:
+    """Return the sample of a worker, of a text of which `is_by_worker` is true.
+
+    Args:
+      worker: int, or int64 [] in a graph. A worker that `scale` has added shares the examples of another one.
+      take: returns the number of a sequence at an index, which is `worker` modulo `workers`.
+    """
+    ends = ends_of_workers(text)
+    if ends is None:
+        return Sample(index=worker % workers, of=workers)
+    firsts = (0, *ends[:-1])
+    counts = [end - first for first, end in zip(firsts, ends)]
+    return Stretch(take(firsts, worker % workers), take(counts, worker % workers))
+
+
+def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
+    """Return where the examples of each worker end if each gets whole files: consecutive ones, as equal as they allow.
+
+    Raises:
+      ValueError: there are fewer files than workers.
+    """
+    ends = [end for end, rows in zip(accumulate(rows_of_files), rows_of_files) if rows]
+    if len(ends) < workers:
+        raise ValueError(f"{len(ends)} files have examples to train on, for {workers} workers")
+    chosen, at = [], 0
+    for worker in range(1, workers):
+        places = range(at, len(ends) - (workers - worker))  # each of the later workers gets a file too
+        wanted = ends[-1] * worker / workers
+        place = min(places, key=lambda place: abs(ends[place] - wanted))
+        chosen.append(ends[place])
+        at = place + 1
+    return (*chosen, ends[-1])
+
+
 def parse_sample(text: str) -> Sample | None:
     """Parse "shard:0/4" or "bootstrap:7" (7 is the seed). Raises ValueError for any other text.
 
-    Return None if the run uses all examples: for "all", and for "shard:worker", where each worker makes its own sample.
+    Return None if the run uses all examples: for "all", and where each worker makes its own sample (`is_by_worker`).
     """
-    if text in (ALL, OF_WORKER):
+    if text == ALL or is_by_worker(text):
         return None
     if found := _BOOTSTRAP.fullmatch(text):
         return Sample(seed=int(found[1]), copies=COPIES)
     found = _SHARD.fullmatch(text)
     if found is None or int(found[1]) >= int(found[2]) or int(found[2]) > MOST_SHARDS:
         raise ValueError(
-            f"{text!r:.80} is no sample: write all, shard:0/4 (the first of four), shard:worker (each worker's own) or "
-            "bootstrap:7 (its seed)"
+            f"{text!r:.80} is no sample: write all, shard:0/4 (the first of four), shard:worker (each worker's own), "
+            "files:worker (whole files for each), rows:3000,7000 (where the rows of each worker end) or bootstrap:7 (its seed)"
         )
     return Sample(index=int(found[1]), of=int(found[2]))
 
@@ -217,10 +287,12 @@ class Form:
       looks_for: a description of what the path must be.
       endings: the endings of the names of files that have this form.
       Settings: the class of the section `data` for data sets of this form.
+      takes_patterns: whether the path may also be a pattern of the names of files, e.g. `data/*.parquet`.
     """
 
     name = ""
     looks_for = ""
+    takes_patterns = False
     endings: tuple[str, ...] = ()
     Settings: type[DataSettings]
 
@@ -286,6 +358,8 @@ def _all_forms() -> Iterator[Form]:
 
 
 def _recognised(path: Path) -> FormPath:
+    if is_pattern(path):
+        return _recognised_pattern(path)
     if not os.path.exists(path):
         leads = "docs/extending.md#your-own-data shows what it may lead to"
         raise UserError(f"dataset: there is no '{path}': correct the path; {leads}")
@@ -298,6 +372,19 @@ def _recognised(path: Path) -> FormPath:
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
     raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. {shown}")
+
+
+def _recognised_pattern(path: Path) -> FormPath:
+    found = matches(path)
+    if not found:
+        raise UserError(f"dataset: no file matches '{path}': correct the pattern")
+    if form := next((form for form in _all_forms() if form.takes_patterns and form.recognises(path)), None):
+        return FormPath(form, path)
+    taken = "; ".join(f"{form.name}: {', '.join(form.endings)}" for form in _all_forms() if form.takes_patterns)
+    raise UserError(
+        f"dataset: '{path}' matches {len(found):,} files, such as '{found[0]}', and none of a form that a pattern may name: "
+        f"{taken}"
+    )
 
 
 # The data sets: how each is found and read, what its examples are, and how they are augmented. No TensorFlow.
@@ -370,12 +457,14 @@ class Contents:
         object that returns parts of itself as arrays. The target is called "target", the examples' weights "weight".
       notes: lines for the user, e.g. which examples were held out.
       encoding: how the columns of a table became numbers (runs/rows.py); None if the data is no table.
+      file_rows: how many training examples come from each of several files, in their order; () if that is not known.
     """
 
     spec: ExampleSpec
     arrays: Mapping[str, Mapping[str, Rows]]
     notes: tuple[str, ...] = ()
     encoding: Mapping[str, Any] | None = None
+    file_rows: tuple[int, ...] = ()
 
     @classmethod
     def of(

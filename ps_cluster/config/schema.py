@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
 
-from ps_cluster.config.datasets import ALL, DATASETS, OF_WORKER, DataSettings, Sample, parse_sample
+from ps_cluster.config.datasets import ALL, DATASETS, DataSettings, Sample, ends_of_workers, is_by_worker, parse_sample
 from ps_cluster.config.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
@@ -183,6 +183,7 @@ def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: f
 
 
 LOSSY = ("int8", "top_k")  # values of cluster.wire
+GPUS_AUTO = "auto"  # the value of cluster.gpus with which workers compute on GPUs
 
 
 class ClusterSettings(Section):
@@ -232,6 +233,10 @@ class ClusterSettings(Section):
             "and elastic, but not in `compare`."
         )
     )
+    gpus: Literal["none", "auto"] = Field(
+        description="Compute the network on GPUs. auto: the workers get the machine's GPUs in turn. Parameter servers, chief "
+        "and evaluator stay on processors."
+    )
     lost_after_seconds: float = Field(
         ge=1,
         le=3600,
@@ -269,11 +274,12 @@ class TrainingSettings(Section):
     )
     sample: str = Field(
         default=ALL,
-        max_length=50,
+        max_length=15_000,
         description=(
             "The training examples that the run uses. all: every example. shard:worker: each worker has its own disjoint "
-            "part. shard:0/4: the first of four parts. bootstrap:7: a sample of the same size, drawn with replacement "
-            "with seed 7. An epoch is a pass over these examples."
+            "part, drawn at random. files:worker: each worker has whole files of a table in several files. rows:3000,7000: "
+            "each worker has consecutive examples, which end there. shard:0/4: the first of four parts. bootstrap:7: a "
+            "sample of the same size, drawn with replacement with seed 7. An epoch is a pass over these examples."
         ),
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
@@ -415,19 +421,28 @@ class RunConfig(Section):
         DATASETS[self.data.dataset].check(self)
         self._check_scale()
         self._check_patience()
-        if self.training.sample == OF_WORKER and (
-            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.tasks
-        ):
-            raise ValueError(
-                f"training.sample: got '{OF_WORKER}': mode {self.mode.name} has no workers with batches of their own: "
-                "leave it out"
-            )
+        self._check_sample()
         if not parse_stragglers(self.cluster.straggler).are_among(self.most_workers):
             raise ValueError(
                 f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has workers 0 to "
                 f"{self.most_workers - 1}"
             )
         return self
+
+    def _check_sample(self) -> None:
+        text, ends = self.training.sample, ends_of_workers(self.training.sample)
+        if is_by_worker(text) and (
+            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.tasks
+        ):
+            raise ValueError(
+                f"training.sample: got '{text:.80}': mode {self.mode.name} has no workers with batches of their own: "
+                "leave it out"
+            )
+        if ends is not None and len(ends) != self.cluster.workers:
+            raise ValueError(
+                f"training.sample: got '{text:.80}': it says where the examples of {len(ends)} workers end, and "
+                f"cluster.workers is {self.cluster.workers}"
+            )
 
     def _check_scale(self) -> None:
         workers, kind = self.cluster.workers, self.mode_kind
@@ -569,6 +584,9 @@ class RunConfig(Section):
 
     def examples_seen(self, train_examples: int) -> int:
         """Return the number of examples in an epoch."""
+        ends = ends_of_workers(self.training.sample)
+        if ends is not None:
+            return ends[-1]
         return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from ps_cluster.config.datasets import Sample
+from ps_cluster.config.datasets import Sample, Stretch
 from ps_cluster.config.objectives import TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data.packed import fields_of, file_name
 from ps_cluster.private_names import keep_from_folding
@@ -39,7 +39,7 @@ def batch_of(
     batch_size: int,
     examples: int,
     seed: int,
-    sample: Sample | None = None,
+    sample: Sample | Stretch | None = None,
     number: tf.Tensor | None = None,
 ) -> Batch:
     """Return the examples that step `step` trains on.
@@ -67,8 +67,10 @@ def batch_of(
     return Batch(seed, step, ids if sample is None else ids_of_sample(sample, ids, examples), epochs)
 
 
-def ids_of_sample(sample: Sample, positions: tf.Tensor, examples: int) -> tf.Tensor:
+def ids_of_sample(sample: Sample | Stretch, positions: tf.Tensor, examples: int) -> tf.Tensor:
     """Return the ids of the examples at these positions of a sample, int64 [B]: a pure function of both."""
+    if isinstance(sample, Stretch):
+        return sample.first + positions
     key = _key(sample.seed, tf.constant(_SAMPLE_KEY, tf.int64))
     return _shuffled(positions * sample.of + sample.index, key, examples * sample.copies) % examples
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ps_cluster.data import packed
 from ps_cluster.data.packed import MANIFEST
 from ps_cluster.errors import UserError
+from ps_cluster.files.patterns import is_pattern, matches
 from ps_cluster.system.environment import keras_home
 
 
@@ -40,7 +41,7 @@ def packed_folder(cache_dir: Path) -> Path:
 
 
 def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with a file, or with any file below a folder."""
+    """Return eight hexadecimal digits that change with a file, or with any file below a folder or of a pattern."""
     digest = hashlib.sha256()
     for path, status in _files(source):
         digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
@@ -48,11 +49,15 @@ def fingerprint(source: Path) -> str:
 
 
 def size_of(source: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder."""
+    """Return the bytes of a file, or of all files below a folder or of a pattern."""
     return sum(status.st_size for _, status in _files(source))
 
 
 def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
+    if is_pattern(source):
+        for file in matches(source):
+            yield str(file), file.stat()
+        return
     source = Path(os.path.realpath(source))
     if not source.is_dir():
         yield str(source), source.stat()

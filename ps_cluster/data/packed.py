@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,8 @@ class PackedDataset:
       source: archive or folder that it was packed from; "" if there is none.
       validation_examples: the last of the packed training examples; `train_examples` excludes them.
       notes: lines for a person to read, e.g. what was held out to test on.
+      file_rows: how many training examples, with those held out, come from each of several files, in their order; () if that
+        is not known.
       checksum: SHA-256 of the checksums of all files; "" in copies that have none.
     """
 
@@ -62,6 +65,7 @@ class PackedDataset:
     validation_examples: int = 0
     notes: tuple[str, ...] = ()
     checksum: str = ""
+    file_rows: tuple[int, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
         """Return the same data set with this many training examples held out for choosing.
@@ -87,6 +91,12 @@ class PackedDataset:
                     f"is held out, {error}"
                 ) from error
         return parted
+
+    @property
+    def file_rows_to_train_on(self) -> tuple[int, ...]:
+        """How many of `train_examples` come from each file: those held out are at the end."""
+        starts = [0, *accumulate(self.file_rows)]
+        return tuple(max(0, min(rows, self.train_examples - start)) for rows, start in zip(self.file_rows, starts))
 
     def inputs(self, split: str) -> dict[str, np.ndarray]:
         """Return the inputs of `split` ("train", "validation" or "test"): name → read-only array [N, ...], mapped."""
@@ -212,7 +222,7 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
     return PackedDataset(
         manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes),
-        checksum=hashlib.sha256(listed.encode()).hexdigest(),
+        checksum=hashlib.sha256(listed.encode()).hexdigest(), file_rows=tuple(manifest.file_rows),
     )  # fmt: skip
 
 

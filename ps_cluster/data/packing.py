@@ -145,6 +145,7 @@ def _manifest_of(name: str, kind: str, contents: Contents, source: str) -> Manif
         "test_examples": examples["test"],
         "source": source,
         "notes": list(contents.notes),
+        "file_rows": list(contents.file_rows),
         "bytes": sizes(contents.spec, examples),
     }
     return Manifest.model_validate(SPEC_TYPE.dump_python(contents.spec, mode="json") | about)

@@ -6,12 +6,13 @@ The workers' graphs compute the same in `data/batches.py`. Only the shuffle itse
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import getitem
 
 import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.datasets import OF_WORKER, Sample
+from ps_cluster.config.datasets import Sample, Stretch, is_by_worker, sample_of_worker
 from ps_cluster.data.batches import CHECKSUM_FACTOR, CHECKSUM_MASK
 
 # SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA).
@@ -45,7 +46,8 @@ class RecomputedBatches:
         self._steps_per_update = config.steps_per_update
         self._examples = train_examples
         self._sample = config.sample
-        self._by_worker = config.training.sample == OF_WORKER
+        self._text = config.training.sample
+        self._by_worker = is_by_worker(self._text)
         self._workers = config.cluster.workers
 
     def of_batches(self, batches: np.ndarray, worker: int) -> ExampleIds:
@@ -55,9 +57,10 @@ class RecomputedBatches:
           batches: int64 [...], their numbers: step id x batches per step, and those that follow in the step.
           worker: the index of the worker that trains on them. It counts only where each worker has a part of the examples.
         """
-        sample, numbers = self._sample, batches
+        sample: Sample | Stretch | None = self._sample
+        numbers = batches
         if self._by_worker:
-            sample = Sample(index=worker % self._workers, of=self._workers)
+            sample = sample_of_worker(self._text, worker, self._workers, getitem)
             # The number among the batches of the worker itself, where all workers go in step.
             step, within = np.divmod(batches, self._batches_per_step)
             numbers = step // self._steps_per_update * self._batches_per_step + within
@@ -65,7 +68,9 @@ class RecomputedBatches:
         positions = numbers[..., None] * self._batch_size + np.arange(self._batch_size)
         epochs, places = np.divmod(positions, seen)
         ids = _shuffled(places, _keys(self._seed, epochs), seen)
-        if sample is not None:
+        if isinstance(sample, Stretch):
+            ids = sample.first + ids
+        elif sample is not None:
             key = np.broadcast_to(_keys(sample.seed, np.array(_KEY_OF_SAMPLES)), (*ids.shape, 3))
             ids = _shuffled(ids * sample.of + sample.index, key, self._examples * sample.copies) % self._examples
         return ExampleIds(ids, epochs)

@@ -22,6 +22,7 @@ from ps_cluster.data.packed import MANIFEST, PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
+from ps_cluster.files.patterns import is_pattern, matches
 from ps_cluster.files.reading import bounded_memory
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.notices import Notify
@@ -108,7 +109,7 @@ def resolve_for_run(
 
 def _changed_since(path: Path | None, dataset: PackedDataset) -> str:
     """Return a line about a user's files that have changed since they were packed; "" if they have not, or are gone."""
-    if path is None or not os.path.exists(path) or fingerprint(path) in dataset.directory.name.split("-"):
+    if path is None or not _is_there(path) or fingerprint(path) in dataset.directory.name.split("-"):
         return ""
     return (
         f"'{path}' has changed since it was packed: this run keeps to the packed copy '{dataset.directory}', because its steps "
@@ -200,7 +201,7 @@ class _Search:
 
     def generate_or_read(self, kind: DataSet) -> PackedDataset:
         """Return the packed copy of a data set that code generates or reads, or that is at a path of the user's."""
-        if kind.path is not None and not os.path.exists(kind.path):
+        if kind.path is not None and not _is_there(kind.path):
             raise UserError(f"dataset: there is no '{kind.path}': correct the path")
         folder = self._packed_path(kind)
         dataset = self._load_cached(folder) or self._pack(kind, None, folder)
@@ -262,6 +263,11 @@ def _read_contents(kind: DataSet, settings: DataSettings, source: Path | None) -
         objective = user_code.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether something is at a user's path, or matches it."""
+    return bool(matches(path)) if is_pattern(path) else os.path.exists(path)
 
 
 def _short_hash(text: str) -> str:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
 
 from ps_cluster.files.reading import open_regular
@@ -67,6 +68,9 @@ class PiecewiseTable(Protocol):
     Attributes:
       what: its name, for messages.
       columns: name → type of pyarrow.
+      declared: name → type, as the file itself declares them; empty if it declares none.
+      untyped: the columns whose type is not known, because all values that were looked at are missing.
+      parts: the tables that it consists of; itself where it is a single one.
       has_decimal_commas: whether its numbers do, in a text whose columns are separated by semicolons or tabs.
       guesses_types: whether the types of its columns are guessed by their values, and not known to the file.
     """
@@ -74,7 +78,12 @@ class PiecewiseTable(Protocol):
     what: str
     guesses_types: bool
     columns: dict[str, Any]
+    declared: Types
+    untyped: frozenset[str]
     has_decimal_commas: bool
+
+    @property
+    def parts(self) -> Sequence[PiecewiseTable]: ...
 
     def place(self, column: str, value: str) -> str:
         """Return where a column first has this text, for messages: "line 34 of 'cars.csv'"."""
@@ -90,6 +99,7 @@ class CsvTable:
     """
 
     guesses_types = True
+    declared: Types = MappingProxyType({})
 
     def __init__(self, path: Path, types: Mapping[str, Any]):
         """Look at the beginning of a file. `types`: those of columns that are known."""
@@ -114,9 +124,14 @@ class CsvTable:
             found = reader.schema
         if len(set(found.names)) < len(found.names):
             raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
+        self.untyped = frozenset(field.name for field in found if field.type == pyarrow.null())
         # A later row may have what the first ones don't: a fraction, or a text.
         plain = {pyarrow.null(): pyarrow.string()}
         self.columns = {field.name: plain.get(field.type, field.type) for field in found}
+
+    @property
+    def parts(self) -> Sequence[PiecewiseTable]:
+        return (self,)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         with self._open({name: self.columns[name] for name in columns}, columns) as reader:
@@ -212,13 +227,19 @@ class ArrowTable:
         Raises:
           Malformed: a column can't get the type that is wanted.
         """
+        from pyarrow import types
+
         self.what, self._read = what, read
         self.columns = {name: wanted.get(name, _value_type(kind)) for name, kind in own.items()}
+        self.declared: Types = {name: _value_type(kind) for name, kind in own.items() if not types.is_null(kind)}
+        self.untyped = frozenset(own.keys() - self.declared.keys() - wanted.keys())
         for name, kind in own.items():
             if not _is_compatible(kind, found := self.columns[name]):
-                raise Malformed(
-                    f"the column '{name}' of {what} is {kind}, and the table before has {found}: save both as one type"
-                )
+                raise Malformed(_other_type_message(name, what, kind, found))
+
+    @property
+    def parts(self) -> Sequence[PiecewiseTable]:
+        return (self,)
 
     def place(self, column: str, value: str) -> str:
         row = 0
@@ -253,8 +274,9 @@ class JoinedTables:
 
     def __init__(self, what: str, parts: Sequence[PiecewiseTable]):
         """Join tables. `what`: the name of all, for messages. Raises Malformed if they have other columns."""
-        self.what, self._parts = what, parts
+        self.what, self.parts = what, parts
         self.columns = parts[0].columns
+        self.declared, self.untyped = parts[0].declared, parts[0].untyped
         self.has_decimal_commas = any(part.has_decimal_commas for part in parts)
         self.guesses_types = any(part.guesses_types for part in parts)
         for part in parts[1:]:
@@ -265,11 +287,11 @@ class JoinedTables:
                 )
 
     def place(self, column: str, value: str) -> str:
-        places = ((part, part.place(column, value)) for part in self._parts)
+        places = ((part, part.place(column, value)) for part in self.parts)
         return next((place for part, place in places if place != part.what), self.what)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        for part in self._parts:
+        for part in self.parts:
             yield from part.batches(columns)
 
 
@@ -320,7 +342,7 @@ def ending_of(path: Path) -> str:
 
 
 def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dict[str, PiecewiseTable]:
-    """Return split → table. All have the types of the first.
+    """Return split → table. All have the types of the first table in which a column has any value.
 
     Args:
       files: split → its parts, at least one.
@@ -333,14 +355,44 @@ def open_tables(files: Mapping[str, Sequence[Path]], text: Sequence[str]) -> dic
     for split, parts in files.items():
         opened: list[PiecewiseTable] = []
         for file in parts:
-            if not (ending := ending_of(file)):
-                raise Malformed(f"the name '{file.name}' ends in none of {', '.join(TABLES)}")
-            opened.append(TABLES[ending](file, types))
-            types = opened[0].columns
+            table = _open(file, types)
+            if opened:
+                _check_alike(opened[0], table, text)
+            typed = {name: kind for name, kind in table.columns.items() if name not in table.untyped}
+            types = {**typed, **types}
+            opened.append(table)
+        # A column may have its first value in a later file, which alone knows its type.
+        opened = [
+            table if types.keys().isdisjoint(table.untyped) else _open(file, types)
+            for file, table in zip(parts, opened, strict=True)
+        ]
         what = f"{opened[0].what} and {len(opened) - 1:,} more"
         tables[split] = opened[0] if len(opened) == 1 else JoinedTables(what, opened)
-        types = tables[split].columns
+        types = {**tables[split].columns, **types}
     return tables
+
+
+def _check_alike(first: PiecewiseTable, later: PiecewiseTable, text: Sequence[str]) -> None:
+    """Raise Malformed if a later part of one table has numbers where the first has text.
+
+    That numbers of a later table are names in the first may be meant where both are separate tables, e.g. to test on.
+    """
+    from pyarrow import types
+
+    for name, kind in later.declared.items():
+        before = first.declared.get(name, kind)
+        if name not in text and types.is_string(before) and not (types.is_string(kind) or types.is_null(kind)):
+            raise Malformed(_other_type_message(name, later.what, kind, before))
+
+
+def _other_type_message(column: str, what: str, kind: Any, before: Any) -> str:
+    return f"the column '{column}' of {what} is {kind}, and the table before has {before}: save both as one type"
+
+
+def _open(file: Path, types: Types) -> PiecewiseTable:
+    if not (ending := ending_of(file)):
+        raise Malformed(f"the name '{file.name}' ends in none of {', '.join(TABLES)}")
+    return TABLES[ending](file, types)
 
 
 def _check_columns(path: Path, columns: int) -> None:

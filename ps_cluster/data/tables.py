@@ -23,6 +23,7 @@ from ps_cluster.files.values import Malformed, is_decimal, one_line
 _NUMBERS_FOR_EACH_TEXT = 10  # different numeric values for each text, from which on a column holds numbers
 _MISSING_MARKS = frozenset({"?", "na", "n/a", "-", "null", "."})  # marks of a missing value, in small letters
 _FEWEST_ROWS = 20  # from which on a column without repeats looks like an identifier
+_ROWS_LOOKED_AT = 2**20  # for columns without repeats, whose values are kept meanwhile
 _MOST_TEXTS = 100  # different texts that are categories, even if few of them are repeated
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has a list
@@ -47,7 +48,7 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     """
     roles = _choose_roles(tables["train"].columns, settings)
     _check_same_columns(tables, roles)
-    targets = _target_columns(tables, roles.target, settings)
+    targets, rows_of_parts = _target_columns(tables, roles.target, settings)
     split, examples = split_of(targets, settings.held_out), len(targets.train)
     kept = None if split is None else np.isin(np.arange(examples), split.train)
     encoding = learn_encoding(tables["train"], kept, roles)
@@ -65,7 +66,17 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
     notes = (*contents.notes, *_identifier_notes(tables["train"], roles, settings))
-    return replace(contents, spec=replace(contents.spec, inputs=inputs), encoding=encoding.content, notes=notes)
+    spec, file_rows = replace(contents.spec, inputs=inputs), _kept_rows(rows_of_parts, kept)
+    return replace(contents, spec=spec, encoding=encoding.content, notes=notes, file_rows=file_rows)
+
+
+def _kept_rows(rows_of_parts: Sequence[int], kept: np.ndarray | None) -> tuple[int, ...]:
+    """Return how many rows to train on each of several files has; () for a single file. `kept`: bool [N], None for all."""
+    if len(rows_of_parts) == 1:
+        return ()
+    if kept is None:
+        return tuple(rows_of_parts)
+    return tuple(int(part.sum()) for part in np.split(kept, np.cumsum(rows_of_parts)[:-1]))
 
 
 def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettings) -> Iterator[str]:
@@ -90,7 +101,10 @@ def _identifier_notes(table: PiecewiseTable, roles: Roles, settings: TableSettin
 
 
 def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list[str]:
-    """Return the columns that have no value twice and none missing, in a table of at least `_FEWEST_ROWS` rows."""
+    """Return the columns that have no value twice and none missing, in a table of at least `_FEWEST_ROWS` rows.
+
+    Of a long table, only the first rows are looked at.
+    """
     import pyarrow
     from pyarrow import compute
 
@@ -104,6 +118,8 @@ def columns_without_repeats(table: PiecewiseTable, names: Sequence[str]) -> list
                 del parts[name]
         if not parts:
             return []
+        if rows >= _ROWS_LOOKED_AT:
+            break
     whole = {name: pyarrow.chunked_array(columns) for name, columns in parts.items()} if rows >= _FEWEST_ROWS else {}
     return [name for name, column in whole.items() if compute.count_distinct(column).as_py() == rows]
 
@@ -195,17 +211,27 @@ def _number_column(table: PiecewiseTable, name: str) -> np.ndarray:
     return np.concatenate([*parts, np.empty(0)])
 
 
-def _target_columns(tables: Mapping[str, PiecewiseTable], name: str, settings: TableSettings) -> Targets:
+def _target_columns(
+    tables: Mapping[str, PiecewiseTable], name: str, settings: TableSettings
+) -> tuple[Targets, list[int]]:
+    """Return the targets, and the number of rows of each file of the training table."""
+    read = _text_column if _is_category(name, tables["train"].columns[name]) else _number_column
+    try:
+        columns = {split: [read(part, name) for part in table.parts] for split, table in tables.items()}
+    except Malformed as error:  # a text in a row behind those that the type is guessed by
+        raise Malformed(str(error).replace(ADVICE_FOR_INPUT, ADVICE_FOR_TARGET)) from error
+    found = {split: np.concatenate(parts) for split, parts in columns.items()}
+    return _targets_in(tables, found, name, settings), list(map(len, columns["train"]))
+
+
+def _targets_in(
+    tables: Mapping[str, PiecewiseTable], found: Mapping[str, np.ndarray], name: str, settings: TableSettings
+) -> Targets:
     """Return the targets: text, and few different whole numbers, are classes; other numbers are to be predicted."""
     import pyarrow
 
     kind = tables["train"].columns[name]
     is_text = _is_category(name, kind)
-    read = _text_column if is_text else _number_column
-    try:
-        found = {split: read(table, name) for split, table in tables.items()}
-    except Malformed as error:  # a text in a row behind those that the type is guessed by
-        raise Malformed(str(error).replace(ADVICE_FOR_INPUT, ADVICE_FOR_TARGET)) from error
     for split, values in found.items():
         if not len(values):
             raise Malformed(f"the {split} table has no rows")

@@ -70,7 +70,7 @@ def _row(tasks: list[TaskView], row: int, columns: int) -> list[Box]:
 
 
 def _lines(task: TaskView) -> tuple[str, ...]:
-    lines = (f"{task.name} · {task.state}", task.address or "no address", task.device or NONE)
+    lines = (f"{task.name} · {task.state}", task.address or "no address", ", ".join(task.devices) or NONE)
     return lines if task.pid is None else (*lines, f"pid {task.pid}")
 
 

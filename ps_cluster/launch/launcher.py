@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
@@ -32,8 +33,9 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import MEMORY_SHORT
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine, tensorboard_server
-from ps_cluster.system.child_process import Machine
+from ps_cluster.system.child_process import Machine, StartedProcess, Starter
 from ps_cluster.system.forked_tasks import ForkServer
+from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
 from ps_cluster.system.limits import room
 from ps_cluster.system.private_network import RunNetwork, network_for
 from ps_cluster.system.run_processes import life_of
@@ -85,7 +87,7 @@ def run_local(
         write_pointer(run_dir.dataset, dataset)
         write_form(run_dir.examples, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
-        supervisor = Supervisor(popen=server.popen if server else network.popen, machine=Machine(clock))
+        supervisor = Supervisor(popen=starter_of_tasks(network.popen, server), machine=Machine(clock))
         cluster = LocalCluster(
             config,
             run_dir,
@@ -138,6 +140,20 @@ def _fork_server_for(
     env = environment.for_child(os.environ, os.getpid())
     with ForkServer(task_server.ARGV, network.popen, run_dir.root, log, env, clock, stops) as server:
         yield server
+
+
+def starter_of_tasks(start: Starter, server: ForkServer | None) -> Starter:
+    """Return what starts a task: as a fork, unless there is no fork server or the task sees GPUs.
+
+    CUDA does not work in a fork of a process in which it was initialised, and an import of TensorFlow might do that.
+    """
+
+    def start_task(argv: list[str], *, env: Mapping[str, str], **how: Any) -> StartedProcess:
+        if server is not None and env.get(VISIBLE_GPUS) == HIDDEN:
+            return server.popen(argv, env=env, **how)
+        return start(argv, env=env, **how)
+
+    return start_task
 
 
 def _exit_code(ending: Ending, left: list[str]) -> int:

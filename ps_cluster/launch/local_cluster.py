@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.pinning import cores_of
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.run_state import TaskState
@@ -17,6 +18,7 @@ from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
 from ps_cluster.system.forked_tasks import ForkServer
+from ps_cluster.system.gpus import VISIBLE_GPUS, gpu_of_worker, usable_gpus
 from ps_cluster.system.limits import allowance
 from ps_cluster.system.private_network import RunNetwork
 from ps_cluster.system.run_processes import life_of
@@ -214,8 +216,14 @@ class LocalCluster:
         return TaskSpec(
             task=task,
             argv=(*self._task_argv, *options, *self._task_options),
-            env=environment.for_child(os.environ, os.getpid()) | {"TF_CONFIG": self.topology.tf_config(task)},
+            env=self._environment(task) | {"TF_CONFIG": self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),
             error=self._run_dir.error(task.type, task.index),
         )
+
+    def _environment(self, task: Task) -> dict[str, str]:
+        if not is_on_gpus(self._config, self.topology, task):
+            return environment.for_child(os.environ, os.getpid())
+        own = {VISIBLE_GPUS: gpu_of_worker(task.index, usable_gpus(os.environ))}
+        return environment.for_child(os.environ | own, os.getpid(), on_gpus=True)

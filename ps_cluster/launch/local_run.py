@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
-from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
+from ps_cluster.config.datasets import DATASETS, OF_FILES, OF_WORKER, DataSettings, ends_of_files, ends_of_workers
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
@@ -24,6 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.launch.actions import broken_line
+from ps_cluster.launch.gpu_choice import with_gpus_found
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.byte_progress import every_tenth
@@ -34,6 +35,7 @@ from ps_cluster.runs.result_rows import BROKEN, Summary
 from ps_cluster.runs.run_dir import CODE, RunDir, check_unused
 from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
+from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import stop_signals
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
@@ -72,6 +74,7 @@ def start_run(
             whole = resolve_data(config.data, notify=view.notice)
             dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset, view.notice)
+            complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
 
 
@@ -121,6 +124,7 @@ def resume_run(
                 "the learning rate goes on as in a run of that length"
             )
         complete = complete_config(config, dataset, view.notice)
+        complete = with_gpus_found(complete, usable_gpus(os.environ), view.notice)
         return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
 
 
@@ -167,6 +171,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
         DATASETS[dataset.name].check_examples(config, dataset.spec)
     except ValueError as error:
         raise UserError(str(error)) from error
+    config = _with_rows_of_workers(config, dataset)
     shards = config.cluster.workers if config.training.sample == OF_WORKER else 1
     if config.examples_seen(dataset.train_examples) < shards:
         raise UserError(
@@ -194,6 +199,28 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
             "evaluation.monitor_mode": checked_mode(config.evaluation, dataset.spec, metrics),
         }
     )
+
+
+def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfig:
+    """Return `config` with `training.sample` as rows where it asks for files, once it fits the data set.
+
+    Raises UserError if it does not.
+    """
+    text = config.training.sample
+    if text == OF_FILES:
+        if not dataset.file_rows:
+            raise UserError(
+                f"training.sample: got '{text}': data set '{dataset.name}' is no table in several files: take {OF_WORKER}"
+            )
+        try:
+            ends = ends_of_files(dataset.file_rows_to_train_on, config.cluster.workers)
+        except ValueError as error:
+            raise UserError(f"training.sample: got '{text}': {error}: take fewer workers, or {OF_WORKER}") from error
+        return config.with_values({"training.sample": f"rows:{','.join(map(str, ends))}"})
+    ends_asked = ends_of_workers(text)
+    if ends_asked is not None and ends_asked[-1] > dataset.train_examples:
+        raise UserError(f"training.sample: got '{text:.80}': there are {dataset.train_examples:,} training examples")
+    return config
 
 
 @contextlib.contextmanager

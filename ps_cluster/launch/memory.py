@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF
 from ps_cluster.system.limits import FreeMemory
 
@@ -19,6 +20,7 @@ _MB = 10**6
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
+UNSHARED_MB = 320  # additional, for a worker that sees a GPU: it is no fork, and shares no import (n = 2, tutorial_cnn)
 HOLDS_ALL_MB = 70  # additional, for a worker that holds all parameters itself
 
 
@@ -29,6 +31,8 @@ def needed_bytes(config: RunConfig) -> int | None:
         return None
     images = config.training.batch_size_per_worker / MEASURED_BATCH
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
+    if config.cluster.gpus == GPUS_AUTO:
+        worker += UNSHARED_MB
     kind = config.mode_kind
     serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.tasks)
     if config.mode_kind.has_parameter_servers:

@@ -27,6 +27,7 @@ from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.endings import write_ending
+from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import WHAT, DataResolver, complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
@@ -48,6 +49,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.child_process import ChildProcess
+from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.system.port_guard import guard_port
 from ps_cluster.system.run_processes import life_of
 from ps_cluster.system.stop_signals import StopRequests
@@ -96,6 +98,8 @@ def run_one_task(
     check_named(config)
     for line in environment.not_used(os.environ):
         notify(line)
+    if topology.computes_gradients(task):
+        with_gpus_found(config, usable_gpus(os.environ), notify, replaces=False)
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
     _resumes(options.resume, run_dir, leads=leads)
     _check_port_is_free(topology, task, port_free_within_s)
@@ -214,7 +218,8 @@ class OneTask:
         leading = ("--term", str(self.claim.term)) if self.claim else ()
         least = () if least_workers is None else ("--least-workers", str(least_workers))
         resuming = ("--resume",) if self.resumes else ()
-        env = environment.for_tensorflow(finding_this_package(os.environ))
+        on_gpus = is_on_gpus(self.config, self.topology, task)
+        env = environment.for_tensorflow(finding_this_package(os.environ), on_gpus=on_gpus)
         env |= {LAUNCHER_PID: str(os.getpid()), "TF_CONFIG": self.topology.tf_config(task)}
         argv = (*self.task_argv, *named, *waiting, *leading, *least, *resuming)
         return ChildProcess.start(argv, env=env, cwd=self.run_dir.root)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from rich.text import Text
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.modes import Flow, Mode
+from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.config.tasks import CHIEF, EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.installation import PROGRAM
+from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, plain_table
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
@@ -35,7 +38,7 @@ class TaskView:
 
     Attributes:
       state: "planned" without a run; else "running", "stopped" by SIGSTOP, or "gone".
-      device: as `tf.device` takes it; None for a task that is no longer a member.
+      devices: as `tf.device` takes them; none for a task that is no longer a member.
       tf_config: the value of TF_CONFIG; None for a task that is no longer a member of the cluster.
     """
 
@@ -43,7 +46,7 @@ class TaskView:
     state: str
     pid: int | None
     address: str | None
-    device: str | None
+    devices: tuple[str, ...]
     tf_config: str | None
 
     @property
@@ -77,7 +80,7 @@ class ClusterView:
                     "state": task.state,
                     "pid": task.pid,
                     "address": task.address,
-                    "devices": [] if task.device is None else [task.device],
+                    "devices": list(task.devices),
                     "tf_config": None if task.tf_config is None else json.loads(task.tf_config),
                 }
                 for task in self.tasks
@@ -85,14 +88,17 @@ class ClusterView:
         }
 
 
-def of_config(config: RunConfig) -> ClusterView:
+def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) -> ClusterView:
     """Return the cluster that `run` would start, on ports that are free now. Raises UserError if it is too large."""
     config.check_fits_one_machine()
     cluster, mode = config.cluster, config.mode_kind
     topology = ClusterTopology.local(
         mode.cluster.tasks, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
     )
-    views = tuple(_view(topology, task, "planned", None) for task in topology.tasks)
+    views = tuple(
+        _view(topology, task, "planned", None, is_on_gpus(config, topology, task, environment))
+        for task in topology.tasks
+    )
     note = f"These ports are free now. A run takes others; `{PROGRAM} task` takes those of TF_CONFIG."
     return ClusterView(_title("planned cluster", topology, mode), note, _flows(mode), views)
 
@@ -100,14 +106,18 @@ def of_config(config: RunConfig) -> ClusterView:
 def of_run(root: Path) -> ClusterView:
     """Return the cluster of a run, with the state of each process. Raises UserError if it has not started one."""
     run_dir = RunDir.open(root)
-    mode = load_config(run_dir.config).mode_kind
+    config = load_config(run_dir.config)
+    mode = config.mode_kind
     try:
         written = read_json(run_dir.cluster, ClusterFile)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{root}' has no {run_dir.cluster.name}: no task has started yet") from error
     topology = ClusterTopology.of_run(written.tasks)
+    on_gpus = config.cluster.gpus == GPUS_AUTO
     views = tuple(
-        _view(topology, Task(row.type, row.index), _state(row, written, run_dir), row.pid) for row in written.tasks
+        _view(topology, task, _state(row, written, run_dir), row.pid, on_gpus and topology.computes_gradients(task))
+        for row in written.tasks
+        for task in (Task(row.type, row.index),)
     )
     own = "The ports are in a network of the run's own: nobody else reaches them."
     note = own if written.isolated else "The ports are open to every program of this machine."
@@ -127,7 +137,7 @@ def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
     return "elsewhere"
 
 
-def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None) -> TaskView:
+def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, on_gpus: bool) -> TaskView:
     is_member = task in topology.tasks
     serves = is_member and task.type != EVALUATOR and topology.types != (CHIEF,)
     on = f"/job:{task.type}/task:{task.index}" if serves else ""
@@ -136,8 +146,8 @@ def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None) ->
         state=state,
         pid=pid,
         address=topology.address(task) if is_member else None,
-        # Each task hides GPUs from TensorFlow (system/environment.py), which then has one device: all processors.
-        device=f"{on}/device:CPU:0" if is_member else None,
+        # Without GPUs, which are hidden then (system/environment.py), TensorFlow has one device: all processors.
+        devices=tuple(f"{on}/device:{kind}:0" for kind in ("CPU", *(["GPU"] * on_gpus))) if is_member else (),
         tf_config=topology.tf_config(task) if is_member else None,
     )
 
@@ -162,7 +172,7 @@ def print_cluster(view: ClusterView, console: Console) -> None:
     table = plain_table(task=LEFT, state=LEFT, pid=RIGHT, address=LEFT, devices=FOLD)
     for task in view.tasks:
         state, pid = Text(task.state, _COLOURS[task.state]), str(task.pid or NONE)
-        table.add_row(task.name, state, pid, task.address or NONE, task.device or NONE)
+        table.add_row(task.name, state, pid, task.address or NONE, ", ".join(task.devices) or NONE)
     console.print(view.title, style="bold", highlight=False, soft_wrap=True)
     console.print(table)
     for flow in view.flows:

@@ -38,6 +38,7 @@ from ps_cluster.files import locks, writing
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json
 from ps_cluster.launch.cluster_files import from_tf_config
+from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.serving import serve
 from ps_cluster.launch.task_failures import MESSAGE_CHARACTERS, as_failure, as_loss, is_taken_port
 from ps_cluster.launch.topology import ClusterTopology
@@ -56,6 +57,7 @@ from ps_cluster.system.lifetime import die_with_launcher
 from ps_cluster.system.port_guard import guard_port
 from ps_cluster.system.stop_signals import Drain, stop_signals
 from ps_cluster.system.usage import return_large_blocks
+from ps_cluster.training.computing_device import check_gpus
 from ps_cluster.training.job import TrainingJob
 
 
@@ -170,7 +172,8 @@ def run_task(
       index: the task's index in the run, used in files and rows; None where it is the same.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
-    own = environment.past_proxies(environment.for_tensorflow(os.environ), topology.hosts)
+    on_gpus = is_on_gpus(config, topology, task)
+    own = environment.past_proxies(environment.for_tensorflow(os.environ, on_gpus=on_gpus), topology.hosts)
     os.environ.update(own, TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
     if drain is None:
@@ -180,6 +183,9 @@ def run_task(
     locks.share(dataset.directory)  # a worker maps its files anew in every step
     named = task if index is None else Task(task.type, index)
     enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
+    if on_gpus:
+        import_tensorflow()
+        check_gpus(os.environ)
     if task.type == EVALUATOR:
         import_tensorflow()
         from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate

@@ -112,6 +112,7 @@ class TaskError(Row):
 
 Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Kind = Literal["real", "synthetic"]
+MOST_FILES = 2**20
 Examples = Annotated[int, Field(gt=0, le=2**40)]
 # The dtypes of arrays from which rows can be gathered.
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -145,6 +146,7 @@ class Manifest(Row):
       weight: the field with the weight of an example; null if all examples count equally.
       source: the archive or folder that was packed; "" if there is none.
       notes: lines for the user.
+      file_rows: how many training examples come from each of several files, in their order; empty if that is not known.
       bytes: file name → size.
       sha256: file name → checksum; complete when all files are written.
     """
@@ -161,6 +163,7 @@ class Manifest(Row):
     test_examples: Examples
     source: Annotated[str, Field(max_length=4096)] = ""
     notes: list[Annotated[str, Field(max_length=2000)]] = []
+    file_rows: Annotated[list[Count], Field(max_length=MOST_FILES)] = []
     bytes: dict[Word, Count]
     sha256: dict[Word, Checksum] = {}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ps_cluster.installation import finding_this_package
 from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.quiet_import import ERRORS_ONLY, LEVEL
+from ps_cluster.system.gpus import HIDDEN, VISIBLE_GPUS
 from ps_cluster.system.limits import Allowance, allowance
 from ps_cluster.system.run_processes import life_of
 
@@ -22,7 +23,6 @@ _DEFAULTS = {  # unless the user has set them
 _NO_GRPC_PROXY, _NO_PROXY = "no_grpc_proxy", "no_proxy"
 _FIXED = {
     "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log
-    "CUDA_VISIBLE_DEVICES": "-1",  # training is on the processors; a visible GPU would be filled by every task
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
     "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
     "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
@@ -32,6 +32,12 @@ _FIXED = {
     "TF_USE_LEGACY_KERAS": "0",
     "TF_DETERMINISTIC_OPS": "0",  # TensorFlow then refuses to read the time, which each row of the ledger has
 }
+_ON_GPUS = {
+    # A task would take all memory of its GPU, which others share. `set_memory_growth` does not reach a tf.distribute.Server.
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
+# float32 is float32, unless the user has set it: with the ten bits of TF32 the proof could not compare gradients.
+_ON_GPUS_BY_DEFAULT = {"NVIDIA_TF32_OVERRIDE": "0"}
 # Variable → the values that ask for what tasks can't do (None: all but that of `_FIXED`), and what they do.
 _YES = ("1", "true", "True")
 _WISHES: Mapping[str, tuple[Sequence[str] | None, str]] = {
@@ -43,15 +49,23 @@ _WISHES: Mapping[str, tuple[Sequence[str] | None, str]] = {
 _KERAS_FILE = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
 
 
-def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
+def for_child(given: Mapping[str, str], launcher_pid: int, *, on_gpus: bool = False) -> dict[str, str]:
     """Return `given` plus what a process of a run needs to find this package and to end with its launcher."""
     own = {LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
-    return for_tensorflow(finding_this_package(given)) | own
+    return for_tensorflow(finding_this_package(given), on_gpus=on_gpus) | own
 
 
-def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -> dict[str, str]:
-    """Return `given` plus the variables that a task's TensorFlow needs."""
-    return {**_DEFAULTS, **_threads(allowed or allowance()), **given, **_FIXED}
+def for_tensorflow(
+    given: Mapping[str, str], allowed: Allowance | None = None, *, on_gpus: bool = False
+) -> dict[str, str]:
+    """Return `given` plus the variables that a task's TensorFlow needs.
+
+    Args:
+      on_gpus: whether it sees the GPUs that `given` lets it see. Otherwise it sees none: each would be filled by every task.
+    """
+    gpus = _ON_GPUS if on_gpus else {VISIBLE_GPUS: HIDDEN}
+    defaults = {**_DEFAULTS, **(_ON_GPUS_BY_DEFAULT if on_gpus else {})}
+    return {**defaults, **_threads(allowed or allowance()), **given, **_FIXED, **gpus}
 
 
 def prepare_for_tensorflow() -> None:

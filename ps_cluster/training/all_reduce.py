@@ -17,7 +17,7 @@ import contextlib
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -38,6 +38,7 @@ from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.system.probes import until_none_works
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
+from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.device_names import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.round_watch import RoundWatch
@@ -70,7 +71,7 @@ def train(job: TrainingJob) -> None:
     start = SessionStart(job, leads=index == 0)
     start.begin(resume=job.resume and start.leads)
     lost_s = leading.silent_after_s if leading.alone else None
-    strategy = _connect(config, lost_after_s=lost_s)
+    strategy = _connect(config, cluster, index, lost_after_s=lost_s)
     group = WorkerGroup(strategy, index, config.cluster.workers)
     _agree(group, cluster["worker"], index)
     _share_checkpoint(group, start)
@@ -172,8 +173,13 @@ def _leave(workers: list[str], index: int) -> None:
         until_none_works(workers[1:], _LEAVE_WITHIN_S)
 
 
-def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.MultiWorkerMirroredStrategy:
+def _connect(
+    config: RunConfig, cluster: Mapping[str, list[str]], index: int, *, lost_after_s: float | None
+) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Return the strategy, once every worker has connected.
+
+    Its only replica in this worker is on the processor, also where the network is computed on a GPU: by itself, it would make a
+    replica of each GPU that this worker sees.
 
     Args:
       lost_after_s: the seconds of silence after which a worker counts as lost; None: a launcher detects lost workers.
@@ -184,7 +190,10 @@ def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.
     limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s), config.cluster.workers)
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
+        cluster_resolver=tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(cluster), task_type=WORKER, task_id=index, rpc_layer="grpc"
+        ),
+        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring),
     )
     # The strategy takes over SIGTERM for preemption notices. This restores the previous handler.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
@@ -236,7 +245,7 @@ def all_reduce_function(
         version = replica.apply_mean(gradient, result.learning_rate, fresh)
         return tf.concat([[tf.cast(version, tf.float64), 0.0, 1.0, entered, now_after(version)], row], 0)
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])
+    @graph_of_dispatch(config, tf.TensorSpec([], tf.int32))
     def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         who = strategy.run(lambda: WorkerIdentity.read().both())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import room
+from ps_cluster.training.computing_device import accelerator_of
 from ps_cluster.training.memory import check_memory
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import Compute
@@ -36,17 +37,25 @@ class Build(Protocol):
 
 
 def build(
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str, session: str
+    config: RunConfig,
+    dataset: PackedDataset,
+    devices: Sequence[str],
+    own_device: str,
+    session: str,
+    accelerator_of: Callable[[RunConfig], str | None] = accelerator_of,
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one shard on each of `devices`, and the function that computes a worker's step.
 
     Args:
       session: the leader's session, which names all resources that the leader creates on servers (server/leftovers.py).
+      accelerator_of: returns the device of a worker that computes the network; None for its processor.
     """
     network, start = make_network(config, dataset, own_device)
     start = replace(start, session=session)
     store = make_store(config, dataset, network, devices, start.split(len(devices)))
-    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
+    step = TrainStep(
+        config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
+    )
     return store, config.mode_kind.worker_step(step, config, start, network.keep)
 
 

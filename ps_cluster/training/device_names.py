@@ -15,3 +15,8 @@ def task_name(task: Task) -> str:
 def device_name(task: Task, device: str = CPU) -> str:
     """Return the full name of a device of a task, e.g. "CPU:0"."""
     return f"{task_name(task)}/device:{device}"
+
+
+def processor_beside(device: str) -> str:
+    """Return the full name of the processor of the task that has a device. `device`: a full name."""
+    return f"{device.rpartition('/device:')[0]}/device:{CPU}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block, balanced
+from ps_cluster.training.computing_device import accelerator_of
 from ps_cluster.training.device_names import CPU, device_name, task_name
-from ps_cluster.training.modes.layers import LayerPlace, LayersSettings
+from ps_cluster.training.modes.layers import LayerPlace
 
 
 def first_blocks(blocks: Sequence[Block], places: Sequence[LayerPlace], workers: int) -> list[int]:
@@ -67,27 +69,39 @@ def _with_weights(blocks: Sequence[Block]) -> str:
     return ", ".join(layer for block in blocks if block.weights for layer in block.layers)
 
 
-def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> list[str]:
-    """Return the device on which each worker is asked to compute.
+def devices_of(config: RunConfig, asked: Mapping[int, str], there: Sequence[str]) -> list[str]:
+    """Return the device on which each worker is asked to compute: its GPU if the run uses those, else its processor.
 
     Args:
+      asked: worker → the device that the user asks for, e.g. "GPU:0".
       there: the names of all devices of the cluster.
-    Raises:
-      UserError: a device does not exist, and `soft_placement` is off.
     """
-    wanted = [device_name(Task(WORKER, worker), settings.devices.get(worker, CPU)) for worker in range(workers)]
-    for worker, device in enumerate(wanted):
-        if device not in there and not settings.soft_placement:
+    usual = [
+        device_name(Task(WORKER, worker), accelerator_of(config) or CPU) for worker in range(config.cluster.workers)
+    ]
+    return [
+        device_name(Task(WORKER, worker), asked[worker])
+        if worker in asked
+        else device
+        if device in there
+        else device_name(Task(WORKER, worker))
+        for worker, device in enumerate(usual)
+    ]
+
+
+def check_devices(wanted: Sequence[str], asked: Mapping[int, str], there: Sequence[str]) -> None:
+    """Raise UserError if a device that the user asks for does not exist. Arguments: see `devices_of`."""
+    for worker, device in asked.items():
+        if wanted[worker] not in there:
             own = ", ".join(
                 name.rpartition("/device:")[2]
                 for name in there
                 if name.startswith(f"{task_name(Task(WORKER, worker))}/")
             )
             raise UserError(
-                f"mode.placement: got '{settings.devices[worker]}' of worker {worker}, which has {own}: ask for what it "
-                "has, or give --soft-placement"
+                f"mode.placement: got '{device}' of worker {worker}, which has {own}: ask for what it has (workers see GPUs "
+                "with --gpus auto), or give --soft-placement"
             )
-    return wanted
 
 
 def names_of_all_devices() -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config import fitted
-from ps_cluster.config.datasets import OF_WORKER
+from ps_cluster.config.datasets import is_by_worker
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -163,7 +163,7 @@ def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoin
 
 def _work(config: RunConfig) -> dict[str, Any]:
     """Return name → value of all settings that decide which gradient belongs to a step id, and how it is applied."""
-    training, shards = config.training, config.training.sample == OF_WORKER
+    training, shards = config.training, is_by_worker(config.training.sample)
     return {
         # Settings on which others depend come first: with another network, a recipe may also change the label smoothing.
         "mode.name": config.mode.name,

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.batches import checksum_of
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models.compiled import MicroBatch
@@ -18,10 +17,10 @@ from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.stages import StagedNetwork, blocks_of
 from ps_cluster.models.width import WideNetwork
 from ps_cluster.training.clipping import clipping_of
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.device_names import processor_beside
 from ps_cluster.training.modes.layers import LayersSettings
 from ps_cluster.training.modes.width import WidthSettings
-from ps_cluster.training.placement import devices_of, first_blocks, names_of_all_devices
+from ps_cluster.training.placement import check_devices, devices_of, first_blocks, names_of_all_devices
 from ps_cluster.training.step import StepResult, TrainBatch, TrainStep, rows_in
 
 
@@ -60,7 +59,7 @@ class SplitStep(TrainStep):
           weights: for each part, [n of the part].
           statistics: for each part, float32 [m of the part].
         """
-        with tf.device(self.parts[0].device):
+        with tf.device(processor_beside(self.parts[0].device)):
             batch = self.batch(step)
             batches, checksum = self._cut(batch), checksum_of(batch.ids)
             rate = self.learning_rate(step)
@@ -145,7 +144,10 @@ def cut_by_layers(
     except ValueError as error:
         raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
     firsts = first_blocks(blocks, settings.places, workers)
-    devices = devices_of(settings, workers, names_of_all_devices())
+    there = names_of_all_devices()
+    devices = devices_of(config, settings.devices, there)
+    if not settings.soft_placement:
+        check_devices(devices, settings.devices, there)
     with tf.device(device):
         staged = StagedNetwork(network, blocks, firsts, devices)
     return SplitStep(
@@ -163,7 +165,7 @@ def cut_by_width(
     workers: int,
 ) -> SplitStep:
     """Cut the wide layers of a network by their units. See `SplitNetwork.cut`."""
-    devices = [device_name(Task(WORKER, worker)) for worker in range(workers)]
+    devices = devices_of(config, {}, names_of_all_devices())
     try:
         with tf.device(device):
             wide = WideNetwork(network, devices, settings.least_units)

@@ -104,7 +104,7 @@ def _lines(parts: Sequence[NetworkPart], there: Sequence[str]) -> list[str]:
     """Return a line about each worker's part. `there`: the devices that the cluster has."""
     lines = []
     for worker, part in enumerate(parts):
-        soft = "" if part.device in there else ", which is not there: soft placement takes its processor"
+        soft = "" if part.device in there else ", which is not there: soft placement takes another device of its worker"
         lines.append(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     return lines
 

@@ -5,17 +5,18 @@ The launcher imports this module to check schedules, so it does not import Tenso
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
+from ps_cluster.config.datasets import DATASETS, Sample, Stretch, is_by_worker, sample_of_worker
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.clipping import clipping_of
+from ps_cluster.training.computing_device import on_device
 from ps_cluster.training.learning_rate import learning_rate, number_in_step, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
@@ -83,9 +84,19 @@ WHOLE_PERIOD = PeriodLimits()
 class TrainStep:
     """Computes the batch, the forward pass and the gradient of a step id."""
 
-    def __init__(self, config: RunConfig, network: FlatNetwork, spec: ExampleSpec, *, train_examples: int):
+    def __init__(
+        self,
+        config: RunConfig,
+        network: FlatNetwork,
+        spec: ExampleSpec,
+        *,
+        train_examples: int,
+        accelerator: str | None = None,
+    ):
+        """Create the step. `accelerator`: the device of the worker that computes the network; None: its processor."""
         from ps_cluster.models.judges import judge_of
 
+        self._accelerator = accelerator
         self._config = config
         self._network = network
         self._examples = train_examples
@@ -110,7 +121,7 @@ class TrainStep:
 
         batch = self.batch(step)
         random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
-        with tf.name_scope(COMPUTATION):
+        with on_device(self._accelerator), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 passed = self._network.forward(weights, statistics, batch.inputs, random_state)
@@ -151,13 +162,16 @@ class TrainStep:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)
 
-    def _part(self, step: tf.Tensor) -> tuple[Sample | None, tf.Tensor | None]:
+    def _part(self, step: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
         """Return the part of the examples that this process walks through, and the step's number in it: see `batch_of`."""
-        if self._config.training.sample != OF_WORKER:
+        text, workers = self._config.training.sample, self._config.cluster.workers
+        if not is_by_worker(text):
             return self._config.sample, None
-        workers = self._config.cluster.workers
-        # A worker that `scale` has added shares the data shard of another worker.
-        sample = Sample(index=WorkerIdentity.read().worker % workers, of=workers)
+
+        def take(numbers: Sequence[int], index: tf.Tensor) -> tf.Tensor:
+            return tf.constant(numbers, tf.int64)[index]
+
+        sample = sample_of_worker(text, WorkerIdentity.read().worker, workers, take)
         return sample, number_in_step(self._config, step)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import OF_WORKER, Sample
+from ps_cluster.config.datasets import OF_WORKER, Sample, Stretch
 from ps_cluster.data.batches import batch_of, checksum_of, joined_checksum
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from tests.helpers.ledgers import rows_of
@@ -32,14 +32,21 @@ def test_the_ids_and_epochs_of_each_step_equal_those_of_the_graph(seed, sample):
         assert found.epochs.tolist() == graph.epochs.numpy().tolist()
 
 
-def test_where_each_worker_has_its_own_part_the_ids_are_those_of_its_own_batches():
-    recomputed = batches_of(**{"training.sample": OF_WORKER, "mode.name": "sync-ps", "cluster.workers": 3})
-    for worker in range(3):
+@pytest.mark.parametrize(
+    ("text", "samples"),
+    [
+        (OF_WORKER, [Sample(index=worker, of=3) for worker in range(3)]),
+        ("rows:100,300,1003", [Stretch(0, 100), Stretch(100, 200), Stretch(300, 703)]),
+    ],
+)
+def test_where_each_worker_has_its_own_part_the_ids_are_those_of_its_own_batches(text, samples):
+    recomputed = batches_of(**{"training.sample": text, "mode.name": "sync-ps", "cluster.workers": 3})
+    for worker, sample in enumerate(samples):
         step = 3 * 40 + worker  # its 40th batch
         graph = batch_of(
             tf.constant(step, tf.int64),
             batch_size=BATCH, examples=EXAMPLES, seed=0,
-            sample=Sample(index=worker, of=3), number=tf.constant(40, tf.int64),
+            sample=sample, number=tf.constant(40, tf.int64),
         )  # fmt: skip
         assert recomputed.of_batches(np.array(step), worker).ids.tolist() == graph.ids.numpy().tolist()
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +20,7 @@ from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
 from ps_cluster.system.stop_signals import Drain
-from ps_cluster.training import placement, split_step, split_trainer
+from ps_cluster.training import placement, split_trainer
 from ps_cluster.training.all_reduce import _train, all_reduce_function
 from ps_cluster.training.building import build
 from ps_cluster.training.chief import Chief, LocalDispatcher
@@ -59,8 +60,13 @@ class Trained:
         return self.result.proof.problems
 
 
-def train(folder: Path, **values) -> Trained:
-    """Train in a folder, and compute the sampled updates again. `values`: settings beside SETTINGS."""
+def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
+    """Train in a folder, and compute the sampled updates again.
+
+    Args:
+      accelerator: the device of this process that computes the network; None: its processor.
+      values: settings beside SETTINGS.
+    """
     folder.mkdir()
     network = folder / "net.py"
     network.write_text(NETWORK)
@@ -79,7 +85,7 @@ def train(folder: Path, **values) -> Trained:
     os.chdir(workspace)
     try:
         np.array([0, os.getpid()], np.int64).tofile(IDENTITY)
-        _train_in_workspace(config, run_dir, dataset)
+        _train_in_workspace(config, run_dir, dataset, accelerator)
         recomputation = Recomputation(run_dir, config, lambda: dataset)
         while recomputation.next():
             pass
@@ -89,14 +95,14 @@ def train(folder: Path, **values) -> Trained:
     return Trained(result, list(read_rows(run_dir.recomputed, RecomputedRow)))
 
 
-def _train_in_workspace(config, run_dir, dataset):
+def _train_in_workspace(config, run_dir, dataset, accelerator):
     mode = config.mode_kind
     job = TrainingJob(config, run_dir, dataset, leading=LeaderStart(term=1))
-    start = SessionStart(job, build=split_trainer.SplitBuild(mode, None) if mode.shares_steps else build)
+    of_data = partial(build, accelerator_of=lambda config: accelerator)
+    start = SessionStart(job, build=split_trainer.SplitBuild(mode, None) if mode.shares_steps else of_data)
     start.begin(resume=False)
     with (
         mock.patch.object(placement, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
-        mock.patch.object(split_step, "device_name", lambda task, device=CPU: LOCAL_DEVICE),
         # Updates are computed again when the training is over: as if that took no time.
         mock.patch.object(UpdateSampler, "is_cheap", lambda sampler: True),
     ):

@@ -67,6 +67,15 @@ def test_a_planned_cluster_has_the_tasks_of_its_mode_and_each_tf_config_is_read_
     assert len(set(addresses)) == len(addresses) and None not in addresses
 
 
+def test_with_gpus_the_tasks_that_compute_gradients_have_one_more_device():
+    config = build_config(None, {"cluster.gpus": "auto"})
+    tasks = overview.of_config(config, {"CUDA_VISIBLE_DEVICES": "0"}).tasks
+    assert {task.name: [device.rpartition("device:")[2] for device in task.devices] for task in tasks} == {
+        "chief 0": ["CPU:0"], "ps 0": ["CPU:0"], "evaluator 0": ["CPU:0"],
+        **{f"worker {worker}": ["CPU:0", "GPU:0"] for worker in range(3)},
+    }  # fmt: skip
+
+
 def test_tf_config_is_printed_as_commands_that_a_shell_runs():
     script = show("--mode", "sync", "--workers", 2, "--tf-config").stdout + 'printf %s "$TF_CONFIG"'
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout

@@ -9,10 +9,10 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.models.stages import Block
-from ps_cluster.training.device_names import device_name
+from ps_cluster.training.device_names import device_name, processor_beside
 from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.modes.layers import LayerPlace, places_of
-from ps_cluster.training.placement import devices_of, first_blocks
+from ps_cluster.training.placement import check_devices, devices_of, first_blocks
 
 BLOCKS = [
     Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))
@@ -87,14 +87,29 @@ def test_a_batch_that_can_not_be_cut_into_micro_batches_is_refused():
     assert config_of(micro_batches=4).mode_kind.label(config_of(micro_batches=4)) == "layers m=4"
 
 
-def test_a_device_that_is_not_there_is_an_error_only_without_soft_placement():
-    there = [device_name(Task("worker", worker)) for worker in range(3)]
-    soft, hard = (config_of(placement="a=0,b=1:GPU:0,c=2", soft_placement=soft).mode for soft in (True, False))
-    assert devices_of(soft, 3, there) == [there[0], device_name(Task("worker", 1), "GPU:0"), there[2]]
-    with pytest.raises(UserError, match="got 'GPU:0' of worker 1, which has CPU:0"):
-        devices_of(hard, 3, there)
-    both = [*there, device_name(Task("worker", 1), "GPU:0")]
-    assert devices_of(hard, 3, both)[1] == both[-1]
+def device(worker, name="CPU:0"):
+    return device_name(Task("worker", worker), name)
+
+
+PROCESSORS = [device(worker) for worker in range(3)]
+
+
+def test_a_device_that_is_asked_for_is_taken_and_without_soft_placement_it_has_to_be_there():
+    config = config_of(placement="a=0,b=1:GPU:0,c=2")
+    asked = config.mode.devices
+    wanted = [PROCESSORS[0], device(1, "GPU:0"), PROCESSORS[2]]
+    assert devices_of(config, asked, PROCESSORS) == devices_of(config, asked, [*PROCESSORS, wanted[1]]) == wanted
+    check_devices(wanted, asked, [*PROCESSORS, wanted[1]])
+    with pytest.raises(UserError, match="got 'GPU:0' of worker 1, which has CPU:0: .* --gpus auto"):
+        check_devices(wanted, asked, PROCESSORS)
+
+
+def test_with_gpus_a_worker_computes_on_its_first_one_unless_another_device_is_asked_for():
+    config = build_config(None, {"mode.name": "layers", "cluster.workers": 3, "cluster.gpus": "auto"})
+    there = [*PROCESSORS, device(0, "GPU:0"), device(1, "GPU:0")]
+    assert devices_of(config, {}, there) == [device(0, "GPU:0"), device(1, "GPU:0"), PROCESSORS[2]]
+    assert devices_of(config, {0: "CPU:0"}, there)[0] == PROCESSORS[0]
+    assert processor_beside(device(1, "GPU:0")) == PROCESSORS[1]
 
 
 def test_it_trains_at_the_rates_that_were_found_for_a_single_process():

@@ -103,6 +103,17 @@ def test_a_worker_trains_on_its_part_whichever_steps_it_gets(tmp_path, monkeypat
     assert taken[3] == taken[0], "a fourth worker, of `scale`, shares the part of the first"
 
 
+def test_a_worker_with_rows_of_its_own_passes_over_them_and_no_others(tmp_path, monkeypatch):
+    numbers = np.arange(60)
+    steps = dict.fromkeys(range(4), numbers)
+    taken = parts_of_workers(tmp_path, monkeypatch, "async", steps, **{"training.sample": "rows:4,20,31"})
+    rows = {0: range(4), 1: range(4, 20), 2: range(20, 31), 3: range(4)}
+    for worker, examples in taken.items():
+        epochs = [examples[at : at + len(rows[worker])] for at in range(0, len(examples), len(rows[worker]))]
+        assert all(sorted(epoch) == [*rows[worker]] for epoch in epochs[:-1]), worker
+    assert taken[1][:16] != taken[1][16:32], "each epoch has an order of its own"
+
+
 @pytest.mark.parametrize("mode", ["single", "layers"])
 def test_parts_of_workers_are_refused_where_no_worker_has_batches_of_its_own(mode):
     with pytest.raises(UserError, match="training.sample: got 'shard:worker': mode .* has no workers with batches"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +14,24 @@ from ps_cluster.data.forms import PathForm
 from ps_cluster.data.library_splits import TRAIN
 from ps_cluster.data.table_files import TABLES, ending_of, open_tables
 from ps_cluster.data.tables import TableSettings, contents_of_tables
+from ps_cluster.files.patterns import folder_of, is_pattern, matches
 from ps_cluster.files.values import Malformed
 
 
 class TableForm(PathForm):
     name = "table"
-    version = 3
+    version = 4
     looks_for = (
         "a .csv, .tsv or .parquet file whose first line names the columns (.csv.gz too), a folder with train.csv and test.csv, "
-        "or a folder of the parts of one table"
+        "or a folder, or a pattern such as 'data/*.parquet', of the parts of one table"
     )
+    takes_patterns = True
     endings = tuple(TABLES)
     Settings = TableSettings
 
     def recognises(self, path: Path) -> bool:
+        if is_pattern(path):
+            return bool(_by_split(matches(path)))
         return super().recognises(path) or (os.path.isdir(path) and bool(_table_files(path)))
 
     def one_change(self, path: Path) -> str:
@@ -42,8 +46,12 @@ class TableForm(PathForm):
         assert isinstance(settings, TableSettings)
         notes: tuple[str, ...] = ()
         files = {"train": [self.path]}
-        if self.path.is_dir():
-            files, notes = _files_of_splits(self.path)
+        if is_pattern(self.path):
+            found, root = matches(self.path), folder_of(self.path)
+            others = [file for file in found if not ending_of(file)]
+            files, notes = _files_of_splits(_by_split(found), others, root)
+        elif self.path.is_dir():
+            files, notes = _files_of_splits(_table_files(self.path), _other_files(self.path), self.path)
         tables = open_tables(files, settings.categorical)
         with_commas = [table.what for table in tables.values() if table.has_decimal_commas]
         contents = contents_of_tables(tables, settings)
@@ -72,27 +80,49 @@ def _table_files(folder: Path) -> dict[str, list[Path]]:
     """
     found: dict[str, list[Path]] = {}
     for name in files_in(folder):
-        if not name.startswith("_") and (ending := ending_of(folder / name)):
-            part = _PART_NAME.fullmatch(name[: -len(ending)])
-            found.setdefault(part[1] if part and is_split(part[1]) else name, []).append(folder / name)
+        if not name.startswith("_") and ending_of(folder / name):
+            found.setdefault(_split_of(name) or name, []).append(folder / name)
     for name in filter(is_split, folders_in(folder)):
         parts = [one for inner in _table_files(folder / name).values() for one in inner]
         found.setdefault(name, []).extend(sorted(parts))
     return {name: files for name, files in found.items() if files}
 
 
-def _files_of_splits(folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+def _by_split(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the tables among some files, by the name of the split that the file or its folder is called like, else by path."""
+    found: dict[str, list[Path]] = {}
+    for file in files:
+        if not file.name.startswith("_") and ending_of(file):
+            split = _split_of(file.name) or (file.parent.name if is_split(file.parent.name) else "")
+            found.setdefault(split or str(file), []).append(file)
+    return found
+
+
+def _split_of(name: str) -> str:
+    """Return the split that a table's name begins with; "" if it is none."""
+    part = _PART_NAME.fullmatch(name[: -len(ending_of(Path(name)))])
+    return part[1] if part and is_split(part[1]) else ""
+
+
+def _files_of_splits(
+    found: Mapping[str, list[Path]], others: Sequence[Path], folder: Path
+) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
     """Return split → files, and lines about those that are not used.
 
+    Args:
+      found: the tables, by the name of what they belong to.
+      others: the files that are no tables.
+      folder: that all of them are in.
     Raises:
-      Malformed: there is something to test on, and nothing to train on.
+      Malformed: there are no tables, or something to test on, and nothing to train on.
     """
-    found = _table_files(folder)
+    if not found:
+        raise Malformed(f"it has no tables, whose names end in {', '.join(TABLES)}")
     notes: tuple[str, ...] = ()
     if splits := splits_in(found):
         files = {"train": found[splits.train]} | ({"test": found[splits.test]} if splits.test else {})
-        others = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
-        notes = splits._replace(others=others).notes
+        no_split = tuple(name for name in found if name not in (splits.train, splits.test, *splits.unused))
+        notes = splits._replace(others=no_split).notes
     elif tests := [name for name in found if is_split(name)]:
         raise Malformed(f"it has '{tests[0]}' and no '{TRAIN}': call the table to train on {TRAIN}.csv")
     else:
@@ -104,7 +134,7 @@ def _files_of_splits(folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ..
         if more:
             names = f"{first.relative_to(folder)} to {more[-1].relative_to(folder)}"
             notes = (*notes, f"{len(more) + 1:,} files are the parts of one table: {names}")
-    return files, (*notes, *not_read(_other_files(folder), folder, "no tables"))
+    return files, (*notes, *not_read(others, folder, "no tables"))
 
 
 def _without_copies(folder: Path, files: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.datasets import OF_WORKER
+from ps_cluster.config.datasets import is_by_worker
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import complete_config
@@ -47,9 +47,9 @@ def cases(
         )
     if values.get("training.steps", 1) is None:
         raise UserError("--set training.steps: got null: say how many, or leave it out")
-    if values.get("training.sample") == OF_WORKER:
+    if isinstance(sample := values.get("training.sample"), str) and is_by_worker(sample):
         raise UserError(
-            f"--set training.sample: got '{OF_WORKER}': not all arms have workers with a part each; leave it out"
+            f"--set training.sample: got '{sample:.80}': not all arms have workers with a part each; leave it out"
         )
     found = [case(model, precision, packed, values) for model, precision in product(models, precisions)]
     for one in found:

@@ -28,6 +28,7 @@ from ps_cluster.cli.options import (
 )
 from ps_cluster.config import RunConfig, datasets
 from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.schema import GPUS_AUTO
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
 from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment
@@ -103,6 +104,10 @@ def render(
         raise UserError(
             f"cluster.isolation: got '{isolation}': containers may neither make networks nor set rules of the firewall: "
             "leave it out; the NetworkPolicy closes the ports"
+        )
+    if config.cluster.gpus == GPUS_AUTO:
+        raise UserError(
+            "cluster.gpus: got 'auto': the manifests ask Kubernetes for no GPU, and the image has no CUDA: leave it out"
         )
     check_for_tasks(config, min_workers)
     config = _with_data(config, data_volume)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ps_cluster.tools.doctor.finding import Check
+from ps_cluster.tools.doctor.gpu_checks import MULTIPLY_S, gpus
 from ps_cluster.tools.doctor.installation_checks import (
     data_set,
     locked_versions,
@@ -34,6 +35,7 @@ def all_checks(runs: Path, cache_dir: Path, data_dir: Path | None, *, cluster: b
         Check("isolation", user_namespaces, limit_s=40.0),  # that of `network_for` is 30
         Check("environment", surroundings),
         Check("data", lambda: data_set(cache_dir, data_dir)),
+        Check("gpus", gpus, limit_s=MULTIPLY_S + 10),
         Check("tensorflow", tensorflow_import, limit_s=130.0),
     ]
     return [*quick, Check("cluster", trial_cluster, limit_s=TRIAL_S + 60)] if cluster else quick

@@ -65,11 +65,15 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
         if match is None or (match[3] and not Marker(match[3].strip()).evaluate()):
             continue  # no package, or one of other machines
         count += 1
-        try:
-            if (found := version_of(match[1])) != match[2]:
-                others.append(f"{match[1]} {found} instead of {match[2]}")
-        except metadata.PackageNotFoundError:
-            others.append(f"{match[1]} {match[2]} is missing")
+        name, wanted = match[1], match[2]
+        # The same with CUDA, for GPUs.
+        found = _installed(name, version_of) or (
+            _installed("tensorflow", version_of) if name == "tensorflow-cpu" else None
+        )
+        if found is None:
+            others.append(f"{name} {wanted} is missing")
+        elif found != wanted:
+            others.append(f"{name} {found} instead of {wanted}")
     if not others:
         return ok(f"all {count} packages are those of {lock.name}")
     more = f", and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
@@ -77,6 +81,13 @@ def locked_versions(lock: Path = _LOCK, version_of: Callable[[str], str] = metad
         f"{len(others)} of {count} packages are not those of {lock.name}: {', '.join(others[:_MOST_NAMED])}{more}",
         f"python -m pip install --require-hashes --no-deps -r {lock.name}",
     )
+
+
+def _installed(package: str, version_of: Callable[[str], str]) -> str | None:
+    try:
+        return version_of(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def data_set(cache_dir: Path, data_dir: Path | None) -> Finding:

@@ -13,6 +13,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard, put
 from ps_cluster.training.step import WorkerIdentity
@@ -215,7 +216,7 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
     (shard,) = store.shards
     assert isinstance(shard, BoundedShard)
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+    @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
 

@@ -10,6 +10,7 @@ from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
@@ -111,7 +112,7 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
     stragglers = parse_stragglers(config.cluster.straggler)
     slow_down = SlowDown(stragglers, config.most_workers, config.training.seed, parts=shards)
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+    @graph_of_dispatch(config, tf.TensorSpec([None], tf.int64))
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity, worker = WorkerIdentity.read(), FragmentedWorker(store, training)
 

@@ -16,6 +16,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import APPLIED, Push
 from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
 from ps_cluster.training.step import WorkerIdentity
@@ -161,7 +162,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
         return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)])
+    @graph_of_dispatch(config, tf.TensorSpec([], tf.int64))
     def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
 

@@ -13,6 +13,7 @@ from ps_cluster.system.limits import Allowance, FreeMemory
 from ps_cluster.tools.doctor import checks as doctor_checks
 from ps_cluster.tools.doctor.checks import all_checks
 from ps_cluster.tools.doctor.finding import Check, Status, as_json, examine, ok, warn
+from ps_cluster.tools.doctor.gpu_checks import gpus
 from ps_cluster.tools.doctor.installation_checks import (
     data_set,
     locked_versions,
@@ -53,9 +54,46 @@ def test_wishes_of_the_environment_that_tasks_do_not_fulfil_are_told(tmp_path, v
     answer(surroundings({"KERAS_HOME": str(tmp_path)} | variable), status, says)
 
 
+MULTIPLY = (sys.executable, "-m", "ps_cluster.tools.doctor.multiply")
+
+
+def test_without_a_gpu_nothing_is_multiplied():
+    answer(gpus((), argv=("no-such-program",)), OK, "none: training is on the processors")
+
+
+def test_a_matrix_is_multiplied_on_each_device():
+    # The only kind of device that there is here.
+    answer(gpus(("0",), argv=(*MULTIPLY, "CPU")), OK, "CPU:0 multiplies in ", " ms; run --gpus auto uses them")
+
+
+def prints(*lines, code=0):
+    return (sys.executable, "-c", f"import sys; print({chr(10).join(lines)!r}); sys.exit({code})")
+
+
+GOOD = '{"name": "GPU:0", "model": "A100", "ms": 0.25, "error": 1e-6}'
+WRONG = '{"name": "GPU:1", "model": "A100", "ms": 0.25, "error": 0.5}'
+
+
+@pytest.mark.parametrize(
+    ("there", "argv", "status", "says"),
+    [
+        (("0",), prints(GOOD), OK, ["GPU:0 A100 multiplies in 0.2 ms"]),
+        (("0",), prints(), WARN, ["1 GPU, and TensorFlow sees none", "pip install 'tensorflow[and-cuda]=="]),
+        (("0", "1"), prints(GOOD), WARN, ["2 GPUs, of which TensorFlow sees 1"]),
+        (("0", "1"), prints(GOOD, WRONG), FAIL, ["the product of GPU:1 is wrong"]),
+        (("0",), prints(GOOD.replace("1e-6", "NaN")), FAIL, ["the product of GPU:0 is wrong"]),
+        (("0",), (sys.executable, "-c", "raise SystemExit('no kernel image')"), FAIL, ["1 GPU: no kernel image"]),
+    ],
+)
+def test_gpus_that_tensorflow_does_not_see_or_that_compute_something_else_are_told(there, argv, status, says):
+    answer(gpus(there, argv), status, *says)
+
+
 LOCK = """# a comment
 absl-py==2.5.1 \\
     --hash=sha256:28
+tensorflow-cpu==2.21.0 \\
+    --hash=sha256:31
 numpy==2.4.0 ; python_full_version >= '3.11' \\
     --hash=sha256:29
 winonly==1.0 ; sys_platform == 'win32' \\
@@ -66,13 +104,18 @@ winonly==1.0 ; sys_platform == 'win32' \\
 @pytest.mark.parametrize(
     ("installed", "status", "says"),
     [
-        ({"absl-py": "2.5.1", "numpy": "2.4.0"}, OK, "all 2 packages"),
+        ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow-cpu": "2.21.0"}, OK, "all 3 packages"),
+        ({"absl-py": "2.5.1", "numpy": "2.4.0", "tensorflow": "2.21.0"}, OK, "all 3 packages"),  # with CUDA
         (
-            {"absl-py": "2.5.1", "numpy": "2.3.0"},
+            {"absl-py": "2.5.1", "numpy": "2.3.0", "tensorflow-cpu": "2.21.0"},
             WARN,
-            "1 of 2 packages are not those of lock.txt: numpy 2.3.0 instead",
+            "1 of 3 packages are not those of lock.txt: numpy 2.3.0 instead",
         ),
-        ({"absl-py": "2.5.1"}, WARN, "numpy 2.4.0 is missing"),
+        (
+            {"absl-py": "2.5.1", "tensorflow": "2.20.0"},
+            WARN,
+            "tensorflow-cpu 2.20.0 instead of 2.21.0, numpy 2.4.0 is missing",
+        ),
     ],
 )
 def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, status, says):
@@ -198,7 +241,7 @@ def test_the_worst_answer_decides_and_a_warning_is_no_failure():
 
 def test_every_check_has_a_name_of_its_own_and_a_limit(tmp_path):
     checks = all_checks(tmp_path, tmp_path, None, cluster=True)
-    assert len({check.name for check in checks}) == len(checks) == 11
+    assert len({check.name for check in checks}) == len(checks) == 12
     assert all(0 < check.limit_s <= 180 for check in checks)
 
 

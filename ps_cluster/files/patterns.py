@@ -1,0 +1,23 @@
+"""Find the files that a pattern such as `data/*.parquet` matches."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+
+def is_pattern(path: Path) -> bool:
+    """Return whether a path is a pattern of names. What is there by that very name, such as a file `a[1].csv`, is none."""
+    return glob.has_magic(str(path)) and not os.path.lexists(path)
+
+
+def matches(pattern: Path) -> list[Path]:
+    """Return the sorted files that a pattern matches, without hidden ones; `**` stands for any folders."""
+    found = (Path(name) for name in glob.iglob(str(pattern), recursive=True))
+    return sorted(dict.fromkeys(path for path in found if path.is_file()))
+
+
+def folder_of(pattern: Path) -> Path:
+    """Return the folder that all matches of a pattern are in."""
+    return next(folder for folder in pattern.parents if not glob.has_magic(str(folder)))

@@ -1,0 +1,39 @@
+"""Decide which tasks of a run compute on a GPU of this machine, and tell the user of GPUs that are not used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.schema import GPUS_AUTO
+from ps_cluster.config.tasks import Task
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.notices import Notify
+from ps_cluster.system.gpus import usable_gpus
+
+
+def is_on_gpus(
+    config: RunConfig, topology: ClusterTopology, task: Task, environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Return whether a task sees GPUs: it computes gradients, the user asked for GPUs, and this machine has some."""
+    asked = config.cluster.gpus == GPUS_AUTO and topology.computes_gradients(task)
+    return asked and bool(usable_gpus(environment))
+
+
+def with_gpus_found(config: RunConfig, gpus: Sequence[str], notify: Notify, *, replaces: bool = True) -> RunConfig:
+    """Return a configuration whose `cluster.gpus` asks only for GPUs that there are. Notify of GPUs that are not used.
+
+    Args:
+      gpus: of `usable_gpus`.
+      replaces: False for one task of several machines, whose setting is that of all tasks, whatever this machine has.
+    """
+    if config.cluster.gpus != GPUS_AUTO:
+        if gpus:
+            count = f"{len(gpus)} GPUs, which are" if len(gpus) > 1 else "a GPU, which is"
+            notify(f"this machine has {count} not used: --gpus auto gives the workers what there is")
+        return config
+    if gpus:
+        return config
+    notify("cluster.gpus: got 'auto', but this machine has no GPU to use: training is on its processors")
+    return config.with_values({"cluster.gpus": "none"}) if replaces else config

@@ -1,0 +1,55 @@
+"""Place the computation of a network on a worker's GPU, and all else in the worker's graphs on its processor.
+
+Without a scope, TensorFlow would place on a visible GPU whatever has a kernel there: the worker's variables, which the next
+leader frees on the processor, and the rows of a batch with the whole mapped data set, which it would copy to the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.schema import GPUS_AUTO
+from ps_cluster.errors import UserError
+from ps_cluster.installation import how_to_install_cuda
+from ps_cluster.system.gpus import VISIBLE_GPUS
+from ps_cluster.training.device_names import CPU
+
+FIRST_GPU = "GPU:0"
+
+
+def accelerator_of(config: RunConfig) -> str | None:
+    """Return the device that computes the network; None for the processor. A worker without it takes its processor."""
+    return FIRST_GPU if config.cluster.gpus == GPUS_AUTO else None
+
+
+def on_device(device: str | None) -> AbstractContextManager[Any]:
+    """Return a scope in which a graph's operations are on a device of the worker; None: wherever they would be."""
+    return nullcontext() if device is None else tf.device(f"/device:{device}")
+
+
+def graph_of_dispatch(config: RunConfig, what: tf.TensorSpec) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes the graph of a dispatch, `(what, scheduled float64 []) → tensor` (worker.Dispatch)."""
+
+    def decorate(dispatch: Callable[..., Any]) -> Any:
+        def run(what: tf.Tensor, scheduled: tf.Tensor) -> Any:
+            with on_device(CPU if accelerator_of(config) else None):
+                return dispatch(what, scheduled)
+
+        return tf.function(run, autograph=False, input_signature=[what, tf.TensorSpec([], tf.float64)])
+
+    return decorate
+
+
+def check_gpus(environment: Mapping[str, str]) -> None:
+    """Raise UserError if TensorFlow sees no GPU, as its package without CUDA does not."""
+    if not tf.config.list_physical_devices("GPU"):
+        visible = environment.get(VISIBLE_GPUS)
+        of_them = "the GPUs" if visible is None else f"{VISIBLE_GPUS}={visible}"
+        raise UserError(
+            f"cluster.gpus: got 'auto', but TensorFlow sees none of {of_them}: leave --gpus out, or install the package with "
+            f"CUDA: {how_to_install_cuda()}"
+        )
