@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are not inputs
 BYTES = 256  # the number of values of a byte
+
+
+def target_array(output: str) -> str:
+    """Return the name of the array with the targets of a further output. No input can have it."""
+    return f"{TARGET}.{output}"
+
+
+def output_by_place(place: int) -> str:
+    """Return the name that an output gets where targets are given in the order of the outputs, without names."""
+    return f"output_{place}"
+
+
+def is_by_place(outputs: Sequence[str]) -> bool:
+    """Return whether these are the names of outputs by their place."""
+    return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
 
 
 @runtime_checkable
@@ -87,6 +102,15 @@ class Field:
 
 
 @dataclass(frozen=True)
+class OtherTarget:
+    """What a further output of a network has to predict: `target`, `objective` and `classes` of an `ExampleSpec`."""
+
+    field: Field
+    objective: str
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ExampleSpec:
     """The form of an example: the inputs of the network, and the target that it has to predict.
 
@@ -96,6 +120,8 @@ class ExampleSpec:
       objective: the name of the objective, e.g. "classification".
       classes: the names of the classes, by label; empty for a regression.
       weight: the field with the weight of an example, a float of shape (); None if all examples count equally.
+      output: the name of the output that has to predict the target, where further outputs have targets of their own.
+      others: name of a further output → its target. Metric, analysis and prediction of a run are those of `output`.
     """
 
     inputs: Mapping[str, Field]
@@ -103,6 +129,19 @@ class ExampleSpec:
     objective: str = "classification"
     classes: tuple[str, ...] = ()
     weight: Field | None = None
+    output: str = ""
+    others: Mapping[str, OtherTarget] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> dict[str, ExampleSpec]:
+        """Name of an array → the form of the examples with this array as their only target. The first is `target`."""
+        others = {
+            target_array(name): replace(
+                self, target=one.field, objective=one.objective, classes=one.classes, output=name, others={}
+            )
+            for name, one in self.others.items()
+        }
+        return {TARGET: replace(self, others={}), **others}
 
     @property
     def outputs(self) -> int:
@@ -230,6 +269,11 @@ class Objective:
         if config.training.class_weights and not self.weighs_classes:
             raise ValueError(
                 f"training.class_weights: got {config.training.class_weights}: only a classification has them"
+            )
+        if config.training.class_weights and spec.others:
+            raise ValueError(
+                f"training.class_weights: got {config.training.class_weights}: the data has several targets: weigh the "
+                "examples instead (weight_train)"
             )
         class_weights(config.training.class_weights, spec.classes)
         smoothing = config.training.label_smoothing

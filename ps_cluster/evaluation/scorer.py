@@ -20,7 +20,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
-from ps_cluster.data.packed import PackedDataset, fields_of
+from ps_cluster.data.packed import PackedDataset, fields_of, targets_in
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
@@ -107,14 +107,16 @@ class Scorer:
             return infer(self._fused, as_arguments(inputs))
 
         def first(inputs: Mapping[str, Any]) -> Any:
-            return keras.tree.flatten(outputs(inputs))[0]
+            return self._judge.predicting(outputs(inputs))
 
         self._first = first
         views = DATASETS[config.data.dataset].views()
-        self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
+        self._compiled = CompiledMetrics(self._model)
         self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
-        self._sums_of_views = views and _make_sums(partial(views, first), self._judge.of_first, dataset.spec)
+        self._sums_of_views = views and _make_sums(
+            partial(views, first), self._judge.of_first, dataset.spec.targets[TARGET]
+        )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out examples once; with `augmented` also the test examples over their views.
@@ -123,14 +125,16 @@ class Scorer:
           UserError: the checkpoint belongs to another network.
         """
         self._assign(checkpoint)
-        held_out = (
-            self._score_split("validation", self._sums)[:2] if self._dataset.validation_examples else (None, None)
-        )
+        spec, held_out = self._dataset.spec, tuple[float | None, float | None]((None, None))
+        if self._dataset.validation_examples:
+            held_out = self._score_split("validation", self._sums, spec)[:2]
         self._compiled.take_results()
-        metric, loss, kept = self._score_split("test", self._sums)
+        metric, loss, kept = self._score_split("test", self._sums, spec)
         compiled = self._compiled.take_results()
-        by_views = self._score_split("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
-        about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
+        by_views = None
+        if augmented and self._sums_of_views:
+            by_views = self._score_split("test", self._sums_of_views, spec.targets[TARGET])[0]
+        about = (checkpoint.step, self.objective.name, self.unit, spec.classes)
         predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, *held_out, by_views, compiled, predictions)
 
@@ -164,7 +168,7 @@ class Scorer:
 
         @tf.function(autograph=False)
         def gradient() -> tf.Tensor:
-            targets = judge.targets(tf.constant(rows[TARGET]))
+            targets = judge.targets(keras.tree.map_structure(tf.constant, targets_in(rows, spec)))
             with tf.GradientTape() as tape:
                 outputs = keras.tree.map_structure(
                     _floats, infer(self._model, as_arguments(_network_inputs(inputs, spec)))
@@ -215,21 +219,28 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _score_split(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
-        """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps."""
-        inputs, target = self._dataset.inputs(split), self._dataset.target(split)
+    def _score_split(
+        self, split: str, sums: SumBatch, spec: ExampleSpec
+    ) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
+        """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps.
+
+        Args:
+          spec: of the examples that `sums` takes.
+        """
+        examples = len(self._dataset.target(split))
+        fields = {name: self._dataset.rows(split, name, field) for name, field in fields_of(spec).items()}
         metric, loss, kept = 0.0, 0.0, None
-        for start in range(0, len(target), BATCH_SIZE):
+        for start in range(0, examples, BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
-            arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
+            arrays = {name: np.asarray(rows[batch]) for name, rows in fields.items() if name != WEIGHT}
             with computing():
-                found = sums(arrays, np.asarray(target[batch]))
-            kept = arrays_to_keep(found.kept, len(target)) if kept is None else kept
+                found = sums(arrays)
+            kept = arrays_to_keep(found.kept, examples) if kept is None else kept
             for name, rows in kept.items():
                 rows[batch] = found.kept[name]
             metric += float(found.metric)
             loss += float(found.loss)
-        return finite(metric / len(target)), finite(loss / len(target)), kept or {}
+        return finite(metric / examples), finite(loss / examples), kept or {}
 
 
 def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
@@ -261,8 +272,8 @@ class BatchSums(NamedTuple):
     kept: dict[str, tf.Tensor]
 
 
-SumBatch = Callable[[dict[str, np.ndarray], np.ndarray], BatchSums]
-"""A function of inputs by name, [B, ...] each, and packed targets [B, ...]."""
+SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
+"""A function of the inputs and the packed targets, by the names of `fields_of`, [B, ...] each."""
 
 
 def _make_sums(
@@ -276,12 +287,13 @@ def _make_sums(
     def of_rows(field: Field) -> tf.TensorSpec:
         return tf.TensorSpec([None, *field.shape], field.dtype)
 
-    inputs = {name: of_rows(field) for name, field in spec.inputs.items()}
+    fields = {name: of_rows(field) for name, field in fields_of(spec).items() if name != WEIGHT}
 
-    @tf.function(autograph=False, input_signature=[inputs, of_rows(spec.target)])
-    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> BatchSums:
-        found = keras.tree.map_structure(_floats, outputs(_network_inputs(arrays, spec)))
-        targets = judge.targets(rows)
+    @tf.function(autograph=False, input_signature=[fields])
+    def sums(arrays: dict[str, tf.Tensor]) -> BatchSums:
+        inputs = {name: arrays[name] for name in spec.inputs}
+        found = keras.tree.map_structure(_floats, outputs(_network_inputs(inputs, spec)))
+        targets = judge.targets(targets_in(arrays, spec))
         if compiled is not None:
             compiled.update(targets, judge.final(found), judge.as_probabilities(found))
         metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))

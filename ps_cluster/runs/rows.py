@@ -138,11 +138,20 @@ class FieldRow(Row):
     codes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
 
 
+class OtherTargetRow(Row):
+    """The target of a further output of a network (`OtherTarget` in config/objectives.py)."""
+
+    field: FieldRow
+    objective: Name
+    classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
+
+
 class Manifest(Row):
     """dataset.json of a packed folder.
 
     Attributes:
       weight: the field with the weight of an example; null if all examples count equally.
+      output, others: the name of the target's output, and the targets of further outputs by name, if there are some.
       source: the archive or folder that was packed; "" if there is none.
       notes: lines for the user.
       bytes: file name → size.
@@ -157,6 +166,8 @@ class Manifest(Row):
     target: FieldRow
     weight: FieldRow | None = None
     classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
+    output: Annotated[str, Field(pattern=r"^([a-z][a-z0-9_]{0,39})?$")] = ""
+    others: Annotated[dict[FieldName, OtherTargetRow], Field(max_length=100)] = {}
     train_examples: Examples
     test_examples: Examples
     source: Annotated[str, Field(max_length=4096)] = ""

@@ -43,7 +43,7 @@ class TrainBatch(NamedTuple):
     """The examples of a step, in the form that the network and the judge take."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    targets: tf.Tensor  # [B, ...]
+    targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; of each output, if they have targets of their own
     weights: tf.Tensor | None  # float32 [B], the weight of each example; None if all count the same
     ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
