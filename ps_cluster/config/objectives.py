@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ps_cluster.report.analysis import Analysis
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are not inputs
+TEXT = "string"  # the dtype of texts, as TensorFlow calls it
 BYTES = 256  # the number of values of a byte
 
 
@@ -77,6 +78,8 @@ class Field:
         the field's units; empty if unknown.
       codes: for codes, such as the categories of a table: the number of different codes at each place of the last axis.
         Codes count from 0. Empty if the field has no codes.
+      characters, code: of texts (dtype "string"), which are packed as code points and filled up with 0: the characters of
+        the longest, and the dtype of a code point.
     """
 
     dtype: str
@@ -84,11 +87,18 @@ class Field:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     codes: tuple[int, ...] = ()
+    characters: int = 0
+    code: str = ""
+
+    @property
+    def packed(self) -> Field:
+        """The array as it is packed: of texts, their code points along a last axis."""
+        return Field(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one example."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+        return np.dtype(self.packed.dtype).itemsize * math.prod(self.packed.shape)
 
     @property
     def is_image(self) -> bool:

@@ -127,7 +127,7 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
       examples: number in the training set.
     """
     rows = {
-        name: tf.gather(map_rows(file_name("train", name, field), field, examples), batch.ids)
+        name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
         for name, field in fields_of(spec).items()
     }
     inputs = {name: rows[name] for name in spec.inputs}

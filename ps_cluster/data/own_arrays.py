@@ -14,6 +14,7 @@ from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, output_by_
 from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.lazy_rows import ChangedRows
 from ps_cluster.data.targets import Targets, targets_of
+from ps_cluster.data.text_rows import TextRows, is_text, text_field, width_of
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
 
@@ -64,9 +65,12 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
     targets = _targets(outputs, first, own.objective)
     others = {name: _targets(outputs, name, "auto") for name in further}
     _check_same("x", "inputs", inputs)
+    inputs = _with_texts(inputs)
     rows = [inputs[split] | _weights(arrays, split) for split in outputs]
     held_out = split_of(targets, own.held_out)
     contents = contents_of(targets, held_out, *rows, output=first if others else "", others=others)
+    fields = {name: text_field(rows) for name, rows in inputs["train"].items() if isinstance(rows, TextRows)}
+    contents = replace(contents, spec=replace(contents.spec, inputs={**contents.spec.inputs, **fields}))
     notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
     hints = (*_notes_on_pixels(inputs["train"]), *_notes_on_labels(targets.classes, np.asarray(arrays["y_train"][:1])))
     return replace(contents, notes=(*notes, *hints, *contents.notes))
@@ -108,14 +112,15 @@ def _checked_rows(name: str, value: Any) -> Any:
 
 def _as_array(name: str, value: Any) -> np.ndarray:
     try:
-        array = np.asarray(value)
+        is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
+        array = np.asarray(
+            value, object if is_text else None
+        )  # an array of numpy has the longest text's width for each
     except Exception as error:  # whatever the value's own class raises
         told = one_line(f"{type(error).__name__}: {error}", 200)
         raise Malformed(
             f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({told})"
         ) from error
-    if array.dtype.kind == "O" and array.size and all(isinstance(one, str) for one in array.flat):
-        return array.astype(str)  # a column of pandas
     return array
 
 
@@ -141,11 +146,31 @@ def _by_output(name: str, value: Any) -> dict[str, Any]:
 
 def _targets(outputs: Mapping[str, Mapping[str, Any]], name: str, objective: str) -> Targets:
     """Return the targets of an output. Raises Malformed, with its name, if they can't be trained on."""
-    test = outputs["test"][name][:] if "test" in outputs else None
+    test = _without_objects(outputs["test"][name][:]) if "test" in outputs else None
     try:
-        return targets_of(outputs["train"][name][:], test, objective)
+        return targets_of(_without_objects(outputs["train"][name][:]), test, objective)
     except Malformed as error:
         raise Malformed(f"output '{name}': {error}" if name else str(error)) from error
+
+
+def _without_objects(targets: np.ndarray) -> np.ndarray:
+    """Return targets that are Python's texts, as in a column of pandas, as texts of numpy; others as they are."""
+    is_text = targets.dtype.kind == "O" and targets.size and all(isinstance(one, str) for one in targets.flat)
+    return targets.astype(str) if is_text else targets
+
+
+def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return inputs by split, in which texts are rows of code points, of one form in all splits."""
+    found = {split: dict(rows) for split, rows in inputs.items()}
+    for name in found["train"]:
+        parts = [rows[name] for rows in found.values()]
+        if any(map(is_text, parts)):
+            if not all(map(is_text, parts)):
+                raise Malformed(f"the input '{name}' is text in one of x_train and x_test, and not in the other")
+            width = width_of(f"'{name}'", parts)
+            for rows in found.values():
+                rows[name] = TextRows(rows[name], width)
+    return found
 
 
 def _check_lengths(arrays: Mapping[str, Any]) -> None:
@@ -184,7 +209,12 @@ def _inputs(name: str, value: Any) -> dict[str, Any]:
 
 
 def _packable(name: str, rows: Any) -> Any:
-    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each."""
+    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each.
+
+    Texts stay as they are: `_with_texts` makes numbers of them.
+    """
+    if is_text(rows):
+        return rows
     dtype = rows.dtype.newbyteorder("=")
     if dtype.name not in _DTYPES:
         raise Malformed(f"{name} is {rows.dtype}: give one of {', '.join(_DTYPES)}, e.g. {name}.astype('float32')")

@@ -112,14 +112,14 @@ class PackedDataset:
     def rows(self, split: str, name: str, field: Field) -> np.ndarray:
         """Return the rows of a field: a read-only array [N, ...], mapped."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
-        rows = np.memmap(path, field.dtype, mode="r").reshape(-1, *field.shape)
+        rows = np.memmap(path, field.packed.dtype, mode="r").reshape(-1, *field.packed.shape)
         first = slice(self.train_examples)
         return rows[{"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]]
 
 
 def file_name(split: str, name: str, field: Field) -> str:
     """Return the name of the file with a field of a split ("train" or "test"): raw rows in C order."""
-    return f"{split}_{name}.{field.dtype}"
+    return f"{split}_{name}.{field.packed.dtype}"
 
 
 def fields_of(spec: ExampleSpec) -> dict[str, Field]:

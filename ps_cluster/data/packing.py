@@ -121,7 +121,7 @@ def check_contents(contents: Contents) -> None:
         arrays = contents.arrays.get(split, {})
         if missing := [name for name in fields if name not in arrays]:
             raise ValueError(f"{split} has no '{missing[0]}'")
-        for name, field in fields.items():
+        for name, field in ((name, one.packed) for name, one in fields.items()):
             rows, what = arrays[name], f"{split} '{name}'"
             check_rows(what, rows)
             if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:

@@ -21,6 +21,7 @@ from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset, fields_of, targets_in
+from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
@@ -171,7 +172,7 @@ class Scorer:
             targets = judge.targets(keras.tree.map_structure(tf.constant, targets_in(rows, spec)))
             with tf.GradientTape() as tape:
                 outputs = keras.tree.map_structure(
-                    _floats, infer(self._model, as_arguments(_network_inputs(inputs, spec)))
+                    _floats, infer(self._model, as_arguments(network_inputs(inputs, spec)))
                 )
                 loss = judge.loss(targets, outputs, judge.weights(targets, rows.get(WEIGHT)))
             values = [variable.value for variable in variables]
@@ -196,7 +197,7 @@ class Scorer:
         chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
-        outputs = self._first(_network_inputs({name: pictures}, spec))
+        outputs = self._first(network_inputs({name: pictures}, spec))
         found = []
         for index, picture, prediction in zip(chosen, pictures, self._judge.prediction(_floats(outputs)).numpy()):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
@@ -255,11 +256,6 @@ def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndar
     return {name: np.zeros((examples, *rows.shape[1:]), rows.dtype) for name, rows in first.items()}
 
 
-def _network_inputs(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Convert raw inputs to the dtypes that a network takes."""
-    return {name: tf.cast(value, spec.inputs[name].network_dtype) for name, value in arrays.items()}
-
-
 def _floats(output: Any) -> tf.Tensor:
     return tf.cast(output, tf.float32)
 
@@ -285,14 +281,14 @@ def _make_sums(
     """Return a graph that computes the sums over a batch. `compiled`: metrics of compile(), which the graph updates."""
 
     def of_rows(field: Field) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *field.shape], field.dtype)
+        return tf.TensorSpec([None, *field.packed.shape], field.packed.dtype)
 
     fields = {name: of_rows(field) for name, field in fields_of(spec).items() if name != WEIGHT}
 
     @tf.function(autograph=False, input_signature=[fields])
     def sums(arrays: dict[str, tf.Tensor]) -> BatchSums:
         inputs = {name: arrays[name] for name in spec.inputs}
-        found = keras.tree.map_structure(_floats, outputs(_network_inputs(inputs, spec)))
+        found = keras.tree.map_structure(_floats, outputs(network_inputs(inputs, spec)))
         targets = judge.targets(targets_in(arrays, spec))
         if compiled is not None:
             compiled.update(targets, judge.final(found), judge.as_probabilities(found))

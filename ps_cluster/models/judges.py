@@ -73,11 +73,12 @@ class LossAndMetric(ABC):
     Attributes:
       gives_scores: whether outputs that are not probabilities are scores of classes or labels.
       of_probabilities: whether the outputs are probabilities, not scores.
+      needs_mark: whether nothing but the loss says that they are.
     """
 
     gives_scores = False
     of_probabilities = False
-    _needs_mark = False
+    needs_mark = False
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
@@ -89,7 +90,7 @@ class LossAndMetric(ABC):
         """Adapt to what the outputs are. `losses`: of compile(), by the index of their output; none without compile()."""
         if losses:
             self.of_probabilities = end.gives_probabilities(losses.get(end.place))
-            self._needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
+            self.needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
 
     @property
     def of_first(self) -> LossAndMetric:
@@ -148,7 +149,7 @@ class LossAndMetric(ABC):
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
-        if self._needs_mark:
+        if self.needs_mark:
             return with_mark(model, PROBABILITIES, self._inputs)
         # A model class of a user is not wrapped.
         of_layers = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
@@ -515,6 +516,10 @@ class JudgeOfSeveralTargets(CompiledJudge):
 
     def as_probabilities(self, outputs: Any) -> Any:
         return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
+
+    def finished(self, model: keras.Model) -> keras.Model:
+        """Return the model as it is, where its layers say what the output is: a mark changes the names of outputs."""
+        return super().finished(model) if self.of_first.needs_mark else model
 
     def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:
         return targets[self._place]

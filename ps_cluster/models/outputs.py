@@ -8,6 +8,8 @@ from typing import Any
 import keras
 
 from ps_cluster.config.objectives import ExampleSpec, is_by_place
+from ps_cluster.models.marks import MARKS
+from ps_cluster.private_names import made_by
 
 
 def target_names(model: keras.Model, outputs: Any, spec: ExampleSpec) -> list[str]:
@@ -40,5 +42,11 @@ def _output_names(model: keras.Model, outputs: Any) -> list[str]:
         found: list[str] = keras.tree.flatten({name: name for name in outputs})
         return found
     count = len(keras.tree.flatten(outputs))
-    names = getattr(model, "output_names", None) or []
-    return list(names) if len(names) == count else [""] * count
+    made = getattr(model, "outputs", None) or []
+    return [_layer_name(output) for output in made] if len(made) == count else [""] * count
+
+
+def _layer_name(output: keras.KerasTensor) -> str:
+    """Return the name of the layer that an output comes from, before any mark of this package."""
+    layer, given = made_by(output)
+    return _layer_name(given[0]) if layer.name in MARKS else str(layer.name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from ps_cluster.config.datasets import MOST_CLASSES
 
@@ -131,11 +131,19 @@ class DatasetPointer(Row):
 class FieldRow(Row):
     """An array of the examples (`Field` in config/objectives.py)."""
 
-    dtype: DType
+    dtype: Literal[DType, "string"]
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
     mean: list[Number] = []
     std: list[Number] = []
     codes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
+    characters: Annotated[int, Field(ge=0, le=2**31)] = 0
+    code: Literal["", "uint8", "uint16", "int32"] = ""
+
+    @model_validator(mode="after")
+    def _texts_have_characters(self) -> Self:
+        if (self.dtype == "string") != bool(self.characters and self.code):
+            raise ValueError("characters and code belong to texts")
+        return self
 
 
 class OtherTargetRow(Row):

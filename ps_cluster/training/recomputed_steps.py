@@ -23,6 +23,7 @@ from ps_cluster.data.batches import Batch
 from ps_cluster.data.packed import PackedDataset, targets_in
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
+from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
 from ps_cluster.models.judges import (
@@ -185,7 +186,7 @@ class RecomputedSteps:
             if vary is augment.augment and field.is_image:
                 settings: Augmentation = config.data.augmentation  # type: ignore[attr-defined]  # where images are varied
                 inputs[name] = varied(inputs[name], examples, settings, field.mean, seed=seed, step=batch)
-            inputs[name] = inputs[name].astype(field.network_dtype)
+            inputs[name] = network_input(tf.constant(inputs[name]), field).numpy()
             if field.is_image and config.schedule.image_scales:
                 number, updates = updates_at(config, self._total_batches, tf.constant(batch, tf.int64))
                 inputs[name] = resized(inputs[name], config.schedule.image_scales, float(progress(number, updates)))

@@ -131,6 +131,7 @@ class TrainStep:
         """Return the augmented batch of a step id."""
         from ps_cluster.data import batches
         from ps_cluster.data.augment import resized
+        from ps_cluster.data.text_rows import network_inputs
 
         training = self._config.training
         sample, number = self._part(step)
@@ -146,7 +147,7 @@ class TrainStep:
         targets, varied = self._judge.targets(examples.target), examples.inputs
         if self._augment is not None:
             varied = self._augment(varied, batch, self._spec, self._config.data)
-        inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in varied.items()}
+        inputs = network_inputs(varied, self._spec)
         if scales := self._config.schedule.image_scales:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)

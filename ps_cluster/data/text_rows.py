@@ -1,0 +1,111 @@
+"""Pack texts as rows of code points, and turn them into texts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.objectives import TEXT, ExampleSpec, Field, Rows
+from ps_cluster.data.lazy_rows import LazyRows
+from ps_cluster.files.values import Malformed, one_line
+
+MOST_CHARACTERS = 2**16  # of one text
+_AT_ONCE = 2**12  # texts that are looked at together
+
+
+class Width(NamedTuple):
+    """What texts need: as many places for characters, and a dtype that holds the highest of their code points."""
+
+    characters: int
+    code: str
+
+
+class TextRows(LazyRows):
+    """Texts as code points [N, ..., characters], each filled up with 0."""
+
+    def __init__(self, texts: Rows, width: Width):
+        super().__init__(np.dtype(width.code), (*_form(texts), width.characters))
+        self._texts = texts
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return codes_of(np.asarray(self._texts[part]), self.shape[-1]).reshape(-1, *self.shape[1:]).astype(self.dtype)  # type: ignore[index]
+
+
+def is_text(rows: Any) -> bool:
+    """Return whether rows are texts: of numpy, or Python's own. Only the first is looked at."""
+    if rows.dtype.kind == "O":
+        return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str)
+    return rows.dtype.kind in "UST"
+
+
+def text_field(rows: TextRows) -> Field:
+    """Return the field of texts."""
+    *shape, characters = rows.shape[1:]
+    return Field(TEXT, tuple(shape), characters=characters, code=str(rows.dtype))
+
+
+def width_of(name: str, parts: Sequence[Rows]) -> Width:
+    """Return what the texts of several splits need. Raises Malformed for what is no text, or too long."""
+    longest, highest = 1, 0
+    for rows in parts:
+        for first, texts in _pieces(name, rows):
+            codes = codes_of(texts)
+            codes = codes.reshape(len(codes), -1, codes.shape[-1])
+            codes = codes[..., : np.flatnonzero(codes.any((0, 1)))[-1] + 1] if codes.any() else codes[..., :1]
+            if codes.shape[-1] > MOST_CHARACTERS:
+                at = first + int(np.argmax(codes[..., MOST_CHARACTERS:].any((1, 2))))
+                raise Malformed(
+                    f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, of at most {MOST_CHARACTERS:,}: "
+                    "cut it, or make several examples of it"
+                )
+            longest, highest = max(longest, codes.shape[-1]), max(highest, int(codes.max(initial=0)))
+    code = "uint8" if highest < 2**8 else "uint16" if highest < 2**16 else "int32"
+    return Width(longest, code)
+
+
+def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
+    """Return the code points of texts [...], uint32 [..., characters]; as many as the longest has without `characters`."""
+    if texts.dtype.kind == "S":
+        texts = np.char.decode(texts, "utf-8", "replace")
+    whole = np.ascontiguousarray(texts, f"U{characters}" if characters else str)
+    width = max(1, whole.itemsize // 4)
+    return whole.astype(f"U{width}").view(np.uint32).reshape(*whole.shape, width)
+
+
+def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
+    """Return packed inputs [B, ...] by name as networks take them: texts as strings, pixels as float32."""
+    return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
+
+
+def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
+    """Return the packed rows [B, ...] of one input as networks take them. Texts may be strings already."""
+    if field.dtype != TEXT or rows.dtype == tf.string:
+        return tf.cast(rows, field.network_dtype)
+    codes = tf.cast(tf.reshape(rows, [-1, field.characters]), tf.int32)
+    used = codes != 0
+    ends = tf.cumsum(tf.reduce_sum(tf.cast(used, tf.int64), axis=1))
+    texts = tf.raw_ops.UnicodeEncode(
+        input_values=tf.boolean_mask(codes, used), input_splits=tf.concat([[0], ends], 0), output_encoding="UTF-8"
+    )
+    return tf.reshape(texts, [-1, *field.shape])
+
+
+def _form(texts: Rows) -> tuple[int, ...]:
+    return (len(texts), *(texts.shape[1:] or (1,)))
+
+
+def _pieces(name: str, rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield texts [n, ...] with the index of the first of them. Raises Malformed for what is no text."""
+    for first in range(0, len(rows), _AT_ONCE):
+        piece = np.asarray(rows[first : first + _AT_ONCE])
+        if piece.dtype.kind == "O":
+            for at, one in enumerate(piece.reshape(len(piece), -1)):
+                if strange := [text for text in one if not isinstance(text, str)]:
+                    raise Malformed(
+                        f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' "
+                        "for a text that is missing"
+                    )
+        yield first, piece

@@ -1,0 +1,59 @@
+"""Texts as inputs: packed as code points, and strings again before the network."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ps_cluster.config.datasets import OwnDataSettings
+from ps_cluster.config.objectives import Field
+from ps_cluster.data.own_arrays import as_contents
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.text_rows import MOST_CHARACTERS, network_input
+from ps_cluster.files.values import Malformed
+
+PLAIN = ["a film", "", "the plot", "bad"]
+GREEK = ["ein Film für alle", "λόγος", "日本", "x" * 30]
+FACES = [*PLAIN[:3], "fine 🙂"]
+
+
+def contents_of(x):
+    y = np.arange(len(next(iter(x.values())) if isinstance(x, dict) else x)) % 2
+    return as_contents({"x_train": x, "y_train": y, "x_test": x, "y_test": y}, OwnDataSettings(dataset="packed_arrays"))
+
+
+@pytest.mark.parametrize("make", [list, np.array, pd.Series, lambda texts: np.char.encode(np.array(texts), "utf-8")])
+@pytest.mark.parametrize(
+    ("texts", "code", "longest"), [(PLAIN, "uint8", 8), (GREEK, "uint16", 30), (FACES, "int32", 8)]
+)
+def test_a_network_gets_the_texts_that_were_given(tmp_path, make, texts, code, longest):
+    data = write_packed(tmp_path / "packed", "mine", "real", contents_of(make(texts)))
+    field = data.spec.inputs["x"]
+    assert field == Field("string", (1,), characters=longest, code=code)
+    found = network_input(data.inputs("train")["x"], field).numpy()
+    assert [text.decode() for text in found[:, 0]] == texts
+
+
+def test_several_texts_of_an_example_stand_beside_other_inputs(tmp_path):
+    pairs, numbers = np.array([PLAIN, GREEK]).T, np.arange(8.0).reshape(4, 2)
+    data = write_packed(tmp_path / "packed", "mine", "real", contents_of({"pair": pairs, "number": numbers}))
+    found = network_input(data.inputs("test")["pair"], data.spec.inputs["pair"]).numpy()
+    assert [[text.decode() for text in row] for row in found] == pairs.tolist()
+    assert str(data.spec) == "pair string [2], number float64 [2]"
+
+
+@pytest.mark.parametrize(
+    ("x", "told"),
+    [
+        (
+            pd.Series(["a", None, "b", "c"]),
+            "'x' has .* in example 1, which is no text: give '' for a text that is missing",
+        ),
+        (
+            ["a", "b" * (MOST_CHARACTERS + 1), "c", "d"],
+            "'x' has a text of 65,537 characters in example 1, of at most 65,536: cut",
+        ),
+    ],
+)
+def test_what_is_no_text_or_too_long_is_told_with_its_place(x, told):
+    with pytest.raises(Malformed, match=told):
+        contents_of(x)
