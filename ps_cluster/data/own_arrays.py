@@ -14,7 +14,7 @@ from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, output_by_
 from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.lazy_rows import ChangedRows
 from ps_cluster.data.targets import Targets, targets_of
-from ps_cluster.data.text_rows import TextRows, is_text, text_field, width_of
+from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces, width_of
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
 
@@ -69,8 +69,9 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
     rows = [inputs[split] | _weights(arrays, split) for split in outputs]
     held_out = split_of(targets, own.held_out)
     contents = contents_of(targets, held_out, *rows, output=first if others else "", others=others)
-    fields = {name: text_field(rows) for name, rows in inputs["train"].items() if isinstance(rows, TextRows)}
-    contents = replace(contents, spec=replace(contents.spec, inputs={**contents.spec.inputs, **fields}))
+    fields = dict(contents.spec.inputs)
+    fields |= {name: text_field(fields[name]) for name, rows in inputs["train"].items() if isinstance(rows, TextRows)}
+    contents = replace(contents, spec=replace(contents.spec, inputs=fields))
     notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
     hints = (*_notes_on_pixels(inputs["train"]), *_notes_on_labels(targets.classes, np.asarray(arrays["y_train"][:1])))
     return replace(contents, notes=(*notes, *hints, *contents.notes))
@@ -167,7 +168,7 @@ def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
         if any(map(is_text, parts)):
             if not all(map(is_text, parts)):
                 raise Malformed(f"the input '{name}' is text in one of x_train and x_test, and not in the other")
-            width = width_of(f"'{name}'", parts)
+            width = width_of(f"'{name}'", (piece for rows in parts for piece in text_pieces(rows)))
             for rows in found.values():
                 rows[name] = TextRows(rows[name], width)
     return found

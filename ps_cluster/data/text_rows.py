@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,27 +41,32 @@ def is_text(rows: Any) -> bool:
     return rows.dtype.kind in "UST"
 
 
-def text_field(rows: TextRows) -> Field:
-    """Return the field of texts."""
-    *shape, characters = rows.shape[1:]
-    return Field(TEXT, tuple(shape), characters=characters, code=str(rows.dtype))
+def text_field(codes: Field) -> Field:
+    """Return the field of texts whose code points are packed as `codes`."""
+    *shape, characters = codes.shape
+    return Field(TEXT, tuple(shape), characters=characters, code=codes.dtype)
 
 
-def width_of(name: str, parts: Sequence[Rows]) -> Width:
-    """Return what the texts of several splits need. Raises Malformed for what is no text, or too long."""
-    longest, highest = 1, 0
-    for rows in parts:
-        for first, texts in _pieces(name, rows):
-            codes = codes_of(texts)
-            codes = codes.reshape(len(codes), -1, codes.shape[-1])
-            codes = codes[..., : np.flatnonzero(codes.any((0, 1)))[-1] + 1] if codes.any() else codes[..., :1]
-            if codes.shape[-1] > MOST_CHARACTERS:
-                at = first + int(np.argmax(codes[..., MOST_CHARACTERS:].any((1, 2))))
-                raise Malformed(
-                    f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, of at most {MOST_CHARACTERS:,}: "
-                    "cut it, or make several examples of it"
-                )
-            longest, highest = max(longest, codes.shape[-1]), max(highest, int(codes.max(initial=0)))
+def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
+    """Return what all texts need. Raises Malformed for what is no text, or too long.
+
+    Args:
+      pieces: consecutive texts [n, ...].
+    """
+    longest, highest, first = 1, 0, 0
+    for texts in pieces:
+        _check_texts(name, first, texts)
+        codes = codes_of(texts)
+        codes = codes.reshape(len(codes), -1, codes.shape[-1])
+        codes = codes[..., : np.flatnonzero(codes.any((0, 1)))[-1] + 1] if codes.any() else codes[..., :1]
+        if codes.shape[-1] > MOST_CHARACTERS:
+            at = first + int(np.argmax(codes[..., MOST_CHARACTERS:].any((1, 2))))
+            raise Malformed(
+                f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, of at most {MOST_CHARACTERS:,}: "
+                "cut it, or make several examples of it"
+            )
+        longest, highest = max(longest, codes.shape[-1]), max(highest, int(codes.max(initial=0)))
+        first += len(texts)
     code = "uint8" if highest < 2**8 else "uint16" if highest < 2**16 else "int32"
     return Width(longest, code)
 
@@ -97,15 +102,17 @@ def _form(texts: Rows) -> tuple[int, ...]:
     return (len(texts), *(texts.shape[1:] or (1,)))
 
 
-def _pieces(name: str, rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield texts [n, ...] with the index of the first of them. Raises Malformed for what is no text."""
+def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
+    """Yield the texts of an array, some thousands at a time."""
     for first in range(0, len(rows), _AT_ONCE):
-        piece = np.asarray(rows[first : first + _AT_ONCE])
-        if piece.dtype.kind == "O":
-            for at, one in enumerate(piece.reshape(len(piece), -1)):
-                if strange := [text for text in one if not isinstance(text, str)]:
-                    raise Malformed(
-                        f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' "
-                        "for a text that is missing"
-                    )
-        yield first, piece
+        yield np.asarray(rows[first : first + _AT_ONCE])
+
+
+def _check_texts(name: str, first: int, texts: np.ndarray) -> None:
+    """Raise Malformed for what is no text. `first`: the index of the first of the texts."""
+    for at, row in enumerate(texts.reshape(len(texts), -1) if texts.dtype.kind == "O" else ()):
+        if strange := [text for text in row if not isinstance(text, str)]:
+            raise Malformed(
+                f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' for a text "
+                "that is missing"
+            )

@@ -191,9 +191,9 @@ class FlatNetwork:
         return graph
 
     @property
-    def has_moving_statistics(self) -> bool:
-        """True if the network keeps moving averages: a batch moves such a statistic only a part of the way."""
-        return bool(np.any((self.keep > 0) & (self.keep < 1)))
+    def has_changing_statistics(self) -> bool:
+        """True if a batch may change a statistic. Only `trace` finds out whether, and how often, one does."""
+        return bool(np.any(self.keep < 1))
 
     def values_of(self, weights: tf.Tensor) -> list[tf.Tensor]:
         """Return the trainable variables' tensors from `weights [n]`, in its dtype."""

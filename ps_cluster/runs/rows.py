@@ -213,11 +213,16 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only."""
+    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only.
+
+    Attributes:
+      texts: columns of free text.
+    """
 
     target: Name
     numbers: list[NumberColumn]
     categories: list[CategoryColumn]
+    texts: list[Name] = []
 
 
 class ScalingRow(Row):

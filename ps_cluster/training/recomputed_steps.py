@@ -89,7 +89,7 @@ class RecomputedSteps:
         settings = config.model.model_copy(update={"precision": precision})
         self._model = build(settings, dataset.spec, seed=config.training.seed)
         network = FlatNetwork(self._model)
-        if network.has_moving_statistics:
+        if network.has_changing_statistics:
             network.trace(dataset.spec)
         self._layout, self._statistics, self.keep = network.weights, network.statistics, network.keep
         self._seeds = seeds_of(self._model)

@@ -10,6 +10,7 @@ from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.text_rows import MOST_CHARACTERS, network_input
 from ps_cluster.files.values import Malformed
+from tests.helpers.own_data import packed, refused
 
 PLAIN = ["a film", "", "the plot", "bad"]
 GREEK = ["ein Film für alle", "λόγος", "日本", "x" * 30]
@@ -57,3 +58,25 @@ def test_several_texts_of_an_example_stand_beside_other_inputs(tmp_path):
 def test_what_is_no_text_or_too_long_is_told_with_its_place(x, told):
     with pytest.raises(Malformed, match=told):
         contents_of(x)
+
+
+def test_a_column_of_free_text_of_a_table_is_an_input_beside_the_others(tmp_path):
+    rows = "".join(f'{place},"{text}, \u00fcber {place}",{place % 2}\n' for place, text in enumerate(PLAIN * 10))
+    (tmp_path / "reviews.csv").write_text(f"stars,review,label\n{rows},,1\n")
+    data, _ = packed(tmp_path / "reviews.csv", target="label", text=("review",))
+    assert data.spec.inputs["texts"] == Field("string", (1,), characters=17, code="uint8")
+    assert [*data.spec.inputs] == ["numbers", "texts"]
+    found = [
+        text.decode()
+        for split in ("train", "test")
+        for text in network_input(data.inputs(split)["texts"], data.spec.inputs["texts"]).numpy()[:, 0]
+    ]
+    assert sorted(found) == sorted(["", *(f"{text}, \u00fcber {place}" for place, text in enumerate(PLAIN * 10))])
+
+
+def test_a_column_of_free_text_that_nobody_named_is_told_what_to_set(tmp_path):
+    rows = "".join(f"word {place},{place % 2}\n" for place in range(2_000))
+    (tmp_path / "reviews.csv").write_text(f"review,label\n{rows}")
+    assert "give it to the network as text (--set 'data.text=[review]')" in refused(
+        tmp_path / "reviews.csv", target="label"
+    )
