@@ -36,8 +36,8 @@ class TextRows(LazyRows):
 
 def is_text(rows: Any) -> bool:
     """Return whether rows are texts: of numpy, or Python's own. Only the first is looked at."""
-    if rows.dtype.kind == "O":
-        return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str)
+    if rows.dtype.kind == "O":  # also of a tensor of TensorFlow, whose texts are bytes
+        return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
     return rows.dtype.kind in "UST"
 
 
@@ -75,6 +75,9 @@ def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
     """Return the code points of texts [...], uint32 [..., characters]; as many as the longest has without `characters`."""
     if texts.dtype.kind == "S":
         texts = np.char.decode(texts, "utf-8", "replace")
+    elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
+        decoded = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts.flat]
+        texts = np.array(decoded).reshape(texts.shape)
     whole = np.ascontiguousarray(texts, f"U{characters}" if characters else str)
     width = max(1, whole.itemsize // 4)
     return whole.astype(f"U{width}").view(np.uint32).reshape(*whole.shape, width)
@@ -111,7 +114,7 @@ def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
 def _check_texts(name: str, first: int, texts: np.ndarray) -> None:
     """Raise Malformed for what is no text. `first`: the index of the first of the texts."""
     for at, row in enumerate(texts.reshape(len(texts), -1) if texts.dtype.kind == "O" else ()):
-        if strange := [text for text in row if not isinstance(text, str)]:
+        if strange := [text for text in row if not isinstance(text, str | bytes)]:
             raise Malformed(
                 f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' for a text "
                 "that is missing"

@@ -17,6 +17,7 @@ EXAMPLES = {
     "custom_loss.py": r"\d+% waited no longer than the network said",
     "own_images.py": r"one picture of each class: {'circle': '\w+', 'cross': '\w+', 'square': '\w+'}",
     "text.py": r"the plot was not good: does not praise",
+    "text_transformer.py": r"test accuracy (9\d|100)\.\d%",
 }
 SEPARATOR = "--- the next example ---\n"
 ONE_AFTER_THE_OTHER = f"""

@@ -3,12 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 
+from ps_cluster.config import build_config
 from ps_cluster.config.datasets import OwnDataSettings
+from ps_cluster.config.networks import check_examples
 from ps_cluster.config.objectives import Field
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.text_rows import MOST_CHARACTERS, network_input
+from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
@@ -22,7 +26,9 @@ def contents_of(x):
     return as_contents({"x_train": x, "y_train": y, "x_test": x, "y_test": y}, OwnDataSettings(dataset="packed_arrays"))
 
 
-@pytest.mark.parametrize("make", [list, np.array, pd.Series, lambda texts: np.char.encode(np.array(texts), "utf-8")])
+@pytest.mark.parametrize(
+    "make", [list, np.array, pd.Series, tf.constant, lambda texts: np.char.encode(np.array(texts), "utf-8")]
+)
 @pytest.mark.parametrize(
     ("texts", "code", "longest"), [(PLAIN, "uint8", 8), (GREEK, "uint16", 30), (FACES, "int32", 8)]
 )
@@ -58,6 +64,14 @@ def test_several_texts_of_an_example_stand_beside_other_inputs(tmp_path):
 def test_what_is_no_text_or_too_long_is_told_with_its_place(x, told):
     with pytest.raises(Malformed, match=told):
         contents_of(x)
+
+
+def test_a_network_of_the_package_says_that_it_takes_no_texts(tmp_path):
+    data = write_packed(tmp_path / "packed", "mine", "real", contents_of(PLAIN))
+    with pytest.raises(
+        UserError, match="'mlp' can't be built for examples of x string .*'x' is text: bring a network of your"
+    ):
+        check_examples(build_config(overrides={"model.name": "mlp"}).model, data.spec)
 
 
 def test_a_column_of_free_text_of_a_table_is_an_input_beside_the_others(tmp_path):
