@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.errors import did_you_mean
@@ -31,7 +31,7 @@ def highest_rate(arguments: Mapping[str, Any]) -> float:
 
 class KerasSettings(ScheduleSettings):
     function: str = Field(description=f"Class in keras.optimizers.schedules: {', '.join(FUNCTIONS_OF_KERAS)}.")
-    arguments: dict[str, JsonValue] = Field(
+    arguments: dict[str, float | bool | list[float] | None] = Field(
         description="Its arguments, e.g. {initial_learning_rate: 0.1, decay_steps: 1000}. Its highest rate stands for "
         "optimizer.learning_rate."
     )
