@@ -12,6 +12,7 @@ import numpy as np
 from ps_cluster.config.objectives import TEXT, Field
 from ps_cluster.data.moments import Moments
 from ps_cluster.data.packed import PackedDataset, fields_of, pieces
+from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
@@ -119,8 +120,8 @@ def example_rows(
 
 def _texts_apart(codes: np.ndarray, columns: int) -> list[list[str]]:
     """Return the beginnings of texts, given as code points [N, ..., characters], in so many columns."""
-    apart = codes.reshape(len(codes), columns, -1)
-    return [[_beginning("".join(map(chr, row[row != 0]))) for row in apart[:, place]] for place in range(columns)]
+    texts = texts_of(codes).reshape(len(codes), columns, -1)
+    return [[_beginning(" · ".join(row)) for row in texts[:, place]] for place in range(columns)]
 
 
 def _as_written(row: np.ndarray) -> str:

@@ -83,6 +83,12 @@ def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
     return whole.astype(f"U{width}").view(np.uint32).reshape(*whole.shape, width)
 
 
+def texts_of(codes: np.ndarray) -> np.ndarray:
+    """Return texts [...] of code points [..., characters]: Python's own, as an array of objects."""
+    whole = np.ascontiguousarray(codes, np.uint32)
+    return whole.view(f"U{codes.shape[-1]}")[..., 0].astype(object)
+
+
 def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
     """Return packed inputs [B, ...] by name as networks take them: texts as strings, pixels as float32."""
     return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
