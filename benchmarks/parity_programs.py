@@ -335,7 +335,7 @@ PROGRAMS = {
     "two targets": Program(two_targets, digits_with_size, 15),
     "cosine with warm-up": Program(
         lambda: of_digits(layers.Flatten(), layers.Dense(64, "relu"), optimizer=keras.optimizers.SGD(
-            keras.optimizers.schedules.CosineDecay(0.01, 380, warmup_target=0.3, warmup_steps=60), momentum=0.9)),
+            keras.optimizers.schedules.CosineDecay(0.01, 380, warmup_target=0.1, warmup_steps=60), momentum=0.9)),
         digits, 15,
     ),
     "strings": Program(of_strings, sentences, 8),
