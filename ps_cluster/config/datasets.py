@@ -14,7 +14,16 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
+from ps_cluster.config.objectives import (
+    OBJECTIVES,
+    TARGET,
+    WEIGHT,
+    ExampleSpec,
+    OtherTarget,
+    Rows,
+    check_rows,
+    target_array,
+)
 from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import Registry
 from ps_cluster.config.setting_types import PathFromText, Section
@@ -447,6 +456,13 @@ class Download(NamedTuple):
         return self.url.rpartition("/")[2]
 
 
+class TargetKind(NamedTuple):
+    """The name of a target's objective, and the names of its classes or labels."""
+
+    objective: str
+    classes: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Contents:
     """The contents of a data set.
@@ -474,12 +490,16 @@ class Contents:
         *,
         objective: str = "classification",
         classes: Sequence[str] = (),
+        output: str = "",
+        others: Mapping[str, TargetKind] | None = None,
     ) -> Contents:
         """Return contents whose spec follows from the arrays in `train`.
 
         Args:
           train, test: field → [N, ...]. The target is called "target", weights of the examples "weight".
           classes: the names of the classes or labels; (): their numbers are their names.
+          output: the name of the output that the target is for, if there are others.
+          others: name of a further output → what its target is. The arrays are called as `target_array` says.
 
         Raises:
           UserError: there is no target, or a field is no array.
@@ -487,11 +507,13 @@ class Contents:
         _check_split(train)
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
         target, weight = fields.pop(TARGET), fields.pop(WEIGHT, None)
+        kinds = {name: OtherTarget(fields.pop(target_array(name)), *kind) for name, kind in (others or {}).items()}
         if not classes and objective == "classification":
             classes = [str(label) for label in range(_number_of_classes(train[TARGET]))]
         elif not classes and objective == "multi-label":
             classes = [str(label) for label in range(int(np.prod(target.shape)))]
-        return cls(ExampleSpec(fields, target, objective, tuple(classes), weight), {"train": train, "test": test})
+        spec = ExampleSpec(fields, target, objective, tuple(classes), weight, output, kinds)
+        return cls(spec, {"train": train, "test": test})
 
 
 def _check_split(rows: Mapping[str, Rows]) -> None:

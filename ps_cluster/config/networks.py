@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 
 from ps_cluster.config import user_code
 from ps_cluster.config.lazy import keras
-from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.objectives import TEXT, ExampleSpec
 from ps_cluster.config.registry import Registry
 from ps_cluster.config.setting_types import Section
 from ps_cluster.errors import UserError
@@ -82,9 +82,20 @@ class Network:
 def check_examples(settings: NetworkSettings, spec: ExampleSpec) -> None:
     """Raise UserError if the chosen network does not accept such examples."""
     try:
+        if settings.name in NETWORKS.own:
+            _check_for_own(spec)
         NETWORKS[settings.name].check(spec, settings)
     except ValueError as error:
         raise unbuildable(settings, spec, str(error)) from error
+
+
+def _check_for_own(spec: ExampleSpec) -> None:
+    """Raise ValueError for examples that no network of this package takes."""
+    page = "of your own (docs/extending.md#your-own-network)"
+    if spec.others:
+        raise ValueError(f"the data has {len(spec.targets)} targets: bring a network {page} with an output for each")
+    if texts := [name for name, field in spec.inputs.items() if field.dtype == TEXT]:
+        raise ValueError(f"'{texts[0]}' is text: bring a network {page} with TextVectorization or StringLookup in it")
 
 
 def unbuildable(settings: NetworkSettings, spec: ExampleSpec, reason: str) -> UserError:

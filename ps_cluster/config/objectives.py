@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +20,23 @@ if TYPE_CHECKING:
     from ps_cluster.report.analysis import Analysis
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are not inputs
+TEXT = "string"  # the dtype of texts, as TensorFlow calls it
 BYTES = 256  # the number of values of a byte
+
+
+def target_array(output: str) -> str:
+    """Return the name of the array with the targets of a further output. No input can have it."""
+    return f"{TARGET}.{output}"
+
+
+def output_by_place(place: int) -> str:
+    """Return the name that an output gets where targets are given in the order of the outputs, without names."""
+    return f"output_{place}"
+
+
+def is_by_place(outputs: Sequence[str]) -> bool:
+    """Return whether these are the names of outputs by their place."""
+    return list(outputs) == [output_by_place(place) for place in range(len(outputs))]
 
 
 @runtime_checkable
@@ -62,6 +78,8 @@ class Field:
         the field's units; empty if unknown.
       codes: for codes, such as the categories of a table: the number of different codes at each place of the last axis.
         Codes count from 0. Empty if the field has no codes.
+      characters, code: of texts (dtype "string"), which are packed as code points and filled up with 0: the characters of
+        the longest, and the dtype of a code point.
     """
 
     dtype: str
@@ -69,11 +87,18 @@ class Field:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     codes: tuple[int, ...] = ()
+    characters: int = 0
+    code: str = ""
+
+    @property
+    def packed(self) -> Field:
+        """The array as it is packed: of texts, their code points along a last axis."""
+        return Field(self.code, (*self.shape, self.characters)) if self.dtype == TEXT else self
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one example."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+        return np.dtype(self.packed.dtype).itemsize * math.prod(self.packed.shape)
 
     @property
     def is_image(self) -> bool:
@@ -87,6 +112,15 @@ class Field:
 
 
 @dataclass(frozen=True)
+class OtherTarget:
+    """What a further output of a network has to predict: `target`, `objective` and `classes` of an `ExampleSpec`."""
+
+    field: Field
+    objective: str
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ExampleSpec:
     """The form of an example: the inputs of the network, and the target that it has to predict.
 
@@ -96,6 +130,8 @@ class ExampleSpec:
       objective: the name of the objective, e.g. "classification".
       classes: the names of the classes, by label; empty for a regression.
       weight: the field with the weight of an example, a float of shape (); None if all examples count equally.
+      output: the name of the output that has to predict the target, where further outputs have targets of their own.
+      others: name of a further output → its target. Metric, analysis and prediction of a run are those of `output`.
     """
 
     inputs: Mapping[str, Field]
@@ -103,6 +139,19 @@ class ExampleSpec:
     objective: str = "classification"
     classes: tuple[str, ...] = ()
     weight: Field | None = None
+    output: str = ""
+    others: Mapping[str, OtherTarget] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> dict[str, ExampleSpec]:
+        """Name of an array → the form of the examples with this array as their only target. The first is `target`."""
+        others = {
+            target_array(name): replace(
+                self, target=one.field, objective=one.objective, classes=one.classes, output=name, others={}
+            )
+            for name, one in self.others.items()
+        }
+        return {TARGET: replace(self, others={}), **others}
 
     @property
     def outputs(self) -> int:
@@ -234,6 +283,11 @@ class Objective:
         if config.training.class_weights and not self.weighs_classes:
             raise ValueError(
                 f"training.class_weights: got {config.training.class_weights}: only a classification has them"
+            )
+        if config.training.class_weights and spec.others:
+            raise ValueError(
+                f"training.class_weights: got {config.training.class_weights}: the data has several targets: weigh the "
+                "examples instead (weight_train)"
             )
         class_weights(config.training.class_weights, spec.classes)
         smoothing = config.training.label_smoothing

@@ -15,6 +15,7 @@ from ps_cluster.config.datasets import DataSet
 from ps_cluster.config.modes import MODES, Mode
 from ps_cluster.config.networks import NETWORKS, Network
 from ps_cluster.config.optimizer_rules import RULES, OptimizerRule
+from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.sections import Layer, adapted_to_choices, chosen_kinds, merged, of_choices, uses
 from ps_cluster.config.setting_types import Section
@@ -84,7 +85,7 @@ def of_users_network(rule: object) -> dict[str, Any]:
         "training": {"label_smoothing": 0.0},
         "optimizer": own
         | {"rule": chosen.name, "learning_rate": chosen.usual_rate, "weight_decay": 0.0, "learning_rate_factors": []},
-        "schedule": {"kind": "constant", "warmup_fraction": 0.0},
+        "schedule": {"kind": CONSTANT, "warmup_fraction": 0.0},
     }
 
 

@@ -14,6 +14,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.registry import Registry
 from ps_cluster.config.setting_types import Fraction, Section
 
+CONSTANT = "constant"  # the schedule whose factor is always 1
 SMALLEST_SIDE = 16  # pixels: images are not made smaller
 
 
@@ -82,6 +83,15 @@ class Schedule:
     def after_warmup(self, settings: Any, past: tf.Tensor) -> tf.Tensor:
         """Return the factor, float32 [], after the warm-up; `past`, float32 [], goes from 0 to 1."""
         raise NotImplementedError
+
+    def factor(self, settings: Any, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
+        """Return the factor, float32 [], of an update after the warm-up.
+
+        Args:
+          past: float32 [], from 0 at the end of the warm-up to 1 at the last update.
+          update: int64 [], the number of the update, from 0.
+        """
+        return self.after_warmup(settings, past)
 
 
 SCHEDULES: Registry[Schedule] = Registry("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from ps_cluster.config.datasets import Sample, Stretch
-from ps_cluster.config.objectives import TARGET, WEIGHT, ExampleSpec, Field
-from ps_cluster.data.packed import fields_of, file_name
+from ps_cluster.config.objectives import WEIGHT, ExampleSpec, Field
+from ps_cluster.data.packed import fields_of, file_name, targets_in
 from ps_cluster.private_names import keep_from_folding
 
 # `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over
@@ -118,7 +118,7 @@ class BatchRows(NamedTuple):
     """The rows of a batch as they were packed."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    target: tf.Tensor  # [B, ...]
+    target: tf.Tensor | dict[str, tf.Tensor]  # [B, ...]; by the name of the array, if there are several targets
     weight: tf.Tensor | None  # float [B]; None if all examples count alike
 
 
@@ -129,10 +129,11 @@ def rows_of(batch: Batch, spec: ExampleSpec, examples: int) -> BatchRows:
       examples: number in the training set.
     """
     rows = {
-        name: tf.gather(map_rows(file_name("train", name, field), field, examples), batch.ids)
+        name: tf.gather(map_rows(file_name("train", name, field), field.packed, examples), batch.ids)
         for name, field in fields_of(spec).items()
     }
-    return BatchRows(target=rows.pop(TARGET), weight=rows.pop(WEIGHT, None), inputs=rows)
+    inputs = {name: rows[name] for name in spec.inputs}
+    return BatchRows(inputs, targets_in(rows, spec), rows.get(WEIGHT))
 
 
 def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:

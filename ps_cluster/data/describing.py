@@ -9,9 +9,10 @@ from itertools import islice
 
 import numpy as np
 
-from ps_cluster.config.objectives import Field
+from ps_cluster.config.objectives import TEXT, Field
 from ps_cluster.data.moments import Moments
 from ps_cluster.data.packed import PackedDataset, fields_of, pieces
+from ps_cluster.data.text_rows import texts_of
 from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
@@ -26,6 +27,7 @@ class Described:
     """A field, or a column of one, over the training examples. Numbers are None where no value is finite.
 
     Attributes:
+      low, mean, std, high: of the values; of texts, of the numbers of their characters.
       missing: how many values are NaN or infinite; of a table's column how many training rows have none.
       rows: how many examples were read.
     """
@@ -64,7 +66,8 @@ def _described(columns: Sequence[_Column], field: Field, rows: np.ndarray, most_
     moments, low, high, read = Moments(), np.full(len(columns), np.inf), np.full(len(columns), -np.inf), 0
     every = max(1, -(-rows.nbytes // most_bytes))
     for piece in islice(pieces(rows, _PIECE_BYTES), None, None, every):
-        values = np.asarray(piece, np.float64).reshape(-1, len(columns)) * std + mean
+        numbers = np.count_nonzero(piece, axis=-1) if field.dtype == TEXT else piece
+        values = np.asarray(numbers, np.float64).reshape(-1, len(columns)) * std + mean
         finite = np.isfinite(values)
         moments.add(values, finite)
         low = np.minimum(low, np.where(finite, values, np.inf).min(0))
@@ -98,9 +101,13 @@ def example_rows(
     encoded = _encoded_columns(dataset)
     names: list[str] = []
     columns: list[list[str]] = []
-    for name, _, rows in fields_with_rows(dataset, split):
+    for name, field, rows in fields_with_rows(dataset, split):
         chosen = rows[which]
-        if name in encoded:
+        if field.dtype == TEXT:
+            of_texts = [column.name for column in encoded.get(name, [])] or [name]
+            names += of_texts
+            columns += _texts_apart(chosen, len(of_texts))
+        elif name in encoded:
             names += [column.name for column in encoded[name]]
             columns += [
                 [column.text(value) for value in chosen[:, index]] for index, column in enumerate(encoded[name])
@@ -111,9 +118,19 @@ def example_rows(
     return names, [list(row) for row in zip(*columns)]
 
 
+def _texts_apart(codes: np.ndarray, columns: int) -> list[list[str]]:
+    """Return the beginnings of texts, given as code points [N, ..., characters], in so many columns."""
+    texts = texts_of(codes).reshape(len(codes), columns, -1)
+    return [[_beginning(" · ".join(row)) for row in texts[:, place]] for place in range(columns)]
+
+
 def _as_written(row: np.ndarray) -> str:
     """Return the first characters of a window of text, on one line."""
-    text = repr(row.tobytes().decode("utf-8", "replace"))[1:-1]
+    return _beginning(row.tobytes().decode("utf-8", "replace"))
+
+
+def _beginning(text: str) -> str:
+    text = repr(text)[1:-1]
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"
 
 
@@ -159,4 +176,5 @@ def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
         "categories": [
             _Column(column.name, values=tuple(column.values), missing=column.missing) for column in encoding.categories
         ],
+        "texts": [_Column(name) for name in encoding.texts],
     }

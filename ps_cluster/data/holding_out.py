@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.datasets import Contents
-from ps_cluster.config.objectives import TARGET, Rows
+from ps_cluster.config.datasets import Contents, TargetKind
+from ps_cluster.config.objectives import TARGET, Rows, target_array
 from ps_cluster.data.lazy_rows import SelectedRows
 from ps_cluster.data.targets import Targets
 from ps_cluster.files.values import Malformed
@@ -34,20 +35,31 @@ def split_of(targets: Targets, share: float) -> Split | None:
 
 
 def contents_of(
-    targets: Targets, split: Split | None, train: Mapping[str, Rows], test: Mapping[str, Rows] | None = None
+    targets: Targets,
+    split: Split | None,
+    train: Mapping[str, Rows],
+    test: Mapping[str, Rows] | None = None,
+    *,
+    output: str = "",
+    others: Mapping[str, Targets] = MappingProxyType({}),
 ) -> Contents:
     """Return the contents of a data set.
 
     Args:
       split: of `split_of`. The rows of its two parts are made when they are packed, from those of `train`.
       train, test: inputs and weights, name → [N, ...].
+      output: the name of the output that has to predict the targets, if there are others.
+      others: name of a further output → its targets.
     """
     whole: dict[str, Any] = {**train, TARGET: targets.train}
+    whole |= {target_array(name): one.train for name, one in others.items()}
     if split is None:
-        parts = [whole, {**(test or {}), TARGET: targets.test}]
+        of_others = {target_array(name): one.test for name, one in others.items()}
+        parts = [whole, {**(test or {}), TARGET: targets.test, **of_others}]
     else:
         parts = [{name: SelectedRows(rows, ids) for name, rows in whole.items()} for ids in (split.train, split.test)]
-    contents = Contents.of(*parts, objective=targets.objective, classes=targets.classes)
+    kinds = {name: TargetKind(one.objective, one.classes) for name, one in others.items()}
+    contents = Contents.of(*parts, objective=targets.objective, classes=targets.classes, output=output, others=kinds)
     return contents if split is None else replace(contents, notes=(split.note,))
 
 

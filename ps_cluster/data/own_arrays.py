@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -9,16 +10,18 @@ from typing import Any, get_args
 import numpy as np
 
 from ps_cluster.config.datasets import SPLITS, Contents, DataSettings, OwnDataSettings
-from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, refuse_sparse
+from ps_cluster.config.objectives import TARGET, WEIGHT, Field, Rows, output_by_place, refuse_sparse
 from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.lazy_rows import ChangedRows
-from ps_cluster.data.targets import targets_of
+from ps_cluster.data.targets import Targets, targets_of
+from ps_cluster.data.text_rows import TextRows, is_text, text_field, text_pieces, width_of
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.runs.rows import DType
 
 REQUIRED = ("x_train", "y_train")
 NAMES = (*REQUIRED, "x_test", "y_test", "weight_train", "weight_test")
 _DTYPES = get_args(DType)
+OUTPUT_NAME = r"[a-z][a-z0-9_]{0,39}"  # it is part of the name of a file
 _SAMPLED_EXAMPLES = 100  # examples by which numbers are recognised as pixels
 
 
@@ -28,7 +31,9 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
     Args:
       found: `Contents`; or a mapping with the arrays x_train, y_train, and perhaps x_test, y_test, weight_train,
         weight_test; or (x_train, y_train); or Keras's ((x_train, y_train), (x_test, y_test)). Arrays may be memory maps.
-        For a network with several inputs, x_train and x_test are mappings: name of an input → array.
+        For a network with several inputs, x_train and x_test are mappings: name of an input → array. Where each output of a
+        network has a target of its own, y_train and y_test are mappings, name of an output → array, or tuples of arrays in
+        the order of the outputs; the first target is that whose metric counts.
 
     Raises:
       Malformed: it is something else, or the arrays do not fit each other.
@@ -43,20 +48,30 @@ def as_contents(found: Any, settings: DataSettings) -> Contents:
         raise Malformed(
             f"{missing[0]} is missing, there is {there}: give x_train, y_train, and x_test, y_test if you have them"
         )
-    arrays = {
-        name: _checked_rows(name, given[name]) for name in NAMES if given.get(name) is not None and name[0] != "x"
+    outputs = {
+        split: _by_output(f"y_{split}", given[f"y_{split}"]) for split in SPLITS if given.get(f"y_{split}") is not None
     }
+    _check_same("y", "outputs", outputs)
+    first, *further = outputs["train"]
+    arrays = {
+        name: _checked_rows(name, given[name]) for name in NAMES if given.get(name) is not None and name[0] == "w"
+    }
+    arrays |= {f"y_{split}": rows[first] for split, rows in outputs.items()}
     inputs = {
         split: _inputs(f"x_{split}", given[f"x_{split}"]) for split in SPLITS if given.get(f"x_{split}") is not None
     }
     arrays |= {f"x_{split}": next(iter(fields.values())) for split, fields in inputs.items()}
     _check_lengths(arrays)
-    y_test = arrays["y_test"][:] if "y_test" in arrays else None
-    targets = targets_of(arrays["y_train"][:], y_test, own.objective)
-    splits = ("train",) if y_test is None else ("train", "test")
-    _check_same_inputs(inputs)
-    rows = [inputs[split] | _weights(arrays, split) for split in splits]
-    contents = contents_of(targets, split_of(targets, own.held_out), *rows)
+    targets = _targets(outputs, first, own.objective)
+    others = {name: _targets(outputs, name, "auto") for name in further}
+    _check_same("x", "inputs", inputs)
+    inputs = _with_texts(inputs)
+    rows = [inputs[split] | _weights(arrays, split) for split in outputs]
+    held_out = split_of(targets, own.held_out)
+    contents = contents_of(targets, held_out, *rows, output=first if others else "", others=others)
+    fields = dict(contents.spec.inputs)
+    fields |= {name: text_field(fields[name]) for name, rows in inputs["train"].items() if isinstance(rows, TextRows)}
+    contents = replace(contents, spec=replace(contents.spec, inputs=fields))
     notes = (f"not used: {one_line(', '.join(map(str, unused)), 300)}",) if unused else ()
     hints = (*_notes_on_pixels(inputs["train"]), *_notes_on_labels(targets.classes, np.asarray(arrays["y_train"][:1])))
     return replace(contents, notes=(*notes, *hints, *contents.notes))
@@ -98,15 +113,65 @@ def _checked_rows(name: str, value: Any) -> Any:
 
 def _as_array(name: str, value: Any) -> np.ndarray:
     try:
-        array = np.asarray(value)
+        is_text = isinstance(value, list | tuple) and value and isinstance(value[0], str)
+        array = np.asarray(
+            value, object if is_text else None
+        )  # an array of numpy has the longest text's width for each
     except Exception as error:  # whatever the value's own class raises
         told = one_line(f"{type(error).__name__}: {error}", 200)
         raise Malformed(
             f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({told})"
         ) from error
-    if array.dtype.kind == "O" and array.size and all(isinstance(one, str) for one in array.flat):
-        return array.astype(str)  # a column of pandas
     return array
+
+
+def _by_output(name: str, value: Any) -> dict[str, Any]:
+    """Return the targets of each output by its name: of a mapping, or of a tuple of arrays; {"": targets} of an array."""
+    if isinstance(value, tuple) and len(value) > 1 and all(getattr(one, "shape", None) for one in value):
+        value = {output_by_place(place): one for place, one in enumerate(value)}
+    if not isinstance(value, Mapping):
+        return {"": _checked_rows(name, value)}
+    if not value:
+        raise Malformed(f"{name} has no target")
+    if unnamed := [key for key in value if not isinstance(key, str) or not re.fullmatch(OUTPUT_NAME, key)]:
+        raise Malformed(
+            f"{name} has a target for output {one_line(repr(unnamed[0]), 100)}: give the output a name of lower case letters, "
+            "digits and _, beginning with a letter"
+        )
+    found = {key: _checked_rows(f"{name}['{key}']", one) for key, one in value.items()}
+    if len({len(rows) for rows in found.values()}) > 1:
+        told = ", ".join(f"'{key}' has {len(rows):,}" for key, rows in found.items())
+        raise Malformed(f"the targets of {name} have different numbers of rows: {one_line(told, 300)}")
+    return found
+
+
+def _targets(outputs: Mapping[str, Mapping[str, Any]], name: str, objective: str) -> Targets:
+    """Return the targets of an output. Raises Malformed, with its name, if they can't be trained on."""
+    test = _without_objects(outputs["test"][name][:]) if "test" in outputs else None
+    try:
+        return targets_of(_without_objects(outputs["train"][name][:]), test, objective)
+    except Malformed as error:
+        raise Malformed(f"output '{name}': {error}" if name else str(error)) from error
+
+
+def _without_objects(targets: np.ndarray) -> np.ndarray:
+    """Return targets that are Python's texts, as in a column of pandas, as texts of numpy; others as they are."""
+    is_text = targets.dtype.kind == "O" and targets.size and all(isinstance(one, str) for one in targets.flat)
+    return targets.astype(str) if is_text else targets
+
+
+def _with_texts(inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return inputs by split, in which texts are rows of code points, of one form in all splits."""
+    found = {split: dict(rows) for split, rows in inputs.items()}
+    for name in found["train"]:
+        parts = [rows[name] for rows in found.values()]
+        if any(map(is_text, parts)):
+            if not all(map(is_text, parts)):
+                raise Malformed(f"the input '{name}' is text in one of x_train and x_test, and not in the other")
+            width = width_of(f"'{name}'", (piece for rows in parts for piece in text_pieces(rows)))
+            for rows in found.values():
+                rows[name] = TextRows(rows[name], width)
+    return found
 
 
 def _check_lengths(arrays: Mapping[str, Any]) -> None:
@@ -145,7 +210,12 @@ def _inputs(name: str, value: Any) -> dict[str, Any]:
 
 
 def _packable(name: str, rows: Any) -> Any:
-    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each."""
+    """Return rows of a dtype that can be packed, in the machine's own byte order, and of at least one number each.
+
+    Texts stay as they are: `_with_texts` makes numbers of them.
+    """
+    if is_text(rows):
+        return rows
     dtype = rows.dtype.newbyteorder("=")
     if dtype.name not in _DTYPES:
         raise Malformed(f"{name} is {rows.dtype}: give one of {', '.join(_DTYPES)}, e.g. {name}.astype('float32')")
@@ -154,13 +224,12 @@ def _packable(name: str, rows: Any) -> Any:
     return rows if rows.dtype.isnative else ChangedRows(rows, lambda piece: piece.astype(dtype))
 
 
-def _check_same_inputs(inputs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise Malformed where the examples to test on have other inputs."""
-    for split, fields in inputs.items():
-        if different := sorted(set(fields) ^ set(inputs["train"])):
-            raise Malformed(
-                f"x_train has the inputs {', '.join(inputs['train'])}, and x_{split} differs in '{different[0]}'"
-            )
+def _check_same(axis: str, what: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise Malformed where the examples to test on have other inputs or outputs."""
+    for split, fields in found.items():
+        if different := sorted(set(fields) ^ set(found["train"])):
+            named = ", ".join(found["train"]) or "none by name"
+            raise Malformed(f"{axis}_train has the {what} {named}, and {axis}_{split} differs in '{different[0]}'")
 
 
 def _notes_on_pixels(inputs: Mapping[str, Any]) -> tuple[str, ...]:

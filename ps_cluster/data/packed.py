@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -26,6 +27,7 @@ MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2
 MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
 
+T = TypeVar("T")
 _PIECE_BYTES = 2**26  # written or looked at together
 SPEC_TYPE = TypeAdapter(ExampleSpec)
 _OF_SPEC = {one.name for one in fields(ExampleSpec)}  # has these names in the manifest too
@@ -120,20 +122,25 @@ class PackedDataset:
     def rows(self, split: str, name: str, field: Field) -> np.ndarray:
         """Return the rows of a field: a read-only array [N, ...], mapped."""
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
-        rows = np.memmap(path, field.dtype, mode="r").reshape(-1, *field.shape)
+        rows = np.memmap(path, field.packed.dtype, mode="r").reshape(-1, *field.packed.shape)
         first = slice(self.train_examples)
         return rows[{"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]]
 
 
 def file_name(split: str, name: str, field: Field) -> str:
     """Return the name of the file with a field of a split ("train" or "test"): raw rows in C order."""
-    return f"{split}_{name}.{field.dtype}"
+    return f"{split}_{name}.{field.packed.dtype}"
 
 
 def fields_of(spec: ExampleSpec) -> dict[str, Field]:
-    """Return name → field, of all inputs, the target, and the weight if there is one."""
+    """Return name → field, of all inputs, all targets, and the weight if there is one."""
     weight = {WEIGHT: spec.weight} if spec.weight else {}
-    return {**spec.inputs, TARGET: spec.target, **weight}
+    return {**spec.inputs, **{name: one.target for name, one in spec.targets.items()}, **weight}
+
+
+def targets_in(arrays: Mapping[str, T], spec: ExampleSpec) -> T | dict[str, T]:
+    """Return the target among arrays by the names of `fields_of`; by these names, if the examples have several."""
+    return {name: arrays[name] for name in spec.targets} if spec.others else arrays[TARGET]
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -162,7 +169,8 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
                 raise Malformed(f"promises {size} bytes in {name}, which has {status.st_size}")
         if check_targets:
             for split in SPLITS:
-                check_values(dataset.spec, split, dataset.target(split), dataset.weight(split))
+                rows = {name: dataset.rows(split, name, field) for name, field in fields_of(dataset.spec).items()}
+                check_values(dataset.spec, split, rows)
     except OSError as error:
         raise Unusable(directory, f"{Path(error.filename or MANIFEST).name}: {error.strerror}") from error
     except (UserError, ValueError) as error:
@@ -236,12 +244,16 @@ def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def check_values(spec: ExampleSpec, split: str, target: Rows, weight: Rows | None) -> None:
-    """Raise ValueError for targets [N, ...] and weights [N] of a split that can't be trained on or scored."""
-    objective = OBJECTIVES[spec.objective]
-    for piece in pieces(target):
-        objective.check_target(piece, spec)
-    if weight is None:
+def check_values(spec: ExampleSpec, split: str, rows: Mapping[str, Rows]) -> None:
+    """Raise ValueError for targets [N, ...] and weights [N] of a split that can't be trained on or scored.
+
+    Args:
+      rows: the arrays of the split, by the names of `fields_of`.
+    """
+    for name, of_one in spec.targets.items():
+        for piece in pieces(rows[name]):
+            OBJECTIVES[of_one.objective].check_target(piece, of_one)
+    if (weight := rows.get(WEIGHT)) is None:
         return
     if np.dtype(weight.dtype).kind != "f" or len(weight.shape) != 1:
         raise ValueError(f"{split} weights are {weight.dtype} {list(weight.shape[1:])}, not one float each")

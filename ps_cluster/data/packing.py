@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config.datasets import SPLITS, Contents
-from ps_cluster.config.objectives import TARGET, WEIGHT, Rows, check_rows
+from ps_cluster.config.objectives import TARGET, WEIGHT, Rows, check_rows, target_array
 from ps_cluster.data.moments import RunningStatistics
 from ps_cluster.data.packed import (
     ENCODING,
@@ -121,7 +121,7 @@ def check_contents(contents: Contents) -> None:
         arrays = contents.arrays.get(split, {})
         if missing := [name for name in fields if name not in arrays]:
             raise ValueError(f"{split} has no '{missing[0]}'")
-        for name, field in fields.items():
+        for name, field in ((name, one.packed) for name, one in fields.items()):
             rows, what = arrays[name], f"{split} '{name}'"
             check_rows(what, rows)
             if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:
@@ -132,7 +132,7 @@ def check_contents(contents: Contents) -> None:
         if len(set(lengths.values())) > 1 or not min(lengths.values()):
             raise ValueError(f"{split} has {', '.join(f'{count} of {name}' for name, count in lengths.items())}")
     for split in SPLITS:
-        check_values(contents.spec, split, contents.arrays[split][TARGET], contents.arrays[split].get(WEIGHT))
+        check_values(contents.spec, split, contents.arrays[split])
 
 
 def _manifest_of(name: str, kind: str, contents: Contents, source: str) -> Manifest:
@@ -165,7 +165,8 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
             checksums[file] = _write_rows(directory / file, rows, seen, progress)
     fields = {name: one.field for name, one in statistics.items()}
     inputs = {name: fields[name] for name in contents.spec.inputs}
-    spec = replace(contents.spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT))
+    others = {name: replace(one, field=fields[target_array(name)]) for name, one in contents.spec.others.items()}
+    spec = replace(contents.spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT), others=others)
     whole = _manifest_of(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
     if contents.encoding is not None:
         encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"

@@ -11,18 +11,20 @@ import numpy as np
 from ps_cluster.data.lazy_rows import StreamedRows
 from ps_cluster.data.moments import Moments
 from ps_cluster.data.table_files import PiecewiseTable
+from ps_cluster.data.text_rows import Width, codes_of
 from ps_cluster.files.values import Malformed
 
 MOST_CATEGORIES = 100_000  # of a column
 
 
 class Roles(NamedTuple):
-    """The roles of a table's columns: target, weight, and inputs that are numbers or categories."""
+    """The roles of a table's columns: target, weight, and inputs that are numbers, categories or texts."""
 
     target: str
     weight: str | None
     numbers: list[str]
     categories: list[str]
+    texts: list[str]
 
 
 class Encoding:
@@ -40,10 +42,15 @@ class Encoding:
         self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
         self.values: list[list[str]] = [column["values"] for column in categories]
         self._values = [pyarrow.array(values, pyarrow.string()) for values in self.values]
+        self.texts: list[str] = content["texts"]
         self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
-    def arrays(self, table: PiecewiseTable, rows: int) -> dict[str, StreamedRows]:
-        """Return the inputs of a table's rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
+    def arrays(self, table: PiecewiseTable, rows: int, width: Width) -> dict[str, StreamedRows]:
+        """Return the inputs of a table's rows: numbers float32 [N, k], categories int32 [N, m], texts as code points.
+
+        Args:
+          width: what the texts need.
+        """
         found = {}
         if self.numbers:
             read = partial(_encoded_pieces, table, self.numbers, self._as_numbers)
@@ -51,6 +58,13 @@ class Encoding:
         if self.categories:
             read = partial(_encoded_pieces, table, self.categories, self._as_codes)
             found["categories"] = StreamedRows("int32", (rows, len(self.categories)), read)
+        if self.texts:
+
+            def codes(batch: Any) -> np.ndarray:
+                return codes_of(self._as_texts(batch), width.characters).astype(width.code)
+
+            read = partial(_encoded_pieces, table, self.texts, codes)
+            found["texts"] = StreamedRows(width.code, (rows, len(self.texts), width.characters), read)
         return found
 
     def encoded(self, table: PiecewiseTable) -> Iterator[dict[str, np.ndarray]]:
@@ -61,7 +75,7 @@ class Encoding:
         """
         from pyarrow import types
 
-        columns = [*self.numbers, *self.categories]
+        columns = [*self.numbers, *self.categories, *self.texts]
         if missing := [name for name in columns if name not in table.columns]:
             raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
         for column in self.content["numbers"]:
@@ -71,7 +85,19 @@ class Encoding:
                 raise Malformed(f"the column '{name}' is {kind}, and the network was trained on {was}: give those")
         for batch in table.batches(columns):
             numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
-            yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {})
+            texts = {"texts": self._as_texts(batch)} if self.texts else {}
+            yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {}) | texts
+
+    def text_pieces(self, table: PiecewiseTable) -> Iterator[np.ndarray]:
+        """Yield the columns of texts, [B, k] of Python's texts."""
+        yield from _encoded_pieces(table, self.texts, self._as_texts) if self.texts else ()
+
+    def _as_texts(self, batch: Any) -> np.ndarray:
+        """Return the columns of texts, [B, k] of Python's texts; a missing one is ""."""
+        import pyarrow
+
+        columns = (batch.column(name).cast(pyarrow.string()).fill_null("") for name in self.texts)
+        return np.stack([column.to_numpy(zero_copy_only=False).astype(object) for column in columns], 1)
 
     def _as_numbers(self, batch: Any) -> np.ndarray:
         """Return the columns of numbers, standardised: float32 [B, k]."""
@@ -145,6 +171,7 @@ def learn_encoding(table: PiecewiseTable, kept: np.ndarray | None, roles: Roles)
                 {"name": name, "values": sorted(values), "missing": missing[name]}
                 for name, values in zip(categories, seen)
             ],
+            "texts": roles.texts,
         }
     )
 

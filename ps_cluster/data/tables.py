@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ps_cluster.data.holding_out import contents_of, split_of
 from ps_cluster.data.table_encoding import Encoding, Roles, as_floats, learn_encoding
 from ps_cluster.data.table_files import ADVICE_FOR_INPUT, ADVICE_FOR_TARGET, PiecewiseTable, wrong_value_message
 from ps_cluster.data.targets import MOST_WITH_GAPS, Targets, classes_by_name, is_binary, targets_of
+from ps_cluster.data.text_rows import text_field, width_of
 from ps_cluster.errors import did_you_mean
 from ps_cluster.files.values import Malformed, is_decimal, one_line
 
@@ -36,6 +38,9 @@ class TableSettings(OwnDataSettings):
     categorical: Names = Field(
         default=(), description="Columns of numbers that are names, such as codes of places; text with many values."
     )
+    text: Names = Field(
+        default=(), description="Columns of free text, which networks get as strings: one input, called texts."
+    )
     leave_out: Names = Field(default=(), description="Columns that are not used.")
     weight: str | None = Field(default=None, description="The column that says how much a row counts.")
 
@@ -56,15 +61,18 @@ def contents_of_tables(tables: Mapping[str, PiecewiseTable], settings: TableSett
     for name, texts in zip(encoding.categories, encoding.values):
         _check_not_numbers(tables["train"], name, texts, rows_to_train_on, settings)
     _check_free_text(encoding, rows_to_train_on, settings)
+    width = width_of("a column of data.text", chain.from_iterable(map(encoding.text_pieces, tables.values())))
     rows: list[dict[str, Any]] = []
     for table, target in zip(tables.values(), (targets.train, targets.test)):
         assert target is not None  # it was read above
         weights = {WEIGHT: _number_column(table, roles.weight)} if roles.weight else {}
-        rows.append(encoding.arrays(table, len(target)) | weights)
+        rows.append(encoding.arrays(table, len(target), width) | weights)
     contents = contents_of(targets, split, *rows)
     inputs = dict(contents.spec.inputs)
     if "categories" in inputs:
         inputs["categories"] = replace(inputs["categories"], codes=tuple(len(one) + 1 for one in encoding.values))
+    if "texts" in inputs:
+        inputs["texts"] = text_field(inputs["texts"])
     notes = (*contents.notes, *_identifier_notes(tables["train"], roles, settings))
     spec, file_rows = replace(contents.spec, inputs=inputs), _kept_rows(rows_of_parts, kept)
     return replace(contents, spec=spec, encoding=encoding.content, notes=notes, file_rows=file_rows)
@@ -152,9 +160,10 @@ def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> 
     free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
     if free := [name for name in free if name not in settings.categorical]:
         raise Malformed(
-            f"the column '{free[0]}' has {different[free[0]]:,} different texts in {rows:,} training rows, and free text is "
-            f"not read: leave it out (--set 'data.leave_out=[{one_line(', '.join([*settings.leave_out, *free]), 300)}]'), or "
-            "name it in data.categorical if each text is a category"
+            f"the column '{free[0]}' has {different[free[0]]:,} different texts in {rows:,} training rows: leave it out (--set "
+            f"'data.leave_out=[{one_line(', '.join([*settings.leave_out, *free]), 300)}]'), give it to the network as text "
+            f"(--set 'data.text=[{one_line(', '.join([*settings.text, *free]), 300)}]'), or name it in data.categorical if "
+            "each text is a category"
         )
 
 
@@ -163,7 +172,8 @@ def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
     if settings.target is None:
         raise Malformed(f"data.target is missing: say by --target which column to predict, of {known}")
     named = {"target": (settings.target,), "weight": (settings.weight,) if settings.weight else ()}
-    for setting, names in {**named, "categorical": settings.categorical, "leave_out": settings.leave_out}.items():
+    listed = {"categorical": settings.categorical, "text": settings.text, "leave_out": settings.leave_out}
+    for setting, names in {**named, **listed}.items():
         if unknown := [name for name in names if name not in columns]:
             hint = did_you_mean(unknown[0], columns).strip()
             raise Malformed(
@@ -174,11 +184,14 @@ def _choose_roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
             f"a column has the name {nameless[0]!r:.100}, which can't be told: rename it (pandas writes none with index=False)"
         )
     not_inputs = {settings.target, settings.weight, *settings.leave_out}
-    inputs = {name: kind for name, kind in columns.items() if name not in not_inputs}
+    texts = [name for name in columns if name in settings.text and name not in not_inputs]
+    inputs = {name: kind for name, kind in columns.items() if name not in {*not_inputs, *texts}}
     categories = [name for name, kind in inputs.items() if name in settings.categorical or _is_category(name, kind)]
-    if not inputs:
+    if not inputs and not texts:
         raise Malformed(f"there is no column but '{settings.target}': nothing to predict it from")
-    return Roles(settings.target, settings.weight, [name for name in inputs if name not in categories], categories)
+    return Roles(
+        settings.target, settings.weight, [name for name in inputs if name not in categories], categories, texts
+    )
 
 
 def _is_category(name: str, kind: Any) -> bool:
@@ -199,7 +212,7 @@ def _is_category(name: str, kind: Any) -> bool:
 
 
 def _check_same_columns(tables: Mapping[str, PiecewiseTable], roles: Roles) -> None:
-    used = [roles.target, *roles.numbers, *roles.categories, *([roles.weight] if roles.weight else [])]
+    used = [roles.target, *roles.numbers, *roles.categories, *roles.texts, *([roles.weight] if roles.weight else [])]
     for split, table in tables.items():
         if missing := [name for name in used if name not in table.columns]:
             raise Malformed(f"the {split} table has no column '{missing[0]}', which the training table has")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import TEXT, ExampleSpec, Field
 from ps_cluster.data.array_files import open_npy, open_npz
 from ps_cluster.data.folders import files_below, not_read
 from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, inspect_pictures, is_picture
 from ps_cluster.data.table_encoding import Encoding
 from ps_cluster.data.table_files import TABLES, arrow_errors, ending_of, open_tables
+from ps_cluster.data.text_rows import is_text
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.predictor import TrainedRun
 from ps_cluster.files.reading import bounded_memory, open_regular
@@ -77,7 +78,7 @@ def _read_tables(files: Sequence[Path], run: TrainedRun) -> Iterator[NamedExampl
         raise UserError(f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}")
     encoding = Encoding(known.model_dump())
     columns = zip(encoding.categories, encoding.values)
-    text = [name for name, values in columns if not {"true", "false"} >= set(values)]
+    text = [name for name, values in columns if not {"true", "false"} >= set(values)] + encoding.texts
     for file in files:
         first = 0
         with reading(file), arrow_errors("it"):
@@ -167,6 +168,8 @@ def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
         rows = rows[..., None]
     if rows.shape == field.shape:
         rows = rows[None]
+    if field.dtype == TEXT and is_text(rows):
+        rows = rows if rows.shape[1:] else rows[:, None]
     if rows.shape[1:] != field.shape or not _can_hold(rows, field.dtype):
         raise Malformed(
             f"an array is {given.dtype} {list(given.shape)}, and the network takes '{name}' as {field.dtype} "
@@ -177,6 +180,8 @@ def _fitting_rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
 
 def _can_hold(rows: np.ndarray, dtype: str) -> bool:
     """Return whether a cast keeps the meaning of an array: whole numbers must be in the range of the dtype."""
+    if dtype == TEXT:
+        return is_text(rows)
     if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:
         limits = np.iinfo(dtype)
         return bool(limits.min <= rows.min() and rows.max() <= limits.max)
@@ -188,7 +193,9 @@ def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first:
     count = len(next(iter(arrays.values())))
     for start in range(0, count, BATCH_SIZE):
         inputs = {
-            name: np.ascontiguousarray(arrays[name][start : start + BATCH_SIZE], field.dtype)
+            name: np.ascontiguousarray(
+                arrays[name][start : start + BATCH_SIZE], object if field.dtype == TEXT else field.dtype
+            )
             for name, field in spec.inputs.items()
         }
         for name, field in spec.inputs.items():

@@ -9,8 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.objectives import OBJECTIVES, TEXT, ExampleSpec
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.text_rows import texts_of
 from ps_cluster.evaluation.example_files import BATCH_SIZE
 from ps_cluster.evaluation.export_formats import spaced
 from ps_cluster.evaluation.predictor import Inputs
@@ -47,6 +48,8 @@ def compare(
     for start in range(0, len(ids), BATCH_SIZE):
         some = ids[start : start + BATCH_SIZE]
         batch, wanted = {name: np.asarray(rows[some]) for name, rows in inputs.items()}, np.asarray(target[some])
+        texts = [name for name, field in dataset.spec.inputs.items() if field.dtype == TEXT]
+        batch |= {name: texts_of(batch[name]) for name in texts}
         expected = original(batch)
         for name, predictions in others.items():
             found = predictions(batch)

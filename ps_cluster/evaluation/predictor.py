@@ -16,6 +16,7 @@ import numpy as np
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.packed import PackedDataset, load_form
+from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.files.values import one_line
@@ -149,8 +150,7 @@ def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8
     from ps_cluster.models.flat import as_arguments
 
     def predictions(**inputs: tf.Tensor) -> tf.Tensor:
-        raw = {name: tf.cast(values, spec.inputs[name].network_dtype) for name, values in inputs.items()}
-        return model(as_arguments(raw), training=False)
+        return model(as_arguments(network_inputs(inputs, spec)), training=False)
 
     return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec, image_dtype))
 

@@ -10,17 +10,17 @@ import numpy as np
 from ps_cluster.config.lazy import keras
 from ps_cluster.runs.rows import TableEncoding
 
-NUMBERS, CATEGORIES = "numbers", "categories"
-RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string"}
+NUMBERS, CATEGORIES, TEXTS = "numbers", "categories", "texts"
+RAW_DTYPES = {NUMBERS: "float64", CATEGORIES: "string", TEXTS: "string"}
 NO_CATEGORY = "\ufffe"  # a text that no column contains, because it is no character
 
 
 def with_encoding(model: Any, encoding: TableEncoding) -> Any:
     """Return a Keras model that takes raw columns, and returns what `model` returns for the encoded columns.
 
-    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, and `categories`, text [B, m], in the order of
-    the encoding. A table without such columns has no such input. All layers are Keras's own, so the file loads without this
-    package.
+    Its inputs are `numbers`, float64 [B, k], where NaN is a missing value, `categories`, text [B, m], in the order of the
+    encoding, and `texts`, text [B, n], as the network takes it. A table without such columns has no such input. All layers
+    are Keras's own, so the file loads without this package.
     """
     from ps_cluster.models.flat import as_arguments
 
@@ -39,6 +39,8 @@ def with_encoding(model: Any, encoding: TableEncoding) -> Any:
             code = keras.layers.StringLookup(vocabulary=vocabulary, oov_token=NO_CATEGORY, name=f"code_{place}")
             codes.append(code(raw[CATEGORIES][:, place : place + 1]))
         encoded[CATEGORIES] = keras.ops.cast(keras.ops.concatenate(codes, axis=1), "int32")
+    if encoding.texts:
+        raw[TEXTS] = encoded[TEXTS] = keras.Input((len(encoding.texts),), name=TEXTS, dtype="string")
     return keras.Model(as_arguments(raw), model(as_arguments(encoded)), name=model.name)
 
 
@@ -51,4 +53,4 @@ def as_raw(inputs: Mapping[str, np.ndarray], encoding: TableEncoding) -> dict[st
     if encoding.categories:
         texts = [np.array([NO_CATEGORY, *one.values], object) for one in encoding.categories]
         raw[CATEGORIES] = np.stack([of[codes] for of, codes in zip(texts, inputs[CATEGORIES].T, strict=True)], axis=1)
-    return raw
+    return raw | ({TEXTS: inputs[TEXTS]} if encoding.texts else {})

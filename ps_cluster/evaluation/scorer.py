@@ -20,7 +20,8 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
-from ps_cluster.data.packed import PackedDataset, fields_of
+from ps_cluster.data.packed import PackedDataset, fields_of, targets_in
+from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
@@ -111,15 +112,17 @@ class Scorer:
             return infer(self._fused, as_arguments(inputs))
 
         def first(inputs: Mapping[str, Any]) -> Any:
-            return keras.tree.flatten(outputs(inputs))[0]
+            return self._judge.predicting(outputs(inputs))
 
         self._first = first
         views = DATASETS[config.data.dataset].views()
-        self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
+        self._compiled = CompiledMetrics(self._model)
         self._further = ObjectiveMetrics(self._judge, self._compiled)
         self._sums = _make_sums(outputs, self._judge, dataset.spec, self._compiled)
         # Only the prediction, which is the first of several outputs, is averaged over views.
-        self._sums_of_views = views and _make_sums(partial(views, first), self._judge.of_first, dataset.spec)
+        self._sums_of_views = views and _make_sums(
+            partial(views, first), self._judge.of_first, dataset.spec.targets[TARGET]
+        )
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out examples once; with `augmented` also the test examples over their views.
@@ -128,15 +131,18 @@ class Scorer:
           UserError: the checkpoint belongs to another network.
         """
         self._assign(checkpoint)
+        spec = self._dataset.spec
         held_out: tuple[float | None, float | None] = (None, None)
         validation: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
         if self._dataset.validation_examples:
-            held_out = self._score_split("validation", self._sums)[:2]
+            held_out = self._score_split("validation", self._sums, spec)[:2]
             validation = self._take_metrics(held_out[1])
-        metric, loss, kept = self._score_split("test", self._sums)
+        metric, loss, kept = self._score_split("test", self._sums, spec)
         metrics, compiled = self._take_metrics(loss)
-        by_views = self._score_split("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
-        about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
+        by_views = None
+        if augmented and self._sums_of_views:
+            by_views = self._score_split("test", self._sums_of_views, spec.targets[TARGET])[0]
+        about = (checkpoint.step, self.objective.name, self.unit, spec.classes)
         predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, *held_out, by_views, metrics, compiled, *validation, predictions)
 
@@ -179,10 +185,10 @@ class Scorer:
 
         @tf.function(autograph=False)
         def gradient() -> tf.Tensor:
-            targets = judge.targets(tf.constant(rows[TARGET]))
+            targets = judge.targets(keras.tree.map_structure(tf.constant, targets_in(rows, spec)))
             with tf.GradientTape() as tape:
                 outputs = keras.tree.map_structure(
-                    _floats, infer(self._model, as_arguments(_network_inputs(inputs, spec)))
+                    _floats, infer(self._model, as_arguments(network_inputs(inputs, spec)))
                 )
                 loss = judge.loss(targets, outputs, judge.weights(targets, rows.get(WEIGHT)))
             values = [variable.value for variable in variables]
@@ -207,7 +213,7 @@ class Scorer:
         chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))
         ((name, images),) = self._dataset.inputs("test").items()
         pictures = np.stack([np.asarray(images[i]) for i in chosen])
-        outputs = self._first(_network_inputs({name: pictures}, spec))
+        outputs = self._first(network_inputs({name: pictures}, spec))
         found = []
         for index, picture, prediction in zip(chosen, pictures, self._judge.prediction(_floats(outputs)).numpy()):
             truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
@@ -230,23 +236,30 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _score_split(self, split: str, sums: SumBatch) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
-        """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps."""
-        inputs, target = self._dataset.inputs(split), self._dataset.target(split)
+    def _score_split(
+        self, split: str, sums: SumBatch, spec: ExampleSpec
+    ) -> tuple[float | None, float | None, dict[str, np.ndarray]]:
+        """Return the means of metric and loss over a split (None if not finite), and the arrays that the judge keeps.
+
+        Args:
+          spec: of the examples that `sums` takes.
+        """
+        examples = len(self._dataset.target(split))
+        fields = {name: self._dataset.rows(split, name, field) for name, field in fields_of(spec).items()}
         metric, loss, kept = 0.0, 0.0, None
-        for start in range(0, len(target), BATCH_SIZE):
+        for start in range(0, examples, BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
-            arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
+            arrays = {name: np.asarray(rows[batch]) for name, rows in fields.items() if name != WEIGHT}
             with computing():
-                found = sums(arrays, np.asarray(target[batch]))
-            kept = arrays_to_keep(found.kept, len(target)) if kept is None else kept
+                found = sums(arrays)
+            kept = arrays_to_keep(found.kept, examples) if kept is None else kept
             for name, rows in kept.items():
                 rows[batch] = found.kept[name]
             if found.compared is not None:
                 self._further.add(*found.compared)
             metric += float(found.metric)
             loss += float(found.loss)
-        return finite(metric / len(target)), finite(loss / len(target)), kept or {}
+        return finite(metric / examples), finite(loss / examples), kept or {}
 
 
 def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndarray]:
@@ -259,11 +272,6 @@ def arrays_to_keep(batch: Mapping[str, Any], examples: int) -> dict[str, np.ndar
     if examples * sum(rows[:1].nbytes for rows in first.values()) > MOST_BYTES:
         return {}
     return {name: np.zeros((examples, *rows.shape[1:]), rows.dtype) for name, rows in first.items()}
-
-
-def _network_inputs(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
-    """Convert raw inputs to the dtypes that a network takes."""
-    return {name: tf.cast(value, spec.inputs[name].network_dtype) for name, value in arrays.items()}
 
 
 def _floats(output: Any) -> tf.Tensor:
@@ -282,8 +290,8 @@ class BatchSums(NamedTuple):
     compared: tuple[tf.Tensor, tf.Tensor] | None
 
 
-SumBatch = Callable[[dict[str, np.ndarray], np.ndarray], BatchSums]
-"""A function of inputs by name, [B, ...] each, and packed targets [B, ...]."""
+SumBatch = Callable[[dict[str, np.ndarray]], BatchSums]
+"""A function of the inputs and the packed targets, by the names of `fields_of`, [B, ...] each."""
 
 
 def _make_sums(
@@ -299,14 +307,15 @@ def _make_sums(
     """
 
     def of_rows(field: Field) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *field.shape], field.dtype)
+        return tf.TensorSpec([None, *field.packed.shape], field.packed.dtype)
 
-    inputs = {name: of_rows(field) for name, field in spec.inputs.items()}
+    fields = {name: of_rows(field) for name, field in fields_of(spec).items() if name != WEIGHT}
 
-    @tf.function(autograph=False, input_signature=[inputs, of_rows(spec.target)])
-    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> BatchSums:
-        found = keras.tree.map_structure(_floats, outputs(_network_inputs(arrays, spec)))
-        targets = judge.targets(rows)
+    @tf.function(autograph=False, input_signature=[fields])
+    def sums(arrays: dict[str, tf.Tensor]) -> BatchSums:
+        inputs = {name: arrays[name] for name in spec.inputs}
+        found = keras.tree.map_structure(_floats, outputs(network_inputs(inputs, spec)))
+        targets = judge.targets(targets_in(arrays, spec))
         compared = None
         if compiled is not None:
             compiled.update(targets, judge.final(found), judge.as_probabilities(found))

@@ -22,6 +22,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
+from ps_cluster.config.schedules import CONSTANT
 from ps_cluster.config.schema import fitted
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
@@ -43,6 +44,7 @@ class NetworkFacts(Row):
     Attributes:
       error: why the network can't be trained; None if it can.
       optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
+      schedule: the settings of the section `schedule` that this optimizer has; empty if its rate is constant.
       no_rule: why there are none although it was compiled.
       not_alone: why Keras can't load the best model without the user's code; None if it can.
       reading: how its outputs or the targets are taken, in words, where there is a choice.
@@ -52,6 +54,7 @@ class NetworkFacts(Row):
 
     error: Text | None = None
     optimizer: dict[str, JsonValue] = {}
+    schedule: dict[str, JsonValue] = {}
     no_rule: Text | None = None
     not_alone: Text | None = None
     reading: Text = ""
@@ -92,7 +95,8 @@ def _key(config: RunConfig, dataset: PackedDataset) -> tuple[str, str]:
 def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     """Return a configuration with the optimizer of compile() in the place of rule `compiled`, if that is chosen.
 
-    What somebody has set beside the rule stays. The usual staleness method of rule `compiled` becomes that of the new one.
+    Its schedule takes the place of a constant rate. What somebody has set beside the rule stays. The usual staleness method
+    of rule `compiled` becomes that of the new one.
 
     Raises:
       UserError: no rule does what compile() asks for.
@@ -109,6 +113,8 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
     if any(name.startswith("clip") or name.endswith("clip_norm") for name in settings):  # one way to clip is enough
         compiled = {name: value for name, value in compiled.items() if "clip" not in name}
     changes = {f"optimizer.{name}": value for name, value in (compiled | settings).items()}
+    if config.schedule.kind == CONSTANT:
+        changes |= {f"schedule.{name}": value for name, value in facts.schedule.items()}
     if config.staleness.method == RULES[COMPILED].staleness_method:
         rule = RULES[compiled["rule"]]
         changes["staleness.method"] = rule.staleness_method_of_compile or rule.staleness_method
@@ -144,7 +150,7 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     from ps_cluster.models.best import check_that_it_loads
     from ps_cluster.models.build import build
     from ps_cluster.models.compiled import CompiledMetrics
-    from ps_cluster.models.compiled_optimizer import optimizer_settings
+    from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
     from ps_cluster.models.judges import judge_of
     from ps_cluster.models.objective_metrics import scored_metrics
 
@@ -155,14 +161,15 @@ def _answer(question: dict[str, Any]) -> NetworkFacts:
     except UserError as error:
         return NetworkFacts(error=str(error))
     judge = judge_of(dataset.spec, model=model)
-    metrics = scored_metrics(judge, CompiledMetrics(model, dataset.spec.outputs))
+    metrics = scored_metrics(judge, CompiledMetrics(model))
     try:
         not_alone = check_that_it_loads(model, config.model, dataset.spec)
         facts = NetworkFacts(not_alone=not_alone, reading=judge.reading, metrics=metrics)
     except ValueError as error:
         return NetworkFacts(error=f"model.name: '{config.model.name}': {error}")
     try:
-        return facts.model_copy(update={"optimizer": optimizer_settings(model)})
+        found = {"optimizer": optimizer_settings(model), "schedule": schedule_settings(model)}
+        return facts.model_copy(update=found)
     except ValueError as error:
         return facts.model_copy(update={"no_rule": str(error)})
 

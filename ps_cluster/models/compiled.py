@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterator
 from functools import reduce
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from ps_cluster.models.keras_losses import metric_takes_probabilities, target_for
 from ps_cluster.private_names import compiled_loss_of, compiled_metrics_of, losses_of, metrics_of, notes_of, with_notes
+
+Targets: TypeAlias = tf.Tensor | tuple[tf.Tensor, ...]
+"""Targets [B, ...] that all outputs of a model are judged against, or those of each output."""
 
 
 class MicroBatch(NamedTuple):
@@ -31,19 +34,20 @@ def has_loss(model: keras.Model) -> bool:
 
 
 class CompiledLoss:
-    """The weighted sum of the losses that a model was compiled with, one for each output, against one target.
+    """The weighted sum of the losses that a model was compiled with, one for each output.
 
+    Targets are a tensor that all outputs are judged against, or a tuple with the targets of each, as `keras.tree.flatten`
+    orders them.
     Keras resolves them: names, lists, dictionaries, `loss_weights`. Its own sum is not used: it also writes a metric for
     each output into variables of the process that built the graph.
     """
 
-    def __init__(self, model: keras.Model, outputs: int):
-        """Take the losses of a model. `outputs`: the length of the row that a label becomes."""
+    def __init__(self, model: keras.Model):
+        """Take the losses of a model."""
         self._compiled = compiled_loss_of(model)
-        self._outputs = outputs
         self._graph = tf.function(self._sum_of_step, autograph=False)
 
-    def by_output(self, targets: tf.Tensor, outputs: Any) -> dict[int, keras.Loss]:
+    def by_output(self, targets: Targets, outputs: Any) -> dict[int, keras.Loss]:
         """Return the losses by the indices of their outputs. Raises ValueError if Keras can't find them.
 
         Args:
@@ -59,7 +63,7 @@ class CompiledLoss:
         return {reduce(getitem, one.path, places): one.loss for one in losses_of(self._compiled)}
 
     def __call__(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         """Return the loss of a batch, float32 []. `part`: as for `LossAndMetric.loss`."""
         # Keras's losses take a probability's score, where it has one: the gradient of a probability of 0 or 1 is lost.
@@ -73,15 +77,15 @@ class CompiledLoss:
             raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
         return graph(*given, part)
 
-    def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+    def mean(self, targets: Targets, outputs: Any) -> tf.Tensor:
         """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
         with tf.init_scope():
             _build(self._compiled, targets, outputs)
-        size = tf.cast(tf.shape(targets)[0], tf.float32)
+        size = tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[0], tf.float32)
         parts = self._losses(targets, outputs, None)
         return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
 
-    def check_on(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> None:
+    def check_on(self, targets: Targets, outputs: Any, weights: tf.Tensor | None) -> None:
         """Compute the loss of a batch. Raises ValueError if that fails, or if nothing could be learned from it."""
         try:
             with tf.GradientTape() as tape:
@@ -98,13 +102,13 @@ class CompiledLoss:
             raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
 
     def _sum_of_step(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, notes: Any, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Any, weights: tf.Tensor | None, notes: Any, part: MicroBatch | None = None
     ) -> tf.Tensor:
         noted = [with_notes(output, one) for output, one in zip(keras.tree.flatten(outputs), notes, strict=True)]
         return self._sum(targets, keras.tree.pack_sequence_as(outputs, noted), weights, part)
 
     def _sum(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
+        self, targets: Targets, outputs: Any, weights: tf.Tensor | None, part: MicroBatch | None = None
     ) -> tf.Tensor:
         losses = self._losses(targets, outputs, weights)
         return tf.add_n(
@@ -112,12 +116,13 @@ class CompiledLoss:
         )
 
     def _losses(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
+        self, targets: Targets, outputs: Any, weights: tf.Tensor | None
     ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
         """Yield each loss and its value, weighted."""
+        of_outputs = _in_place_of(outputs, targets)
         for one in losses_of(self._compiled):
-            output = reduce(getitem, one.path, outputs)
-            value = one.loss(target_for(one.loss, targets, self._outputs), output, weights)
+            target, output = (reduce(getitem, one.path, whole) for whole in (of_outputs, outputs))
+            value = one.loss(target_for(one.loss, target, output), output, weights)
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
 
 
@@ -131,10 +136,9 @@ def _micro_batch_factor(loss: keras.Loss, weights: tf.Tensor | None, part: Micro
 class CompiledMetrics:
     """The metrics that a model was compiled with, over examples that come in batches. Without metrics it does nothing."""
 
-    def __init__(self, model: keras.Model, outputs: int):
-        """Take the metrics of a model. `outputs`: the length of the row that a label becomes."""
+    def __init__(self, model: keras.Model):
+        """Take the metrics of a model."""
         self._metrics = compiled_metrics_of(model)
-        self._outputs = outputs
 
     @property
     def metrics(self) -> dict[str, keras.Metric]:
@@ -143,7 +147,7 @@ class CompiledMetrics:
             return {}
         return dict(zip(self._metrics.result(), self._metrics.metrics, strict=True))
 
-    def update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
+    def update(self, targets: Targets, outputs: Any, probabilities: Any) -> None:
         """Update the metrics with a batch. If this runs in a graph, their variables are created outside of it.
 
         Args:
@@ -155,11 +159,11 @@ class CompiledMetrics:
             if not self._metrics.built:
                 _build(self._metrics, targets, outputs)
                 zeros = keras.tree.map_structure(_zeros_like, outputs)
-                self._update(_zeros_like(targets), zeros, zeros)
+                self._update(keras.tree.map_structure(_zeros_like, targets), zeros, zeros)
                 self._metrics.reset_state()
         self._update(targets, outputs, probabilities)
 
-    def check_on(self, targets: tf.Tensor, outputs: Any) -> None:
+    def check_on(self, targets: Targets, outputs: Any) -> None:
         """Update with a batch, and reset. Raises ValueError for a metric that fails, or whose result is not one number."""
         if self._metrics is None:
             return
@@ -176,12 +180,13 @@ class CompiledMetrics:
                 )
         self._metrics.reset_state()
 
-    def _update(self, targets: tf.Tensor, outputs: Any, probabilities: Any) -> None:
-        pairs = zip(metrics_of(self._metrics, outputs), metrics_of(self._metrics, probabilities))
-        for (metric, scores), (_, shares) in pairs:
+    def _update(self, targets: Targets, outputs: Any, probabilities: Any) -> None:
+        of_outputs = _in_place_of(outputs, targets)
+        found = zip(*(metrics_of(self._metrics, one) for one in (of_outputs, outputs, probabilities)))
+        for (metric, target), (_, scores), (_, shares) in found:
             output = shares if metric_takes_probabilities(metric) else scores
             try:
-                metric.update_state(target_for(metric, targets, self._outputs), output)
+                metric.update_state(target_for(metric, target, output), output)
             except Exception as error:
                 raise ValueError(f"metric '{metric.name}': {_as_text(error)}") from error
 
@@ -206,8 +211,15 @@ def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
     return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
 
 
-def _build(compiled: Any, targets: tf.Tensor, outputs: Any) -> None:
+def _in_place_of(outputs: Any, targets: Targets) -> Any:
+    """Return the targets of each output in the structure of the outputs."""
+    flat = targets if isinstance(targets, tuple) else [targets] * len(keras.tree.flatten(outputs))
+    return keras.tree.pack_sequence_as(outputs, list(flat))
+
+
+def _build(compiled: Any, targets: Targets, outputs: Any) -> None:
     """Let Keras find the loss or metrics of each output from examples, unless it already has."""
     if not compiled.built:
-        example = keras.tree.map_structure(_zeros_like, outputs)
-        compiled.build(keras.tree.map_structure(lambda _: _zeros_like(targets), outputs), example)
+        compiled.build(
+            *(keras.tree.map_structure(_zeros_like, one) for one in (_in_place_of(outputs, targets), outputs))
+        )

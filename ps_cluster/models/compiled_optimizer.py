@@ -7,8 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from ps_cluster.config.keras_schedules import FUNCTIONS_OF_KERAS, highest_rate
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
+from ps_cluster.config.schedules import SCHEDULES
 from ps_cluster.private_names import besides_config
 
 
@@ -24,8 +26,7 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     kind, values = type(optimizer), optimizer.get_config()
     if kind not in _RULES_OF_KERAS:
         raise ValueError(_unsupported_message(kind.__name__, "is not known"))
-    if not isinstance(values["learning_rate"], int | float):
-        raise ValueError(_unsupported_message(kind.__name__, "has a learning rate schedule"))
+    rate, schedule = values["learning_rate"], schedule_settings(model)
     for name, usual in _WITHOUT_EFFECT.items():
         if values.get(name, usual) != usual:
             raise ValueError(_unsupported_message(kind.__name__, f"has {name}={values[name]}"))
@@ -40,10 +41,36 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     clipping = {"clip_norm": "clipnorm", "global_clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
     return own | {
         "rule": rule,
-        "learning_rate": float(str(np.float32(values["learning_rate"]))),  # as it was written, before it became float32
+        # A constant rate: as it was written, before it became float32.
+        "learning_rate": highest_rate(schedule["arguments"]) if schedule else float(str(np.float32(rate))),
         "weight_decay": float(values["weight_decay"] or 0.0),
         **{ours: values[name] for ours, name in clipping.items()},
     }
+
+
+def schedule_settings(model: keras.Model) -> dict[str, Any]:
+    """Return the section `schedule` that does what the schedule of a compiled optimizer does; {} if its rate is constant.
+
+    Raises:
+      ValueError: it is none of Keras's own.
+    """
+    rate = getattr(model, "optimizer", None) and model.optimizer.get_config()["learning_rate"]
+    if not isinstance(rate, dict):
+        return {}
+    name, of_keras = rate["class_name"], rate.get("module") == keras.optimizers.schedules.__name__
+    if not of_keras or name not in FUNCTIONS_OF_KERAS:
+        raise ValueError(
+            f"the learning rate of its compile() is a schedule, {name}, which is none of Keras's own: set optimizer.rule and "
+            f"optimizer.learning_rate, and a schedule.kind ({', '.join(SCHEDULES.names)}), or bring one of your own "
+            "(docs/extending.md)"
+        )
+    arguments = {key: _plain(value) for key, value in rate["config"].items() if key in FUNCTIONS_OF_KERAS[name]}
+    return {"kind": "keras", "function": name, "arguments": arguments}
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument of a schedule as JSON has it."""
+    return value.item() if isinstance(value, np.generic) else np.asarray(value).tolist() if np.ndim(value) else value
 
 
 # Keras's class → the rule that does the same ("momentum": one of sgd, momentum and nesterov), its setting → Keras's.

@@ -10,24 +10,55 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.models.end_graphs import activation_name, last_activation, reach_of
 from ps_cluster.models.flat import as_arguments
 from ps_cluster.models.keras_losses import loss_takes_probabilities, takes_any_units
 from ps_cluster.models.marks import OWN_UNITS, PROBABILITIES, is_marked
+from ps_cluster.models.outputs import target_names
 from ps_cluster.private_names import wrapped_by
 
 
 class NetworkEnd:
-    """The end of a network: its outputs in a graph outside of training, and what they are."""
+    """The end of a network: its outputs in a graph outside of training, and what they are.
 
-    def __init__(self, model: keras.Model, spec: ExampleSpec):
-        """Keep the model. It is traced when a question needs more than its layers."""
-        self._model, self._spec = model, spec
+    The questions about one output are about that for the target: the first one, where all are for the same target.
+    """
+
+    def __init__(self, model: keras.Model, spec: ExampleSpec, array: str = TARGET):
+        """Keep the model. It is traced when a question needs more than its layers.
+
+        Args:
+          array: the name of the array with the targets of the output that is asked about.
+        """
+        self._model, self._array, self._spec = model, array, spec.targets[array]
+        self._of_all = spec
+
+    def of(self, array: str) -> NetworkEnd:
+        """Return the end for the targets in another array."""
+        other = NetworkEnd(self._model, self._of_all, array)
+        other._graph = self._graph
+        return other
 
     @cached_property
     def _graph(self) -> _OutputsGraph:
         return _OutputsGraph.of(self._model, self._spec)
+
+    @property
+    def arrays(self) -> list[str]:
+        """The name of the array with the targets of each output. Raises ValueError if they do not fit the targets."""
+        if self._of_all.others:
+            return target_names(self._model, self.structure, self._of_all)
+        return [TARGET] * len(self._graph.tensors)
+
+    @cached_property
+    def place(self) -> int:
+        """The place of the output among all."""
+        return self.arrays.index(self._array)
+
+    @property
+    def _output(self) -> tf.Tensor:
+        return self._graph.tensors[self.place]
 
     @property
     def structure(self) -> Any:
@@ -39,17 +70,17 @@ class NetworkEnd:
         """True if one number, the score or the probability of the second class, distinguishes two classes."""
         spec = self._spec
         two = OBJECTIVES[spec.objective].activation == "softmax" and len(spec.classes) == 2
-        return two and self._graph.tensors[0].shape[-1] == 1
+        return two and self._output.shape[-1] == 1
 
     def gives_probabilities(self, loss: keras.Loss | None = None) -> bool:
-        """Return whether the first output is probabilities already, so that no activation has to follow.
+        """Return whether the output is probabilities already, so that no activation has to follow.
 
         The last activation says it, or the layer `PROBABILITIES`. Where there is neither, the loss does: outputs that Keras
         compares with labels of 0 and 1 place by place are probabilities, whatever has made them. (The largest of several
         outputs is that of the predicted class in any case; so there the softmax follows, and the loss is not asked.)
 
         Args:
-          loss: of the first output, by compile().
+          loss: of the output, by compile().
         """
         objective = OBJECTIVES[self._spec.objective]
         if not objective.has_accuracy:
@@ -61,8 +92,8 @@ class NetworkEnd:
 
     @property
     def is_estimate(self) -> bool:
-        """True if no activation keeps the first output between 0 and 1."""
-        return last_activation(self._graph.tensors[0]) is None
+        """True if no activation keeps the output between 0 and 1."""
+        return last_activation(self._output) is None
 
     @property
     def is_marked(self) -> bool:
@@ -81,6 +112,8 @@ class NetworkEnd:
         """
         if is_marked(self._model, OWN_UNITS):
             return "a saved model returns them so"
+        if self._of_all.others:
+            return "losses of several targets are added up"
         for loss in losses:
             if not takes_any_units(loss):
                 return f"loss {loss.name}"

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.fused_layers import with_fused_layers
+from ps_cluster.models.lookups import constant_tables
 from ps_cluster.models.pure import PureScope, seed_states, seeds_of
 from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
 
@@ -190,9 +191,9 @@ class FlatNetwork:
         return graph
 
     @property
-    def has_moving_statistics(self) -> bool:
-        """True if the network keeps moving averages: a batch moves such a statistic only a part of the way."""
-        return bool(np.any((self.keep > 0) & (self.keep < 1)))
+    def has_changing_statistics(self) -> bool:
+        """True if a batch may change a statistic. Only `trace` finds out whether, and how often, one does."""
+        return bool(np.any(self.keep < 1))
 
     def values_of(self, weights: tf.Tensor) -> list[tf.Tensor]:
         """Return the trainable variables' tensors from `weights [n]`, in its dtype."""
@@ -220,7 +221,7 @@ class FlatNetwork:
             *zip(self._seeds, states[self._seeds_before :]),
             *self._constants,
         ]
-        with PureScope(values, collect_losses=True) as scope:
+        with PureScope(values, collect_losses=True) as scope, constant_tables(model):
             # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
             training = {"training": True} if takes_training(model) else {}
             outputs = model(as_arguments(inputs), **training)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, ExampleSpec, class_weights
+from ps_cluster.config.objectives import BYTES, IN_DEVIATIONS, OBJECTIVES, TARGET, ExampleSpec, class_weights
 from ps_cluster.config.schema import TrainingSettings
 from ps_cluster.models.compiled import CompiledLoss, MicroBatch, has_loss
 from ps_cluster.models.ends import NetworkEnd
@@ -34,22 +34,41 @@ def judge_of(
       training: has label smoothing and the weights of classes; None to score without both.
       model: the network whose outputs are judged; None if they are scores, one for each class, or standard deviations.
     """
-    kind = OBJECTIVES[spec.objective].judge()
     if model is None:
-        return kind(spec, training)
+        return OBJECTIVES[spec.objective].judge()(spec, training)
     end = NetworkEnd(model, spec)
-    judge = (OneOutputJudge if end.is_one_of_two else kind)(spec, training)
+    if spec.others:
+        return _judge_of_several_targets(spec, training, end, CompiledLoss(model))
+    judge = _judge_of_output(spec, training, end)
     if not has_loss(model):
         judge.adapt_to(end, {})
         return judge
-    loss = CompiledLoss(model, spec.outputs)
+    loss = CompiledLoss(model)
     judge.adapt_to(end, loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure))
     return CompiledJudge(judge, loss)
 
 
-def zero_targets(spec: ExampleSpec, examples: int = 1) -> tf.Tensor:
+def _judge_of_output(spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd) -> LossAndMetric:
+    return (OneOutputJudge if end.is_one_of_two else OBJECTIVES[spec.objective].judge())(spec, training)
+
+
+def _judge_of_several_targets(
+    spec: ExampleSpec, training: TrainingSettings | None, end: NetworkEnd, loss: CompiledLoss
+) -> LossAndMetric:
+    ends = {array: end.of(array) for array in end.arrays}
+    judges = {array: _judge_of_output(spec.targets[array], training, one) for array, one in ends.items()}
+    judge = JudgeOfSeveralTargets(judges, judges[TARGET], loss)
+    losses = loss.by_output(judge.scaled(judge.targets(zero_targets(spec))), end.structure)
+    for place, (array, one) in enumerate(ends.items()):
+        judges[array].adapt_to(one, {place: losses[place]} if place in losses else {})
+    return judge
+
+
+def zero_targets(spec: ExampleSpec, examples: int = 1) -> Any:
     """Return packed targets of some examples, all zero, to build or check a loss."""
-    return tf.zeros([examples, *spec.target.shape], spec.target.dtype)
+    fields = {name: one.target for name, one in spec.targets.items()}
+    zeros = {name: tf.zeros([examples, *field.shape], field.dtype) for name, field in fields.items()}
+    return zeros if spec.others else zeros[TARGET]
 
 
 class LossAndMetric(ABC):
@@ -58,11 +77,12 @@ class LossAndMetric(ABC):
     Attributes:
       gives_scores: whether outputs that are not probabilities are scores of classes or labels.
       of_probabilities: whether the outputs are probabilities, not scores.
+      needs_mark: whether nothing but the loss says that they are.
     """
 
     gives_scores = False
     of_probabilities = False
-    _needs_mark = False
+    needs_mark = False
 
     def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
         """Create a judge for outputs that are scores, or standard deviations. `training`: see `judge_of`."""
@@ -73,13 +93,18 @@ class LossAndMetric(ABC):
     def adapt_to(self, end: NetworkEnd, losses: Mapping[int, keras.Loss]) -> None:
         """Adapt to what the outputs are. `losses`: of compile(), by the index of their output; none without compile()."""
         if losses:
-            self.of_probabilities = end.gives_probabilities(losses.get(0))
-            self._needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
+            self.of_probabilities = end.gives_probabilities(losses.get(end.place))
+            self.needs_mark = self.of_probabilities and end.is_estimate and not end.is_marked
 
     @property
     def of_first(self) -> LossAndMetric:
-        """The judge of the first output only, which is the prediction."""
+        """The judge of the output that is the prediction, and of its target alone."""
         return self
+
+    def predicting(self, outputs: Any) -> tf.Tensor:
+        """Return that of several outputs which is the prediction."""
+        found: tf.Tensor = keras.tree.flatten(outputs)[0]
+        return found
 
     @property
     def reading(self) -> str:
@@ -136,7 +161,7 @@ class LossAndMetric(ABC):
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save. Its last layer says what its outputs are, if no other layer does."""
-        if self._needs_mark:
+        if self.needs_mark:
             return with_mark(model, PROBABILITIES, self._inputs)
         # A model class of a user is not wrapped.
         of_layers = self.gives_scores and not self.of_probabilities and getattr(model, "inputs", None)
@@ -453,11 +478,6 @@ class NextByteJudge(LossAndMetric):
         return outputs
 
 
-def _first(outputs: Any) -> tf.Tensor:
-    found: tf.Tensor = keras.tree.flatten(outputs)[0]
-    return found
-
-
 class CompiledJudge(LossAndMetric):
     """Judges by the loss that a user's model was compiled with; metric and prediction are the objective's.
 
@@ -467,9 +487,6 @@ class CompiledJudge(LossAndMetric):
     def __init__(self, objective: LossAndMetric, loss: CompiledLoss):
         self._objective = objective
         self._loss = loss
-        self.targets, self.weights = objective.targets, objective.weights  # type: ignore[method-assign]
-        self.outputs_of, self.as_probabilities = objective.outputs_of, objective.as_probabilities  # type: ignore[method-assign]
-        self.final, self.finished = objective.final, objective.finished  # type: ignore[method-assign]
 
     @property
     def of_first(self) -> LossAndMetric:
@@ -479,26 +496,100 @@ class CompiledJudge(LossAndMetric):
     def reading(self) -> str:
         return self._objective.reading
 
+    def targets(self, rows: Any) -> Any:
+        return self._objective.targets(rows)
+
+    def weights(self, targets: Any, given: tf.Tensor | None) -> tf.Tensor | None:
+        return self._objective.weights(targets, given)
+
+    def scaled(self, targets: Any) -> Any:
+        return self._objective.scaled(targets)
+
     def loss(
-        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
+        self, targets: Any, outputs: Any, weights: tf.Tensor | None = None, part: MicroBatch | None = None
     ) -> tf.Tensor:
-        return self._loss(self._objective.scaled(targets), outputs, weights, part)
+        return self._loss(self.scaled(targets), outputs, weights, part)
 
-    def losses(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+    def losses(self, targets: Any, outputs: Any) -> tf.Tensor:
         """Return the mean loss of the batch for each example: Keras's losses may be of a batch as a whole."""
-        return tf.fill(tf.shape(targets)[:1], self._loss.mean(self._objective.scaled(targets), outputs))
+        examples = tf.shape(keras.tree.flatten(outputs)[0])[:1]
+        return tf.fill(examples, self._loss.mean(self.scaled(targets), outputs))
 
-    def metric(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
-        return self._objective.metric(targets, _first(outputs))
+    def metric(self, targets: Any, outputs: Any) -> tf.Tensor:
+        return self._objective.metric(self._predicted_target(targets), self.predicting(outputs))
 
     def prediction(self, outputs: Any) -> tf.Tensor:
-        return self._objective.prediction(_first(outputs))
+        return self._objective.prediction(self.predicting(outputs))
 
     def further_metrics(self) -> dict[str, keras.Metric]:
         return self._objective.further_metrics()
 
-    def compared(self, targets: tf.Tensor, outputs: Any) -> Compared | None:
-        return self._objective.compared(targets, _first(outputs))
+    def compared(self, targets: Any, outputs: Any) -> Compared | None:
+        return self._objective.compared(self._predicted_target(targets), self.predicting(outputs))
 
-    def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
-        return self._objective.kept(targets, _first(outputs))
+    def kept(self, targets: Any, outputs: Any) -> dict[str, tf.Tensor]:
+        return self._objective.kept(self._predicted_target(targets), self.predicting(outputs))
+
+    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        return self._objective.outputs_of(prediction)
+
+    def final(self, outputs: Any) -> Any:
+        return self._objective.final(outputs)
+
+    def as_probabilities(self, outputs: Any) -> Any:
+        return self._objective.as_probabilities(outputs)
+
+    def finished(self, model: keras.Model) -> keras.Model:
+        return self._objective.finished(model)
+
+    def _predicted_target(self, targets: Any) -> tf.Tensor:
+        return targets
+
+
+class JudgeOfSeveralTargets(CompiledJudge):
+    """Judges each output against a target of its own; metric and prediction are those of the first target.
+
+    Packed targets are given by the names of their arrays. All other methods take a tuple with the targets of each output,
+    as `keras.tree.flatten` orders the outputs.
+    """
+
+    def __init__(self, judges: Mapping[str, LossAndMetric], first: LossAndMetric, loss: CompiledLoss):
+        """Create a judge.
+
+        Args:
+          judges: name of an array of targets → the judge of its output, in the order of the outputs.
+          first: that of them whose metric and prediction count.
+        """
+        super().__init__(first, loss)
+        self._judges = judges
+        self._place = list(judges.values()).index(first)
+
+    def predicting(self, outputs: Any) -> tf.Tensor:
+        return keras.tree.flatten(outputs)[self._place]
+
+    def targets(self, rows: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+        return tuple(judge.targets(rows[name]) for name, judge in self._judges.items())
+
+    def weights(self, targets: tuple[tf.Tensor, ...], given: tf.Tensor | None) -> tf.Tensor | None:
+        return super().weights(self._predicted_target(targets), given)
+
+    def scaled(self, targets: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        return tuple(judge.scaled(target) for judge, target in zip(self._judges.values(), targets, strict=True))
+
+    def final(self, outputs: Any) -> Any:
+        return self._of_each(outputs, [judge.final for judge in self._judges.values()])
+
+    def as_probabilities(self, outputs: Any) -> Any:
+        return self._of_each(outputs, [judge.as_probabilities for judge in self._judges.values()])
+
+    def finished(self, model: keras.Model) -> keras.Model:
+        """Return the model as it is, where its layers say what the output is: a mark changes the names of outputs."""
+        return super().finished(model) if self.of_first.needs_mark else model
+
+    def _predicted_target(self, targets: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        return targets[self._place]
+
+    def _of_each(self, outputs: Any, functions: Sequence[Callable[[tf.Tensor], tf.Tensor]]) -> Any:
+        flat = keras.tree.flatten(outputs)
+        found = [function(output) for function, output in zip(functions, flat, strict=True)]
+        return keras.tree.pack_sequence_as(outputs, found)

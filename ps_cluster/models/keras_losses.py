@@ -75,12 +75,12 @@ def metric_takes_probabilities(metric: keras.Metric) -> bool:
     return threshold == 0.5
 
 
-def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, outputs: int) -> tf.Tensor:
+def target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
     """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
     if targets.dtype == tf.float64:  # a user's own may compute in float32 only, as Keras does
         targets = tf.cast(targets, tf.float32)
     is_label = targets.dtype.is_integer and targets.shape.rank == 1
-    return tf.one_hot(targets, outputs) if is_label and _takes_rows(judging) else targets
+    return tf.one_hot(targets, output.shape[-1]) if is_label and _takes_rows(judging) else targets
 
 
 def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:

@@ -18,6 +18,7 @@ UNITS = "ps_cluster_units"  # turns a regression's standard deviations into the 
 OWN_UNITS = "ps_cluster_own_units"  # does nothing: the outputs of a regression are in the target's units
 SCORES = "ps_cluster_scores_not_probabilities"  # does nothing
 PROBABILITIES = "ps_cluster_probabilities"  # does nothing: only the loss says that the outputs are probabilities
+MARKS = (UNITS, OWN_UNITS, SCORES, PROBABILITIES)
 
 
 def is_marked(model: keras.Model, mark: str) -> bool:

@@ -64,7 +64,8 @@ def in_float32(model: keras.Model) -> keras.Model:
 def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
 
-    A model that a user has compiled for probabilities has them already. Of several outputs the first is the prediction.
+    A model that a user has compiled for probabilities has them already. Of several outputs, that for the target is the
+    prediction, or the first if they have no targets of their own.
     """
     end = NetworkEnd(model, spec)
     is_done, layers = end.gives_probabilities(), keras.layers
@@ -72,7 +73,7 @@ def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
     activation = "sigmoid" if is_one_of_two else objective.activation
     last = layers.Activation("linear" if is_done else activation, dtype="float32", name="predictions")
     model = followed_by(model, last, spec.inputs)
-    prediction = keras.tree.flatten(model.output)[0]
+    prediction = keras.tree.flatten(model.output)[end.place]
     if is_done and end.is_estimate:
         prediction = layers.ReLU(max_value=1.0, dtype="float32", name="within_0_and_1")(prediction)
     if is_one_of_two:

@@ -9,13 +9,14 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, TEXT, ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
 from ps_cluster.models.end_graphs import last_activation
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.judges import judge_of, zero_targets
 from ps_cluster.models.marks import PROBABILITIES, is_marked, without_units
+from ps_cluster.models.outputs import target_names
 from ps_cluster.private_names import layers_of, own_weights_of
 
 # Methods of a model that decide how it is trained, and are not called here.
@@ -33,18 +34,32 @@ def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
         raise ValueError(f"it returns {returned}, not a keras.Model")
     if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
         fields = spec.inputs.items()
-        model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
+        model(as_arguments({name: _zeros(field) for name, field in fields}))
     model = without_units(model)
     _check_class(model)
     _check_variables(model)
     # Its losses and metrics stay. But a copy of it, or the saved model, would name them, and Keras reads none of a user's.
     model.compiled = False
     graph = FlatNetwork(model).trace(spec)
+    if resources := [one for one in graph.captured_inputs if one.dtype == tf.resource]:
+        raise ValueError(
+            f"it reads tf.Variables or tables of its own ({len(resources)} in all), which workers don't have: make them by the "
+            "layer's add_weight, or constants"
+        )
     outputs = graph.structured_outputs.outputs
     check_outputs(model, spec, outputs)
-    _check_scores(model, spec, graph.outputs[0])
+    flat = keras.tree.flatten(outputs)
+    arrays = target_names(model, outputs, spec) if spec.others else [TARGET]
+    for array, output in zip(arrays, flat):
+        _check_scores(model, spec.targets[array], output)
     _check_compiled(model, spec, outputs)
     return model
+
+
+def _zeros(field: Field) -> tf.Tensor:
+    """Return an example of an input: zeros, or empty texts."""
+    shape = [1, *field.shape]
+    return tf.fill(shape, "") if field.dtype == TEXT else tf.zeros(shape, field.network_dtype)
 
 
 def _check_class(model: keras.Model) -> None:
@@ -82,7 +97,7 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
     """Raise ValueError where the loss or the metric takes scores and would be given probabilities.
 
     Args:
-      scores: the first output in the graph of a step.
+      scores: the output for the target, in the graph of a step.
     """
     last = last_activation(scores)
     if is_marked(model, PROBABILITIES) and not has_loss(model):
@@ -103,19 +118,24 @@ def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> N
 
 def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
-    size = spec.outputs + 2  # of no other length, so that none is broadcast over another
+    size = (
+        max(one.outputs for one in spec.targets.values()) + 2
+    )  # of no other length, so that none is broadcast over another
     judge = judge_of(spec, model=model)
     targets = judge.targets(zero_targets(spec, size))
     zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
     if has_loss(model):
         weights = None if spec.weight is None else tf.ones([size])
-        CompiledLoss(model, spec.outputs).check_on(judge.scaled(targets), zeros, weights)
-    CompiledMetrics(model, spec.outputs).check_on(targets, judge.final(zeros))
+        CompiledLoss(model).check_on(judge.scaled(targets), zeros, weights)
+    CompiledMetrics(model).check_on(targets, judge.final(zeros))
 
 
 def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     """Raise ValueError if the outputs are not what the examples ask for, or are several without a loss for each."""
     flat = keras.tree.flatten(outputs)
+    if spec.others:
+        _check_each_output(model, spec, outputs)
+        return
     shapes = [tuple(output.shape) for output in flat]
     fitting = [(None, count) for count in OBJECTIVES[spec.objective].numbers(spec)]
     if len(set(shapes)) != 1 or shapes[0] not in fitting:
@@ -127,6 +147,18 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
         )
     if len(flat) > 1 and not has_loss(model):
         raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
+
+
+def _check_each_output(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+    """Raise ValueError if an output is not what its target asks for, or has no loss."""
+    if not has_loss(model):
+        raise ValueError(f"the data has {len(spec.targets)} targets: compile() it with a loss for each output")
+    for array, output in zip(target_names(model, outputs, spec), keras.tree.flatten(outputs), strict=True):
+        one = spec.targets[array]
+        try:
+            check_outputs(model, one, output)
+        except ValueError as error:
+            raise ValueError(f"output '{one.output}': {error}") from error
 
 
 def _advice(spec: ExampleSpec, shapes: Sequence[tuple[int | None, ...]]) -> str:

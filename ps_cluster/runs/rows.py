@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from ps_cluster.config.datasets import MOST_CLASSES
 
@@ -132,11 +132,27 @@ class DatasetPointer(Row):
 class FieldRow(Row):
     """An array of the examples (`Field` in config/objectives.py)."""
 
-    dtype: DType
+    dtype: Literal[DType, "string"]
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
     mean: list[Number] = []
     std: list[Number] = []
     codes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
+    characters: Annotated[int, Field(ge=0, le=2**31)] = 0
+    code: Literal["", "uint8", "uint16", "int32"] = ""
+
+    @model_validator(mode="after")
+    def _texts_have_characters(self) -> Self:
+        if (self.dtype == "string") != bool(self.characters and self.code):
+            raise ValueError("characters and code belong to texts")
+        return self
+
+
+class OtherTargetRow(Row):
+    """The target of a further output of a network (`OtherTarget` in config/objectives.py)."""
+
+    field: FieldRow
+    objective: Name
+    classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
 
 
 class Manifest(Row):
@@ -144,6 +160,7 @@ class Manifest(Row):
 
     Attributes:
       weight: the field with the weight of an example; null if all examples count equally.
+      output, others: the name of the target's output, and the targets of further outputs by name, if there are some.
       source: the archive or folder that was packed; "" if there is none.
       notes: lines for the user.
       file_rows: how many training examples come from each of several files, in their order; empty if that is not known.
@@ -159,6 +176,8 @@ class Manifest(Row):
     target: FieldRow
     weight: FieldRow | None = None
     classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
+    output: Annotated[str, Field(pattern=r"^([a-z][a-z0-9_]{0,39})?$")] = ""
+    others: Annotated[dict[FieldName, OtherTargetRow], Field(max_length=100)] = {}
     train_examples: Examples
     test_examples: Examples
     source: Annotated[str, Field(max_length=4096)] = ""
@@ -197,11 +216,16 @@ class CategoryColumn(Row):
 
 
 class TableEncoding(Row):
-    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only."""
+    """encoding.json of a packed table: how its columns, in this order, became inputs. Computed from training rows only.
+
+    Attributes:
+      texts: columns of free text.
+    """
 
     target: Name
     numbers: list[NumberColumn]
     categories: list[CategoryColumn]
+    texts: list[Name] = []
 
 
 class ScalingRow(Row):

@@ -67,7 +67,7 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
             say(line)
         check_image_sizes(model, config)
         network = flat.FlatNetwork(model)
-        if config.model.name not in NETWORKS.own and network.has_moving_statistics:
+        if config.model.name not in NETWORKS.own and network.has_changing_statistics:
             network.trace(dataset.spec)
         if warning := check_memory(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
             say(warning)

@@ -75,5 +75,5 @@ def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: in
     warmup = settings.warmup_fraction
     rising = settings.start_factor + (1 - settings.start_factor) * done / max(warmup, 1e-9)
     past = tf.clip_by_value((done - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
-    after = SCHEDULES[settings.kind].after_warmup(settings, past)
+    after = SCHEDULES[settings.kind].factor(settings, past, step)
     return tf.where(done < warmup, rising, after)

@@ -16,13 +16,14 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS, Augmentation
-from ps_cluster.config.objectives import class_weights
+from ps_cluster.config.objectives import TARGET, class_weights
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.data import augment
 from ps_cluster.data.batches import Batch
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packed import PackedDataset, targets_in
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
+from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
 from ps_cluster.models.judges import (
@@ -52,12 +53,12 @@ class _Examples:
 
     Attributes:
       inputs: name → [B, ...] in the dtype of the network.
-      target: [B, ...], rows of the packed data set.
+      target: [B, ...], rows of the packed data set; by the name of the array, if there are several targets.
       weights: float32 [B], or None.
     """
 
     inputs: dict[str, np.ndarray]
-    target: np.ndarray
+    target: np.ndarray | dict[str, np.ndarray]
     weights: np.ndarray | None
 
     def split(self, parts: int) -> list[_Examples]:
@@ -65,8 +66,10 @@ class _Examples:
         inputs = {name: np.split(rows, parts) for name, rows in self.inputs.items()}
         weights = [None] * parts if self.weights is None else np.split(self.weights, parts)
         return [
-            _Examples({name: rows[part] for name, rows in inputs.items()}, target, weights[part])
-            for part, target in enumerate(np.split(self.target, parts))
+            _Examples(
+                {name: rows[part] for name, rows in inputs.items()}, _part_of(self.target, part, parts), weights[part]
+            )
+            for part in range(parts)
         ]
 
 
@@ -86,7 +89,7 @@ class RecomputedSteps:
         settings = config.model.model_copy(update={"precision": precision})
         self._model = build(settings, dataset.spec, seed=config.training.seed)
         network = FlatNetwork(self._model)
-        if network.has_moving_statistics:
+        if network.has_changing_statistics:
             network.trace(dataset.spec)
         self._layout, self._statistics, self.keep = network.weights, network.statistics, network.keep
         self._seeds = seeds_of(self._model)
@@ -151,7 +154,7 @@ class RecomputedSteps:
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
         """Return the loss of a batch, []: Keras's function if the objective decides the loss, else that of compile()."""
         rows, weights = examples.target, examples.weights
-        targets = self._judge.targets(tf.constant(rows))
+        targets = self._judge.targets(keras.tree.map_structure(tf.constant, rows))
         smoothing = self._config.training.label_smoothing
         outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
         if (loss := _LOSSES.get(type(self._judge))) is None:
@@ -163,7 +166,11 @@ class RecomputedSteps:
         config, spec, seed = self._config, self._dataset.spec, self._config.training.seed
         examples = self._batches.of_batches(np.array(batch), worker)
         inputs = {name: rows[examples.ids] for name, rows in self._dataset.inputs("train").items()}
-        target, weights = self._dataset.target("train")[examples.ids], self._dataset.weight("train")
+        fields = {name: one.target for name, one in spec.targets.items()}
+        rows = {
+            name: np.asarray(self._dataset.rows("train", name, field)[examples.ids]) for name, field in fields.items()
+        }
+        target, weights = rows[TARGET], self._dataset.weight("train")
         weights = None if weights is None else weights[examples.ids].astype(np.float32)
         if config.training.class_weights:
             of_labels = np.asarray(class_weights(config.training.class_weights, spec.classes), np.float32)[target]
@@ -179,11 +186,11 @@ class RecomputedSteps:
             if vary is augment.augment and field.is_image:
                 settings: Augmentation = config.data.augmentation  # type: ignore[attr-defined]  # where images are varied
                 inputs[name] = varied(inputs[name], examples, settings, field.mean, seed=seed, step=batch)
-            inputs[name] = inputs[name].astype(field.network_dtype)
+            inputs[name] = network_input(tf.constant(inputs[name]), field).numpy()
             if field.is_image and config.schedule.image_scales:
                 number, updates = updates_at(config, self._total_batches, tf.constant(batch, tf.int64))
                 inputs[name] = resized(inputs[name], config.schedule.image_scales, float(progress(number, updates)))
-        return _Examples(inputs, np.asarray(target), weights)
+        return _Examples(inputs, targets_in(rows, spec), weights)
 
     def _rate(self, batch: int) -> float:
         """Return the learning rate of a batch."""
@@ -227,6 +234,10 @@ _LOSSES = {
     NextByteJudge: _next_byte,
 }
 """The class of the judge → the same loss by Keras. For other judges, such as that of compile(), the judge itself is used."""
+
+
+def _part_of(target: np.ndarray | dict[str, np.ndarray], part: int, parts: int) -> Any:
+    return keras.tree.map_structure(lambda rows: np.split(rows, parts)[part], target)
 
 
 def _split(vector: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:

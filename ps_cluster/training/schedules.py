@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 
-from ps_cluster.config.lazy import tf
-from ps_cluster.config.schedules import Schedule, ScheduleSettings
+from ps_cluster.config.keras_schedules import KerasSettings
+from ps_cluster.config.lazy import keras, tf
+from ps_cluster.config.schedules import CONSTANT, Schedule, ScheduleSettings
 
 
 class Constant(Schedule):
-    name = "constant"
+    name = CONSTANT
 
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
         """Return 1."""
@@ -36,3 +37,18 @@ class Triangle(Schedule):
     def after_warmup(self, settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
         """Return the factor that falls linearly from 1 to `end_factor`."""
         return 1 - (1 - settings.end_factor) * past
+
+
+class Keras(Schedule):
+    """A schedule of Keras. Unlike those above, it counts updates and does not know how long the run is.
+
+    An optimizer that was compiled with a schedule brings it along (`models/compiled_optimizer.py`).
+    """
+
+    name = "keras"
+    Settings = KerasSettings
+
+    def factor(self, settings: KerasSettings, past: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
+        """Return the rate of Keras's function at an update, divided by its highest rate."""
+        function = getattr(keras.optimizers.schedules, settings.function)(**settings.arguments)
+        return tf.cast(function(update), tf.float32) / settings.highest

@@ -84,11 +84,16 @@ class SplitStep(TrainStep):
         """Return the micro-batches of a batch, of equal size."""
         count = self._micro_batches
         inputs = {name: tf.split(rows, count) for name, rows in batch.inputs.items()}
-        targets = tf.split(batch.targets, count)
+        targets = [tf.split(rows, count) for rows in tf.nest.flatten(batch.targets)]
         weights = [None] * count if batch.weights is None else tf.split(batch.weights, count)
         ids = tf.split(batch.ids, count)
         return [
-            TrainBatch({name: rows[part] for name, rows in inputs.items()}, targets[part], weights[part], ids[part])
+            TrainBatch(
+                {name: rows[part] for name, rows in inputs.items()},
+                tf.nest.pack_sequence_as(batch.targets, [rows[part] for rows in targets]),
+                weights[part],
+                ids[part],
+            )
             for part in range(count)
         ]
 

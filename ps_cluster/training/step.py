@@ -44,7 +44,7 @@ class TrainBatch(NamedTuple):
     """The examples of a step, in the form that the network and the judge take."""
 
     inputs: dict[str, tf.Tensor]  # name → [B, ...]
-    targets: tf.Tensor  # [B, ...]
+    targets: tf.Tensor | tuple[tf.Tensor, ...]  # [B, ...]; of each output, if they have targets of their own
     weights: tf.Tensor | None  # float32 [B], the weight of each example; None if all count the same
     ids: tf.Tensor  # int64 [B], the indices of the examples in the training set
 
@@ -142,6 +142,7 @@ class TrainStep:
         """Return the augmented batch of a step id."""
         from ps_cluster.data import batches
         from ps_cluster.data.augment import resized
+        from ps_cluster.data.text_rows import network_inputs
 
         training = self._config.training
         sample, number = self._part(step)
@@ -157,7 +158,7 @@ class TrainStep:
         targets, varied = self._judge.targets(examples.target), examples.inputs
         if self._augment is not None:
             varied = self._augment(varied, batch, self._spec, self._config.data)
-        inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in varied.items()}
+        inputs = network_inputs(varied, self._spec)
         if scales := self._config.schedule.image_scales:
             inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
         return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)

@@ -19,6 +19,7 @@ EXAMPLES = {
     "keras_fit.py": r"the spiral of (9[7-9]\.\d|100\.0)% of new points was found",
     "own_images.py": r"one picture of each class: {'circle': '\w+', 'cross': '\w+', 'square': '\w+'}",
     "text.py": r"the plot was not good: does not praise",
+    "text_transformer.py": r"test accuracy (9\d|100)\.\d%",
 }
 SEPARATOR = "--- the next example ---\n"
 ONE_AFTER_THE_OTHER = f"""

@@ -48,7 +48,7 @@ class Alone:
     def __init__(self, model, spec, rows, settings=None):
         self.config = build_config(overrides=PLAIN | {"training.steps": len(rows["target"])} | (settings or {}))
         self._network = FlatNetwork(model)
-        if self._network.has_moving_statistics:
+        if self._network.has_changing_statistics:
             self._network.trace(spec)
         self._vectors = flatten(model.trainable_variables), flatten(statistics_of(model))
         self._compute = GivenBatches(rows, self.config, self._network, spec, train_examples=1000)

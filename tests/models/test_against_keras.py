@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.models.compiled_optimizer import optimizer_settings
+from ps_cluster.launch.network_check import NetworkFacts, with_rule_of_compile
+from ps_cluster.models.compiled_optimizer import optimizer_settings, schedule_settings
 from ps_cluster.models.user_networks import check_network, unused_parts
+from ps_cluster.training.learning_rate import expected_rates
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, spec_of, stack
 
 pytestmark = pytest.mark.slow
@@ -232,8 +234,8 @@ def test_an_optimizer_that_has_made_updates_is_taken_and_what_it_keeps_of_them_i
             r"\(Lion\) is not known, and no rule here does the same: set optimizer.rule \(",
         ),
         (
-            lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)),
-            r"\(SGD\) has a learning rate sche",
+            lambda: keras.optimizers.SGD(OwnSchedule()),
+            r"its compile\(\) is a schedule, OwnSchedule, which is none of Keras's own: set optimizer.rule",
         ),
         (lambda: keras.optimizers.Adam(amsgrad=True), r"\(Adam\) has amsgrad=True"),
         (lambda: keras.optimizers.SGD(use_ema=True), r"\(SGD\) has use_ema=True"),
@@ -248,6 +250,37 @@ def test_an_optimizer_that_has_made_updates_is_taken_and_what_it_keeps_of_them_i
 def test_an_optimizer_that_no_rule_stands_for_is_refused_with_what_to_set(optimizer, said):
     with pytest.raises(ValueError, match=said):
         settings_of(optimizer())
+
+
+class OwnSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.1
+
+    def get_config(self):
+        return {}
+
+
+OF_KERAS = keras.optimizers.schedules
+SCHEDULES = [
+    OF_KERAS.CosineDecay(1e-3, 100, alpha=0.1, warmup_target=0.3, warmup_steps=5),
+    OF_KERAS.CosineDecayRestarts(0.1, 10),
+    OF_KERAS.ExponentialDecay(0.1, 10, 0.9, staircase=True),
+    OF_KERAS.InverseTimeDecay(0.1, 10, 0.9),
+    OF_KERAS.PiecewiseConstantDecay([10, 20], [1.0, 0.5, 0.1]),
+    OF_KERAS.PolynomialDecay(0.1, 30, power=2),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: type(one).__name__)
+def test_every_update_has_the_rate_of_the_schedule_that_was_compiled(schedule):
+    model = stack()
+    model.compile(keras.optimizers.Adam(schedule), "mse")
+    chosen = {"optimizer.rule": "compiled", "optimizer.learning_rate": None, "schedule.kind": "constant"}
+    compiled = build_config(None, chosen)
+    compiled = compiled.with_values({"schedule.warmup_fraction": 0.0, "training.steps": 200})
+    facts = NetworkFacts(optimizer=optimizer_settings(model), schedule=schedule_settings(model))
+    rates = expected_rates(with_rule_of_compile(compiled, facts), 200)(np.arange(200))
+    np.testing.assert_allclose(rates, [float(schedule(update)) for update in range(200)], rtol=1e-5, atol=1e-7)
 
 
 def masked():

@@ -270,7 +270,7 @@ METRICS = {
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics_of_scores_are_those_of_probabilities_unless_somebody_has_said_that_they_take_scores(name):
     model = check_network(ending(LAYERS.Dense(1), loss=LOGITS, metrics=[METRICS[name]()]), TWO)
-    judge, metrics = judge_of(TWO, model=model), CompiledMetrics(model, 2)
+    judge, metrics = judge_of(TWO, model=model), CompiledMetrics(model)
     given, targets = tf.constant(SCORES), judge.targets(tf.constant(TRUE))
     metrics.update(targets, judge.final(given), judge.as_probabilities(given))
     (found,) = metrics.take_results().values()

@@ -209,7 +209,7 @@ def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and
         return keras.ops.cast(labels, "float32")
 
     model = compiled(loss="mse", metrics=[*of_rows, "accuracy", first])
-    metrics = CompiledMetrics(model, 3)
+    metrics = CompiledMetrics(model)
     metrics.update(tf.constant(labels), tf.constant(outputs), tf.constant(outputs))
     found = metrics.take_results()
     assert (found["first"], found["accuracy"]) == pytest.approx((labels.mean(), (outputs.argmax(1) == labels).mean()))
@@ -243,7 +243,7 @@ def test_metrics_of_compile_are_those_of_keras_over_all_batches_and_begin_anew()
     model = compiled(
         loss="sparse_categorical_crossentropy", metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
     )
-    metrics, outputs = CompiledMetrics(model, 3), RNG.normal(size=[10, 3]).astype(np.float32)
+    metrics, outputs = CompiledMetrics(model), RNG.normal(size=[10, 3]).astype(np.float32)
     labels = RNG.integers(0, 3, [10])
     update = tf.function(metrics.update, autograph=False)
     for part in (slice(0, 7), slice(7, 10)):

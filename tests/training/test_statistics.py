@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.training.modes.elastic import LocalSteps
@@ -128,3 +129,16 @@ def test_a_round_takes_in_the_mean_of_what_is_fresh():
             store.push(step, pulled.versions, tf.zeros([LENGTH]), tf.fill([3], fresh), row(worker=worker))
         expected = np.array([0.5, 0.9, 1.0]) * expected + 3
     assert state_of(store)["statistics"] == pytest.approx(expected)
+
+
+def test_a_statistic_that_was_adapted_before_and_that_no_batch_changes_is_kept_as_a_whole():
+    """Whoever computes with the network knows it: the workers' push would differ from what the proof computes again."""
+    adapted = keras.layers.Normalization()
+    adapted.adapt(np.arange(12.0, dtype=np.float32).reshape(6, 2))
+    model = keras.Sequential([keras.Input([2]), adapted, keras.layers.Dense(3)])
+    spec = ExampleSpec({"row": Field("float32", (2,))}, Field("uint8", ()), classes=("a", "b", "c"))
+    network = FlatNetwork(model)
+    assert network.has_changing_statistics, "only its graph tells that no batch changes them"
+    network.trace(spec)
+    np.testing.assert_array_equal(network.keep, np.ones(4))
+    assert not network.has_changing_statistics

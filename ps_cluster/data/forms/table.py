@@ -52,7 +52,7 @@ class TableForm(PathForm):
             files, notes = _files_of_splits(_by_split(found), others, root)
         elif self.path.is_dir():
             files, notes = _files_of_splits(_table_files(self.path), _other_files(self.path), self.path)
-        tables = open_tables(files, settings.categorical)
+        tables = open_tables(files, (*settings.categorical, *settings.text))
         with_commas = [table.what for table in tables.values() if table.has_decimal_commas]
         contents = contents_of_tables(tables, settings)
         commas = (f"{' and '.join(with_commas)}: numbers are read with decimal commas",) if with_commas else ()

@@ -15,6 +15,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models.flat import as_arguments
@@ -74,12 +75,12 @@ def score(names: Sequence[str], members: Sequence[keras.Model], dataset: PackedD
     predict = [
         tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members
     ]
-    inputs, target, fields = dataset.inputs("test"), dataset.target("test"), dataset.spec.inputs
+    inputs, target = dataset.inputs("test"), dataset.target("test")
     found: list[list[np.ndarray]] = [[] for _ in range(len(members) + 1)]  # of each: float32 [3, B], by batches
     for start in range(0, len(target), BATCH_SIZE):
         batch = slice(start, start + BATCH_SIZE)
         rows = {name: tf.constant(np.asarray(all_rows[batch])) for name, all_rows in inputs.items()}
-        arrays = as_arguments({name: tf.cast(row, fields[name].network_dtype) for name, row in rows.items()})
+        arrays = as_arguments(network_inputs(rows, dataset.spec))
         targets = judge.targets(tf.constant(np.asarray(target[batch])))
         predictions = [one(arrays) for one in predict]
         for of_one, prediction in zip(found, (*predictions, tf.add_n(predictions) / len(predictions))):

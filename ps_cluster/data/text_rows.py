@@ -1,0 +1,127 @@
+"""Pack texts as rows of code points, and turn them into texts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.objectives import TEXT, ExampleSpec, Field, Rows
+from ps_cluster.data.lazy_rows import LazyRows
+from ps_cluster.files.values import Malformed, one_line
+
+MOST_CHARACTERS = 2**16  # of one text
+_AT_ONCE = 2**12  # texts that are looked at together
+
+
+class Width(NamedTuple):
+    """What texts need: as many places for characters, and a dtype that holds the highest of their code points."""
+
+    characters: int
+    code: str
+
+
+class TextRows(LazyRows):
+    """Texts as code points [N, ..., characters], each filled up with 0."""
+
+    def __init__(self, texts: Rows, width: Width):
+        super().__init__(np.dtype(width.code), (*_form(texts), width.characters))
+        self._texts = texts
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return codes_of(np.asarray(self._texts[part]), self.shape[-1]).reshape(-1, *self.shape[1:]).astype(self.dtype)  # type: ignore[index]
+
+
+def is_text(rows: Any) -> bool:
+    """Return whether rows are texts: of numpy, or Python's own. Only the first is looked at."""
+    if rows.dtype.kind == "O":  # also of a tensor of TensorFlow, whose texts are bytes
+        return isinstance(next(iter(np.asarray(rows[:1]).flat), None), str | bytes)
+    return rows.dtype.kind in "UST"
+
+
+def text_field(codes: Field) -> Field:
+    """Return the field of texts whose code points are packed as `codes`."""
+    *shape, characters = codes.shape
+    return Field(TEXT, tuple(shape), characters=characters, code=codes.dtype)
+
+
+def width_of(name: str, pieces: Iterable[np.ndarray]) -> Width:
+    """Return what all texts need. Raises Malformed for what is no text, or too long.
+
+    Args:
+      pieces: consecutive texts [n, ...].
+    """
+    longest, highest, first = 1, 0, 0
+    for texts in pieces:
+        _check_texts(name, first, texts)
+        codes = codes_of(texts)
+        codes = codes.reshape(len(codes), -1, codes.shape[-1])
+        codes = codes[..., : np.flatnonzero(codes.any((0, 1)))[-1] + 1] if codes.any() else codes[..., :1]
+        if codes.shape[-1] > MOST_CHARACTERS:
+            at = first + int(np.argmax(codes[..., MOST_CHARACTERS:].any((1, 2))))
+            raise Malformed(
+                f"{name} has a text of {codes.shape[-1]:,} characters in example {at:,}, of at most {MOST_CHARACTERS:,}: "
+                "cut it, or make several examples of it"
+            )
+        longest, highest = max(longest, codes.shape[-1]), max(highest, int(codes.max(initial=0)))
+        first += len(texts)
+    code = "uint8" if highest < 2**8 else "uint16" if highest < 2**16 else "int32"
+    return Width(longest, code)
+
+
+def codes_of(texts: np.ndarray, characters: int | None = None) -> np.ndarray:
+    """Return the code points of texts [...], uint32 [..., characters]; as many as the longest has without `characters`."""
+    if texts.dtype.kind == "S":
+        texts = np.char.decode(texts, "utf-8", "replace")
+    elif texts.dtype.kind == "O" and any(isinstance(text, bytes) for text in texts.flat):
+        decoded = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts.flat]
+        texts = np.array(decoded).reshape(texts.shape)
+    whole = np.ascontiguousarray(texts, f"U{characters}" if characters else str)
+    width = max(1, whole.itemsize // 4)
+    return whole.astype(f"U{width}").view(np.uint32).reshape(*whole.shape, width)
+
+
+def texts_of(codes: np.ndarray) -> np.ndarray:
+    """Return texts [...] of code points [..., characters]: Python's own, as an array of objects."""
+    whole = np.ascontiguousarray(codes, np.uint32)
+    return whole.view(f"U{codes.shape[-1]}")[..., 0].astype(object)
+
+
+def network_inputs(rows: Mapping[str, tf.Tensor], spec: ExampleSpec) -> dict[str, tf.Tensor]:
+    """Return packed inputs [B, ...] by name as networks take them: texts as strings, pixels as float32."""
+    return {name: network_input(one, spec.inputs[name]) for name, one in rows.items()}
+
+
+def network_input(rows: tf.Tensor, field: Field) -> tf.Tensor:
+    """Return the packed rows [B, ...] of one input as networks take them. Texts may be strings already."""
+    if field.dtype != TEXT or rows.dtype == tf.string:
+        return tf.cast(rows, field.network_dtype)
+    codes = tf.cast(tf.reshape(rows, [-1, field.characters]), tf.int32)
+    used = codes != 0
+    ends = tf.cumsum(tf.reduce_sum(tf.cast(used, tf.int64), axis=1))
+    texts = tf.raw_ops.UnicodeEncode(
+        input_values=tf.boolean_mask(codes, used), input_splits=tf.concat([[0], ends], 0), output_encoding="UTF-8"
+    )
+    return tf.reshape(texts, [-1, *field.shape])
+
+
+def _form(texts: Rows) -> tuple[int, ...]:
+    return (len(texts), *(texts.shape[1:] or (1,)))
+
+
+def text_pieces(rows: Rows) -> Iterator[np.ndarray]:
+    """Yield the texts of an array, some thousands at a time."""
+    for first in range(0, len(rows), _AT_ONCE):
+        yield np.asarray(rows[first : first + _AT_ONCE])
+
+
+def _check_texts(name: str, first: int, texts: np.ndarray) -> None:
+    """Raise Malformed for what is no text. `first`: the index of the first of the texts."""
+    for at, row in enumerate(texts.reshape(len(texts), -1) if texts.dtype.kind == "O" else ()):
+        if strange := [text for text in row if not isinstance(text, str | bytes)]:
+            raise Malformed(
+                f"{name} has {one_line(repr(strange[0]), 100)} in example {first + at:,}, which is no text: give '' for a text "
+                "that is missing"
+            )

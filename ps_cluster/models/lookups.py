@@ -1,0 +1,71 @@
+"""Look up words and numbers in constants of a graph, where Keras's layers have a table in one process.
+
+`StringLookup`, `IntegerLookup` and `TextVectorization` keep what they have learned in a table, which is a resource of the
+process that built the model. A worker does not have it. The constants go to each worker with the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.private_names import layers_of
+
+_TABLE = "lookup_table"  # the attribute of Keras's layers
+
+
+@contextlib.contextmanager
+def constant_tables(model: keras.Model) -> Iterator[None]:
+    """Let the layers of a model look up in constants, within the block. Elsewhere they keep their tables."""
+    layers = [
+        layer for layer in layers_of(model) if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup)
+    ]
+    tables = [layer.lookup_table for layer in layers]
+    try:
+        for layer, table in zip(layers, tables, strict=True):
+            vars(layer)[_TABLE] = ConstantTable(layer.name, table)
+        yield
+    finally:
+        for layer, table in zip(layers, tables, strict=True):
+            vars(layer)[_TABLE] = table
+
+
+class ConstantTable:
+    """The content of a `tf.lookup.StaticHashTable`, in the order of its keys' hashes."""
+
+    def __init__(self, name: str, table: Any):
+        """Copy the content. Raises ValueError if there is none. `name`: of the layer that has the table."""
+        with tf.init_scope():
+            try:
+                keys, values = (one.numpy() for one in table.export())
+            except tf.errors.OpError:
+                keys = values = np.zeros(0)
+            if not len(keys):
+                raise ValueError(f"layer '{name}' has no vocabulary: call its adapt(), or give it one, before")
+            hashes = _hashes(tf.constant(keys)).numpy()
+        order = np.argsort(hashes)
+        self._hashes, self._keys, self._values = hashes[order], keys[order], values[order]
+        self._default = table.default_value.numpy()
+        if (self._hashes[1:] == self._hashes[:-1]).any():
+            raise ValueError(f"layer '{name}' has two words with the same hash of 63 bits: leave one of them out")
+
+    def lookup(self, keys: tf.Tensor) -> tf.Tensor:
+        """Return the value of each key, in the shape of `keys`; the table's default for keys that it does not have."""
+        flat = tf.reshape(keys, [-1])
+        places = tf.searchsorted(tf.constant(self._hashes), _hashes(flat))
+        places = tf.minimum(places, len(self._hashes) - 1)
+        found = tf.equal(tf.gather(tf.constant(self._keys), places), flat)
+        values = tf.where(found, tf.gather(tf.constant(self._values), places), self._default)
+        return tf.reshape(values, tf.shape(keys))
+
+
+def _hashes(keys: tf.Tensor) -> tf.Tensor:
+    """Return a whole number for each key, int64: an integer key itself, and a hash of a word."""
+    if keys.dtype == tf.string:
+        return tf.strings.to_hash_bucket_fast(keys, 2**63 - 1)
+    return tf.cast(keys, tf.int64)

@@ -1,0 +1,96 @@
+"""Texts as inputs: packed as code points, and strings again before the network."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.config.datasets import OwnDataSettings
+from ps_cluster.config.networks import check_examples
+from ps_cluster.config.objectives import Field
+from ps_cluster.data.own_arrays import as_contents
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.text_rows import MOST_CHARACTERS, network_input
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import Malformed
+from tests.helpers.own_data import packed, refused
+
+PLAIN = ["a film", "", "the plot", "bad"]
+GREEK = ["ein Film für alle", "λόγος", "日本", "x" * 30]
+FACES = [*PLAIN[:3], "fine 🙂"]
+
+
+def contents_of(x):
+    y = np.arange(len(next(iter(x.values())) if isinstance(x, dict) else x)) % 2
+    return as_contents({"x_train": x, "y_train": y, "x_test": x, "y_test": y}, OwnDataSettings(dataset="packed_arrays"))
+
+
+@pytest.mark.parametrize(
+    "make", [list, np.array, pd.Series, tf.constant, lambda texts: np.char.encode(np.array(texts), "utf-8")]
+)
+@pytest.mark.parametrize(
+    ("texts", "code", "longest"), [(PLAIN, "uint8", 8), (GREEK, "uint16", 30), (FACES, "int32", 8)]
+)
+def test_a_network_gets_the_texts_that_were_given(tmp_path, make, texts, code, longest):
+    data = write_packed(tmp_path / "packed", "mine", "real", contents_of(make(texts)))
+    field = data.spec.inputs["x"]
+    assert field == Field("string", (1,), characters=longest, code=code)
+    found = network_input(data.inputs("train")["x"], field).numpy()
+    assert [text.decode() for text in found[:, 0]] == texts
+
+
+def test_several_texts_of_an_example_stand_beside_other_inputs(tmp_path):
+    pairs, numbers = np.array([PLAIN, GREEK]).T, np.arange(8.0).reshape(4, 2)
+    data = write_packed(tmp_path / "packed", "mine", "real", contents_of({"pair": pairs, "number": numbers}))
+    found = network_input(data.inputs("test")["pair"], data.spec.inputs["pair"]).numpy()
+    assert [[text.decode() for text in row] for row in found] == pairs.tolist()
+    assert str(data.spec) == "pair string [2], number float64 [2]"
+
+
+@pytest.mark.parametrize(
+    ("x", "told"),
+    [
+        (
+            pd.Series(["a", None, "b", "c"]),
+            "'x' has .* in example 1, which is no text: give '' for a text that is missing",
+        ),
+        (
+            ["a", "b" * (MOST_CHARACTERS + 1), "c", "d"],
+            "'x' has a text of 65,537 characters in example 1, of at most 65,536: cut",
+        ),
+    ],
+)
+def test_what_is_no_text_or_too_long_is_told_with_its_place(x, told):
+    with pytest.raises(Malformed, match=told):
+        contents_of(x)
+
+
+def test_a_network_of_the_package_says_that_it_takes_no_texts(tmp_path):
+    data = write_packed(tmp_path / "packed", "mine", "real", contents_of(PLAIN))
+    with pytest.raises(
+        UserError, match="'mlp' can't be built for examples of x string .*'x' is text: bring a network of your"
+    ):
+        check_examples(build_config(overrides={"model.name": "mlp"}).model, data.spec)
+
+
+def test_a_column_of_free_text_of_a_table_is_an_input_beside_the_others(tmp_path):
+    rows = "".join(f'{place},"{text}, \u00fcber {place}",{place % 2}\n' for place, text in enumerate(PLAIN * 10))
+    (tmp_path / "reviews.csv").write_text(f"stars,review,label\n{rows},,1\n")
+    data, _ = packed(tmp_path / "reviews.csv", target="label", text=("review",))
+    assert data.spec.inputs["texts"] == Field("string", (1,), characters=17, code="uint8")
+    assert [*data.spec.inputs] == ["numbers", "texts"]
+    found = [
+        text.decode()
+        for split in ("train", "test")
+        for text in network_input(data.inputs(split)["texts"], data.spec.inputs["texts"]).numpy()[:, 0]
+    ]
+    assert sorted(found) == sorted(["", *(f"{text}, \u00fcber {place}" for place, text in enumerate(PLAIN * 10))])
+
+
+def test_a_column_of_free_text_that_nobody_named_is_told_what_to_set(tmp_path):
+    rows = "".join(f"word {place},{place % 2}\n" for place in range(2_000))
+    (tmp_path / "reviews.csv").write_text(f"review,label\n{rows}")
+    assert "give it to the network as text (--set 'data.text=[review]')" in refused(
+        tmp_path / "reviews.csv", target="label"
+    )
