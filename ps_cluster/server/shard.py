@@ -68,6 +68,11 @@ class Push:
 class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
+    The shard of a mode overrides hooks; the other methods keep ledger and version exact. The hooks, from the outermost to the
+    innermost, are `tick` and `execute_push` (waiting; with `capabilities.waits`), `refuse_or_apply`, `apply_or_drop`, `change`
+    and `apply_gradient` (pushes), `values_for`, `read_message` and `batches_for` (pulls), `slots`, `state` and
+    `row_of_newcomer` (checkpoints).
+
     Attributes:
       length, statistics_length: n and m of this shard. wire: the dtype of the weights in its messages.
       capabilities: those of this class; an instance adds those of its staleness method.
@@ -224,8 +229,10 @@ class ParameterShard:
     ) -> list[tf.Tensor]:
         """Push, and return the answer to a pull for step `following` (int64 []). No other message comes between the two.
 
-        If `following` is NO_STEP, the answer holds only the outcome (see `outcome`).
+        If `following` is NO_STEP, the answer holds only the outcome (see `outcome`). A shard in which pushes wait has no
+        exchanges, because the push and the pull are one visit to the critical section.
         """
+        assert not self.capabilities.waits, "a worker would get the outcome WAIT"
         push, following = self._send_push([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
@@ -255,6 +262,7 @@ class ParameterShard:
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
+        """Enter the critical section with a push that no pull follows; return the outcome, which is never WAIT."""
         return self.section.execute(lambda: self.receive(push))
 
     def receive(self, push: Push) -> tf.Tensor:

@@ -193,6 +193,7 @@ BAD = [
     ("parts.py:Settings", "its Settings has to be a subclass of ps_cluster.config.modes.ModeSettings"),
     ("parts.py:Shard", "its shard is 7, but has to be a subclass of ps_cluster.server.shard.ParameterShard"),
     ("parts.py:Steps", "its step_source is <class 'int'>, but has to be a subclass of ps_cluster.training.step_source"),
+    ("parts.py:Waiting", "pushes wait in its shard, BoundedShard, but its workers run the graph of mode async"),
     ("parts.py:Abstract", "Can't instantiate abstract class"),
 ]
 
@@ -208,6 +209,8 @@ def test_what_is_no_mode_is_told_in_one_line(tmp_path, untrusted, name, told):
         "Settings = type('Settings', (DefaultMode,), {'Settings': dict})\n"
         "Shard = type('Shard', (DefaultMode,), {'shard': 7})\n"
         "Steps = type('Steps', (DefaultMode,), {'step_source': int})\n"
+        "from ps_cluster.training.modes.bounded import BoundedShard\n"
+        "Waiting = type('Waiting', (DefaultMode,), {'shard': BoundedShard})\n"
         "class Abstract(Mode): ...\n"
     )
     assert told in refusal(build_config, None, {"mode.name": f"{tmp_path}/{name}"})

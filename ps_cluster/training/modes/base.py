@@ -36,6 +36,11 @@ class DefaultMode(Mode):
             if not isinstance(given, type) or not issubclass(given, base):
                 wanted = f"a subclass of {base.__module__}.{base.__name__}"
                 raise ValueError(f"mode.name: got '{self.name}': its {part} is {given!r:.200}, but has to be {wanted}")
+        if self.shard.capabilities.waits and type(self).dispatch is DefaultMode.dispatch:
+            raise ValueError(
+                f"mode.name: got '{self.name}': pushes wait in its shard, {self.shard.__name__}, but its workers run the graph "
+                "of mode async, which cannot wait: override its method `dispatch`"
+            )
 
     def train(self, job: TrainingJob) -> None:
         from ps_cluster.training.chief import train
