@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +30,12 @@ class DefaultMode(Mode):
     shard: type[ParameterShard] = ParameterShard
     step_source: type[StepSource] = AsynchronousSteps
 
+    def parts(self) -> Mapping[str, type]:
+        """Return the attributes that have to name a class, each with the base class of that class."""
+        return {"shard": ParameterShard, "step_source": StepSource}
+
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        for part, base in (("shard", ParameterShard), ("step_source", StepSource)):
-            given = getattr(self, part)
-            if not isinstance(given, type) or not issubclass(given, base):
-                wanted = f"a subclass of {base.__module__}.{base.__name__}"
-                raise ValueError(f"mode.name: got '{self.name}': its {part} is {given!r:.200}, but has to be {wanted}")
         if self.shard.capabilities.waits and type(self).dispatch is DefaultMode.dispatch:
             raise ValueError(
                 f"mode.name: got '{self.name}': pushes wait in its shard, {self.shard.__name__}, but its workers run the graph "
