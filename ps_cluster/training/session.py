@@ -14,8 +14,8 @@ from ps_cluster.runs import checkpoints, resharding, tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
-from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
+from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
+from ps_cluster.runs.result_rows import Ending, ProgressRow, ServerSize, TrainingResult
 from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
@@ -268,9 +268,8 @@ class Session:
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
-        proof = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
-        if self._saver.problem:
-            proof |= {"holds": False, "problems": [self._saver.problem, *proof["problems"]]}
+        found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
+        noted = [self._saver.problem] if self._saver.problem else []
         servers = [
             ServerSize(
                 index=index,
@@ -287,8 +286,8 @@ class Session:
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
-        updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
-        more = {"updates": updates, "proof": Proof.model_validate(proof)}
+        updates = result.updates.model_copy(update={"duplicated": found.duplicated})
+        more = {"updates": updates, "proof": verdict(found.shards, [*noted, *found.problems])}
         return result.model_copy(
             update=more | {"parameter_servers": servers if config.mode_kind.has_parameter_servers else []}
         )
