@@ -107,12 +107,10 @@ class UsedSettings:
       ignores: dotted keys and whole sections that the mode does not use. Settings of tasks that the mode does not have
         need not be listed.
       own_rule: the only optimizer rule that the mode works with; None: any rule.
-      unlabelled: the mode's own settings that labels of runs leave out.
     """
 
     ignores: frozenset[str] = frozenset({"staleness"})
     own_rule: str | None = None
-    unlabelled: frozenset[str] = frozenset()
 
 
 class Mode(ABC):

@@ -44,7 +44,6 @@ def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
 
 # A gradient is computed in parts, so no worker knows the norm of the whole.
 IGNORED = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
-UNLABELLED = frozenset({"log_placement"})
 
 
 class SplitNetwork(DefaultMode):
@@ -52,7 +51,7 @@ class SplitNetwork(DefaultMode):
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
-    uses = UsedSettings(ignores=IGNORED, unlabelled=UNLABELLED)
+    uses = UsedSettings(ignores=IGNORED)
 
     @abstractmethod
     def cut(
