@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
     from ps_cluster.training.step import TrainStep
     from ps_cluster.training.step_source import StepSource
-    from ps_cluster.training.worker import Compute, Dispatch
+    from ps_cluster.training.worker import Compute, DispatchGraph
 
 
 class Waits(Enum):
@@ -146,7 +146,7 @@ class Mode(ABC):
         """Train until every update is applied. The leader's process calls it; in mode sync every worker does."""
 
     @abstractmethod
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         """Return the graph that a worker runs for each dispatch.
 
         Args:

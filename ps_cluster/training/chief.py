@@ -25,7 +25,7 @@ from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, co
 from ps_cluster.training.device_names import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
-from ps_cluster.training.worker import Dispatch
+from ps_cluster.training.worker import DispatchGraph
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
 LEAST_POLL_S = 0.02  # used if a checkpoint of whole epochs is due sooner, but not before another update is expected
@@ -83,7 +83,7 @@ class LocalDispatcher:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
         self._under_way: list[Future[Any]] = []
 
-    def schedule(self, graph: Dispatch, args: tuple[tf.Tensor, tf.Tensor]) -> None:
+    def schedule(self, graph: DispatchGraph, args: tuple[tf.Tensor, tf.Tensor]) -> None:
         self._reap()
         self._under_way.append(self._pool.submit(graph, *args))
 
@@ -125,7 +125,7 @@ class Chief:
         self._progress = session.progress
         self._dispatcher = dispatcher
         self._work = config.mode_kind.step_source(config, self._progress, session.graphs, self._schedule)
-        self._dispatches = self._work.dispatches()
+        self._handed_out = self._work.hand_out()
         self._silent_after_s = silent_after_s
         self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
@@ -214,10 +214,10 @@ class Chief:
         unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
-            if not next(self._dispatches, False):
+            if not next(self._handed_out, False):
                 return  # the ledger has no room
 
-    def _schedule(self, graph: Dispatch, what: np.ndarray | int) -> None:
+    def _schedule(self, graph: DispatchGraph, what: np.ndarray | int) -> None:
         """Schedule a dispatch of `what` (step ids, or the version to reach), with the current time for the ledger."""
         self._dispatcher.schedule(graph, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 

@@ -31,7 +31,7 @@ from ps_cluster.training.resuming import check_journals, check_network, newest_c
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
-from ps_cluster.training.step_source import Dispatches
+from ps_cluster.training.step_source import DispatchGraphs
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
@@ -146,7 +146,7 @@ class Session:
         self.store = store
         self.compute = compute
         mode, config = start.config.mode_kind, start.config
-        self.graphs = Dispatches(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
+        self.graphs = DispatchGraphs(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
         self.progress = start.progress
         self.leads = start.leads
         self._term = start.term

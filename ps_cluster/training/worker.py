@@ -44,7 +44,7 @@ class Compute(Protocol):
         """
 
 
-class Dispatch(Protocol):
+class DispatchGraph(Protocol):
     """Runs a dispatch: the graph of a mode, in a worker's process."""
 
     def __call__(self, what: tf.Tensor, scheduled: tf.Tensor, /) -> object:
@@ -162,7 +162,7 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
 
 
-def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> Dispatch:
+def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> DispatchGraph:
     """Return the graph of a dispatch of step ids.
 
     Args:
@@ -211,5 +211,5 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         )
         return after([answered], position)
 
-    dispatch: Dispatch = run_steps
+    dispatch: DispatchGraph = run_steps
     return dispatch

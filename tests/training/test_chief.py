@@ -14,7 +14,7 @@ from ps_cluster.training import chief as chief_module
 from ps_cluster.training.background_poller import BackgroundPoller
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, Chief
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.step_source import Dispatches
+from ps_cluster.training.step_source import DispatchGraphs
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(
@@ -49,7 +49,7 @@ class Session:
 
     rests, broken = False, None
     seconds_to_checkpoint = math.inf
-    store, graphs = STORE, Dispatches(lambda repeats: None)
+    store, graphs = STORE, DispatchGraphs(lambda repeats: None)
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look

@@ -17,7 +17,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import UpdateRule, make_rule
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.step_source import AsynchronousSteps, StepSource
-from ps_cluster.training.worker import Compute, Dispatch, steps_graph
+from ps_cluster.training.worker import Compute, DispatchGraph, steps_graph
 
 if TYPE_CHECKING:  # These import TensorFlow, and the launcher imports this module.
     from ps_cluster.training.job import TrainingJob
@@ -47,7 +47,7 @@ class DefaultMode(Mode):
 
         train(job)
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         return steps_graph(store, compute, config, repeats=repeats)
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:

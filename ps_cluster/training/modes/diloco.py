@@ -25,7 +25,7 @@ from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining
 from ps_cluster.training.modes.outer_steps import DelayedNesterov, OuterSettings, delayed_nesterov
 from ps_cluster.training.modes.waiting import put
 from ps_cluster.training.step import TrainStep
-from ps_cluster.training.worker import Compute, Dispatch
+from ps_cluster.training.worker import Compute, DispatchGraph
 
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
@@ -130,7 +130,7 @@ class Diloco(LocalMode):
     uses = UsedSettings(ignores=frozenset({"lookahead"}))
     shard = DilocoShard
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         if not self.settings(config).fragments:
             return super().dispatch(store, compute, config, repeats=repeats)
         assert isinstance(compute, LocalTraining)

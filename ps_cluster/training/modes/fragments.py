@@ -13,7 +13,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Dispatch, StepTimes, with_remainders, worker_row
+from ps_cluster.training.worker import DispatchGraph, StepTimes, with_remainders, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # the distance between the seeds of two shards
@@ -105,7 +105,7 @@ class FragmentedWorker:
             return after([self._versions[index].assign(numbers[0])], 0), outcome
 
 
-def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> Dispatch:
+def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> DispatchGraph:
     """Return the graph of a dispatch that exchanges the shards one by one. See `steps_graph`."""
     shards, steps = len(store.shards), config.batches_per_step
     stragglers = parse_stragglers(config.cluster.straggler)
@@ -138,5 +138,5 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
             1
         ]
 
-    dispatch: Dispatch = run_steps
+    dispatch: DispatchGraph = run_steps
     return dispatch

@@ -12,7 +12,7 @@ from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, U
 from ps_cluster.config.tasks import CHIEF, ON_DEATH, WORKER, OnDeath
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
-from ps_cluster.training.worker import Compute, Dispatch
+from ps_cluster.training.worker import Compute, DispatchGraph
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -71,7 +71,7 @@ class SplitNetwork(DefaultMode):
 
         train(job, self)
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         from ps_cluster.training.split_step import SplitStep
         from ps_cluster.training.split_trainer import SplitDispatch
 
