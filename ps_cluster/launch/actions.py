@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from ps_cluster.config.tasks import Task
 from ps_cluster.runs.logs import Line
+from ps_cluster.runs.result_rows import Outcome
 
 
 @dataclass(frozen=True)
-class Ending:
+class EndRun:
     """The end of a run; `message` says what went wrong, on one line."""
 
-    outcome: str  # one of `result_rows.Outcome`
+    outcome: Outcome
     exit_code: int = 0
     message: str | None = None
     user_error: bool = False
 
 
-def broken_line(outcome: str, updates: int) -> str:
+def broken_line(outcome: Outcome, updates: int) -> str:
     """Return what to do about a training that ended in one of `BROKEN`, on one line."""
     if outcome == "nan_loss":
         return (
@@ -141,6 +142,6 @@ Action = (
     | Kill
     | StopTraining
     | StopAll
-    | Ending  # ends the run; nothing after it is carried out
+    | EndRun  # ends the run; nothing after it is carried out
 )
 Actions = tuple[Action, ...]

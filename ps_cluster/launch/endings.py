@@ -12,11 +12,11 @@ from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
-from ps_cluster.runs.result_rows import TrainingResult
+from ps_cluster.runs.result_rows import Outcome, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 
 
-def training_outcome(run_dir: RunDir) -> str:
+def training_outcome(run_dir: RunDir) -> Outcome:
     """Return the outcome that the leader wrote; "failed" where it wrote none."""
     try:
         return read_json(run_dir.training_result, TrainingResult).outcome

@@ -14,7 +14,7 @@ from ps_cluster.errors import PORT_IN_USE, RunFailed
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
-from ps_cluster.launch.actions import Action, Actions, Ending
+from ps_cluster.launch.actions import Action, Actions, EndRun
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.endings import training_outcome
 from ps_cluster.launch.local_cluster import LocalCluster
@@ -71,9 +71,9 @@ class EventLoop:
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
         self._decisions = Decisions(config, run_dir, limits, clock())
         self.silences = self._decisions.silences
-        self._ending: Ending | None = None
+        self._ending: EndRun | None = None
 
-    def until_the_end(self) -> Ending:
+    def until_the_end(self) -> EndRun:
         """Start the cluster; return its ending once all work is done. The caller stops what still runs."""
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
@@ -193,7 +193,7 @@ class EventLoop:
             case actions.StopAll():
                 cluster.stop_all(grace_s=0)
                 self._has_stopped()
-            case Ending():
+            case EndRun():
                 self._ending = action
             case _:
                 assert_never(action)

@@ -18,7 +18,7 @@ from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.launch import memory, task_server
-from ps_cluster.launch.actions import Ending
+from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
 from ps_cluster.launch.local_cluster import FORK_SERVER, LocalCluster
@@ -139,7 +139,7 @@ def _fork_server_for(
         yield server
 
 
-def _exit_code(ending: Ending, left: list[str]) -> int:
+def _exit_code(ending: EndRun, left: list[str]) -> int:
     if ending.user_error:
         raise UserError(ending.message)
     if left:

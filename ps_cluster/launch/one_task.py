@@ -42,7 +42,7 @@ from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import BROKEN, ProgressRow, Summary, TrainingResult, with_work
+from ps_cluster.runs.result_rows import BROKEN, Outcome, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
@@ -229,7 +229,7 @@ class OneTask:
         ]
         write_json(self.run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
 
-    def write_ending(self, outcome: str) -> int:
+    def write_ending(self, outcome: Outcome) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
         Each task is started again by whoever has started it, so restarts are known by the work of the tasks alone.

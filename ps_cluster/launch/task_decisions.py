@@ -18,7 +18,7 @@ from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, 
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
-from ps_cluster.runs.result_rows import BROKEN, ProgressRow
+from ps_cluster.runs.result_rows import BROKEN, Outcome, ProgressRow
 from ps_cluster.system.child_process import signal_name
 
 SAY_EVERY_S = 10.0  # between two lines about the same wait
@@ -70,7 +70,7 @@ class EndTask:
     """
 
     exit_code: int
-    outcome: str | None = None
+    outcome: Outcome | None = None
     proof_decides: bool = False
     error: str | None = None
 

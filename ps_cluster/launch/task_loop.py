@@ -31,7 +31,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import EvaluationRow, Outcome, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.addresses import unknown_hosts
 from ps_cluster.system.child_process import ChildProcess
@@ -50,7 +50,7 @@ class TaskWork(Protocol):
         """Start the process that runs TensorFlow. `least_workers`: with which a leader begins; None: with all."""
         ...
 
-    def write_ending(self, outcome: str) -> int:
+    def write_ending(self, outcome: Outcome) -> int:
         """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold."""
         ...
 

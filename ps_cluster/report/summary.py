@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
@@ -58,7 +58,6 @@ class EndedRun:
     """What the launcher knows of a run that has ended, and the files of the run do not tell.
 
     Attributes:
-      outcome: one of `Outcome`.
       wall_seconds: from the start of the command to now.
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
@@ -71,7 +70,7 @@ class EndedRun:
       leaders: how many led the training, one after the other, if tasks are started one by one; else None.
     """
 
-    outcome: str
+    outcome: Outcome
     wall_seconds: float
     began: float
     life: str | None
@@ -105,7 +104,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, ended.restarts)
     summary = Summary(
         schema_=SCHEMA,
-        outcome=cast(Outcome, "failed" if proof and not proof.holds else ended.outcome),
+        outcome="failed" if proof and not proof.holds else ended.outcome,
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
         staleness_method=config.staleness.method,

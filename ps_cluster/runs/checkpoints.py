@@ -29,7 +29,7 @@ from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.runs.journal import LeaderStretch
-from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
 from ps_cluster.runs.step_set import StepsState
 from ps_cluster.runs.times import TrainingTimes
@@ -140,7 +140,7 @@ class EndedMark(Row):
     """
 
     last_step: Count
-    outcome: Ending
+    outcome: TrainingOutcome
     goes_on: bool = False
     term: Count = 0
 
@@ -403,7 +403,9 @@ def load_to_go_on(
     return None
 
 
-def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, term: int = 0) -> None:
+def mark_ended(
+    directory: Path, *, last_step: int, outcome: TrainingOutcome, goes_on: bool = False, term: int = 0
+) -> None:
     """Write the mark that no checkpoint comes after `last_step`, for readers of the directory.
 
     Args:

@@ -125,10 +125,10 @@ def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
 
 # The files that the evaluator writes: all scores, and the best score.
 
-Ending = Literal["completed", "stopped", "diverged", "nan_loss"]
+TrainingOutcome = Literal["completed", "stopped", "diverged", "nan_loss"]
 """The outcome of a training that did not fail."""
 
-BROKEN: tuple[Ending, ...] = ("diverged", "nan_loss")
+BROKEN: tuple[TrainingOutcome, ...] = ("diverged", "nan_loss")
 """The outcomes of a training that can't learn any more: a weight, or the loss of every step, is NaN or infinite."""
 
 
@@ -345,14 +345,14 @@ class TrainingResult(TrainingNumbers):
         the training was stopped early.
     """
 
-    outcome: Ending
+    outcome: TrainingOutcome
     workers: list[WorkerRow] = []
     parameter_servers: list[ServerSize] = []
 
 
 # summary.json: the results of a run.
 
-Outcome = Ending | Literal["failed"]
+Outcome = TrainingOutcome | Literal["failed"]
 
 
 class WorkerSummary(WorkerRow):

@@ -16,7 +16,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.private_names import PartlyConnectedStrategy, hand_failures_to
 from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
 from ps_cluster.runs.leaders import LeaderStart
-from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.leftovers import end_earlier
 from ps_cluster.system.addresses import check_is_free
@@ -115,7 +115,7 @@ def tell(task: Task, message: LeaderMessage) -> None:
         tf.io.write_file(MESSAGE_FILE, message.model_dump_json())
 
 
-def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:
+def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome) -> None:
     """Send all tasks at once the message that training has ended. A task that can't be reached in time ends later."""
     _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 

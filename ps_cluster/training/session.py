@@ -15,7 +15,7 @@ from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
-from ps_cluster.runs.result_rows import Ending, ProgressRow, ServerSize, TrainingResult
+from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TrainingOutcome, TrainingResult
 from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.update_samples import forget_samples
@@ -196,11 +196,11 @@ class Session:
         self._saver.problem = self._saver.problem or problem or ""
 
     @property
-    def broken(self) -> Ending | None:
+    def broken(self) -> TrainingOutcome | None:
         """The outcome of a training that can't learn any more and therefore has to stop; None while it can."""
         return self._broken(least_steps=NO_LOSS_AFTER)
 
-    def _broken(self, least_steps: int) -> Ending | None:
+    def _broken(self, least_steps: int) -> TrainingOutcome | None:
         if self.progress.has_no_loss(least_steps):  # first, because its weights may then be NaN as well
             return "nan_loss"
         return "diverged" if self._saver.diverged else None
@@ -223,7 +223,7 @@ class Session:
             self._reporter.save_seconds = self._saver.last_seconds
             self._reporter.row_when_due(phase)
 
-    def end(self, *, stopped: bool, goes_on: bool = False) -> Ending:
+    def end(self, *, stopped: bool, goes_on: bool = False) -> TrainingOutcome:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
@@ -233,7 +233,7 @@ class Session:
           The outcome, as in the mark.
         """
         self._saver.save_last()
-        outcome: Ending = "completed" if self.progress.completed else "stopped"
+        outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
             say(f"the training ends as {broken} after {self.progress.applied:,} updates")

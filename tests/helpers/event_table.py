@@ -13,7 +13,7 @@ from typing import get_args
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import actions as ea
-from ps_cluster.launch.actions import Ending
+from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.stages import LauncherLimits
 from ps_cluster.launch.topology import ClusterTopology
@@ -81,7 +81,7 @@ class ToldRun:
 
     @property
     def ended(self):
-        return bool(self.actions) and isinstance(self.actions[-1], Ending)
+        return bool(self.actions) and isinstance(self.actions[-1], EndRun)
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
         self.topology = ClusterTopology.local(
@@ -143,7 +143,7 @@ def in_words(action):
     match action:
         case ea.Notice(line):
             return str(line)
-        case Ending():
+        case EndRun():
             return f"{action.outcome}, {action.exit_code}: {action.message}"
     values = [getattr(action, field.name) for field in dataclasses.fields(action)]
     values = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values]
@@ -155,7 +155,7 @@ def follows(action, expected):
     match action:
         case ea.Notice(line):
             return expected in str(line) and expected.partition("(")[0] not in ACTION_NAMES
-        case Ending() | ea.RestartFromSnapshot() | ea.AnswerScale():  # they begin with their outcome, task or answer
+        case EndRun() | ea.RestartFromSnapshot() | ea.AnswerScale():  # they begin with their outcome, task or answer
             return in_words(action).startswith(expected) and not expected.isalpha()
     return in_words(action) == expected
 
