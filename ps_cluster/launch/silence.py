@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
 from ps_cluster.config.modes import Waits
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.launch.stages import UNDER_WAY, LauncherLimits
-from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
+from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.runs.result_rows import ProgressRow, SilenceRow
+from ps_cluster.runs.training_phases import UNDER_WAY
 
 STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
@@ -94,7 +95,7 @@ class SilenceDetector:
           now_s: when it was read.
         """
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
-        if row.phase == SAVING:  # it repeats the row before
+        if row.phase == "saving":  # it repeats the row before
             return
         self._limits_now = self._limits.for_waits_of(row.longest_wait_seconds)
         if row.phase not in UNDER_WAY:

@@ -11,11 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.runs.result_rows import SAVING, ProgressRow
-
-UNDER_WAY = ("training", "draining")  # phases in which workers have work
-# Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
-BEGUN = (*UNDER_WAY, SAVING, "writing", "ended")
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.training_phases import BEGUN
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ class StageClock:
         begins = self.stage is RunStage.STARTING and row.phase in BEGUN
         if begins:
             self.enter(RunStage.TRAINING, now_s)
-        if self.under_way and ((row.applied, row.written) != self._seen or row.phase == SAVING):
+        if self.under_way and ((row.applied, row.written) != self._seen or row.phase == "saving"):
             self._seen = row.applied, row.written
             self.restart(now_s)
         return begins

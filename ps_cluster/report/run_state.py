@@ -15,6 +15,7 @@ from ps_cluster.runs import logs
 from ps_cluster.runs.logs import GENERATED_DATA, Notify
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_phases import Phase
 
 SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
 
@@ -51,7 +52,7 @@ class RunState:
         self.planned = self.config.total_updates(self.dataset.train_examples)
 
     @property
-    def phase(self) -> str:
+    def phase(self) -> Phase:
         return self.row.phase if self.row else "starting"
 
     @property

@@ -32,6 +32,7 @@ from ps_cluster.runs.rows import (
     Word,
 )
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.runs.training_phases import Phase
 
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -70,9 +71,6 @@ class WorkFile(Row):
     dispatches: list[Pid | None] = []
 
 
-SAVING = "saving"  # the phase of rows that are written while a checkpoint is being saved
-
-
 class ProgressRow(WorkFile):
     """The progress of training, as the leader knows it. Means are over the updates since the previous row.
 
@@ -92,7 +90,7 @@ class ProgressRow(WorkFile):
     time: Number = 0.0
     monotonic: Number = 0.0
     life: Word | None = None
-    phase: Word
+    phase: Phase
     applied: Count = 0
     scheduled: Count = 0
     total: Count | None = None

@@ -16,6 +16,7 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, PS, Task
 from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.training_phases import Phase
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
@@ -151,7 +152,7 @@ class Chief:
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.seconds_to_checkpoint))
 
-    def _look(self, phase: str) -> bool:
+    def _look(self, phase: Phase) -> bool:
         """Read the ledger, or wait for a look that takes long. Raises the look's error, or that of a worker.
 
         Returns whether all work was done before the look, and no more will be handed out.
@@ -167,7 +168,7 @@ class Chief:
         self._restart_who_holds_up_a_round()
         return self._over
 
-    def _keep_up(self, phase: str, last_step: int) -> None:
+    def _keep_up(self, phase: Phase, last_step: int) -> None:
         seconds = POLL_S
         if phase == "draining":  # a round that is open for late gradients ends at once
             seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))

@@ -18,6 +18,7 @@ from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
 from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TrainingOutcome, TrainingResult
 from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.store import ParameterStore
@@ -215,7 +216,7 @@ class Session:
         """Whether no more steps may be handed out now, so that all shards reach the same steps for a snapshot."""
         return self._saver.rests
 
-    def keep_up(self, phase: str) -> None:
+    def keep_up(self, phase: Phase) -> None:
         """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
         self._ledger_reader.look()
         if self.leads:
