@@ -27,7 +27,7 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_to_write
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share
@@ -64,7 +64,7 @@ class Holder(BaseModel):
 class Lock:
     """A lock file that this process holds until `release`, or until the process ends."""
 
-    def __init__(self, path: Path, what: str, notify: Notify = lambda line: None, *, shared: bool = False):
+    def __init__(self, path: Path, what: str, notify: Notify = ignore, *, shared: bool = False):
         """Take the lock.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.runs.logs import Line
+from ps_cluster.notices import Line
 from ps_cluster.runs.result_rows import Outcome
 
 

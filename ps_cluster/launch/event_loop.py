@@ -19,9 +19,9 @@ from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.endings import training_outcome
 from ps_cluster.launch.local_cluster import LocalCluster
 from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.notices import Line
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints, logs
-from ps_cluster.runs.logs import Line
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir

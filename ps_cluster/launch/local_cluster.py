@@ -11,8 +11,9 @@ from ps_cluster.config.tasks import CHIEF, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.launch.pinning import cores_of
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.notices import Notify
 from ps_cluster.report.run_state import TaskState
-from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment

@@ -16,8 +16,9 @@ from ps_cluster.files.values import one_line
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks, broken_line
 from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.notices import Line
 from ps_cluster.runs.checkpoints import EndedMark
-from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
+from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.result_rows import BROKEN, Outcome, ProgressRow
 from ps_cluster.system.child_process import signal_name
 

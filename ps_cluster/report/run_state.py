@@ -11,8 +11,9 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import counted
+from ps_cluster.notices import Notify
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import GENERATED_DATA, Notify
+from ps_cluster.runs.logs import GENERATED_DATA
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_phases import Phase

@@ -15,7 +15,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import Json, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.guess import guess_of_run
 from ps_cluster.runs.proof import with_recomputed
 from ps_cluster.runs.result_rows import (
@@ -83,7 +83,7 @@ class EndedRun:
     leaders: int | None = None
 
 
-def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line: None) -> Summary:
+def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> Summary:
     """Write summary.json and return it.
 
     If the leader was killed before it left a result, the counts come from its last row of progress. Values that the row
@@ -143,7 +143,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line
     return _write(run_dir, summary)
 
 
-def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Summary:
+def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
     """Add the newest scores to a summary.json that was written before them, and return it.
 
     Raises:

@@ -28,6 +28,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
+from ps_cluster.notices import Notify
 from ps_cluster.runs.journal import LeaderStretch
 from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
@@ -351,7 +352,7 @@ def newest_first(directories: Iterable[Path]) -> list[Path]:
 
 
 def load_newest_good(
-    directories: Iterable[Path], notify: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
+    directories: Iterable[Path], notify: Notify, check: Callable[[Checkpoint], None] = lambda found: None
 ) -> Checkpoint | None:
     """Return the newest checkpoint that can be read; None if there is none. Damaged checkpoints are reported by `notify`.
 
@@ -378,7 +379,7 @@ def load_newest_good(
 
 def load_to_go_on(
     directories: Sequence[Path],
-    notify: Callable[[str], None],
+    notify: Notify,
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted, writing
 from ps_cluster.files.writing import open_append
+from ps_cluster.notices import Line
 from ps_cluster.runs import logs as log_formats
 
 CODE = "code"  # folder in a run directory, or next to the runs of a comparison
@@ -287,7 +288,7 @@ _print_lock = (
 )  # several threads may print at the same time, e.g. when several workers are lost together
 
 
-def say(line: log_formats.Line) -> None:
+def say(line: Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
     _unprinted.append(log_formats.chosen().line(line))
     say_the_rest()

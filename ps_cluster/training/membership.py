@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import tensorflow as tf
 
 from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.notices import Notify
 from ps_cluster.private_names import (
     CLOSURE_ERRORS,
     is_ps_failure,
@@ -24,7 +25,6 @@ from ps_cluster.private_names import (
     server_def,
     update_server_def,
 )
-from ps_cluster.runs.logs import Notify
 from ps_cluster.runs.run_dir import say
 from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working

@@ -17,11 +17,12 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import read_rows
+from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_consistent_cut, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind

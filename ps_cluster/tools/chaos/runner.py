@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.notices import Notify
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.chaos_report import Injected
 from ps_cluster.tools.chaos.fault_plan import Fault
@@ -45,7 +46,7 @@ class Runner:
         *,
         bounds: ChaosBounds = ChaosBounds(),
         stop_requested: Callable[[], bool] = lambda: False,
-        notify: Callable[[str], None] = print,
+        notify: Notify = print,
         kill: Callable[[int, int], None] = os.kill,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
