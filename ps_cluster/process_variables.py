@@ -1,7 +1,7 @@
 """List the environment variables by which a process of this package passes state on to the processes that it starts.
 
 All other state is passed in as arguments. Only this module writes these variables into the environment of its own process.
-The variable of the files with trusted code is in config/registry.py.
+The variable of the files with trusted code is in config/user_code.py.
 """
 
 from __future__ import annotations

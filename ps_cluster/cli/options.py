@@ -265,7 +265,7 @@ log_format_option = option(
 
 
 def metrics_options(command: Body) -> Body:
-    """Add --metrics-port and --metrics-host to a command, for `progress.with_metrics`."""
+    """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
     where = "The address for --metrics-port. Whoever reaches it can read the metrics."
     add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any that is free."

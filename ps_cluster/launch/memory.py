@@ -1,6 +1,6 @@
 """Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one.
 
-This is for networks that are measured. training/session.py has an estimate for the others.
+This is for networks that are measured. training/memory.py has an estimate for the others.
 """
 
 from __future__ import annotations

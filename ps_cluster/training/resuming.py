@@ -36,7 +36,7 @@ def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset
     """Return the newest readable checkpoint or snapshot, after checking that a run with `config` and `dataset` can resume it.
 
     It may have another number of shards than `config`; then all its shards have applied the same steps
-    (runs/checkpoints.py).
+    (runs/resharding.py).
 
     Raises:
       UserError: there is no checkpoint, or it belongs to a run with other settings or data.
