@@ -239,7 +239,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
     def add(command: Body) -> Body:
         limit = "End after waiting so long for the other tasks."
         command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
-        least = "Begin as soon as so many workers answer (modes async, bounded, diloco)"
+        least = "Begin as soon as so many workers answer (in modes whose number of workers can change)"
         default = "default: all, or after a minute those there."
         return option("--min-workers", type=Whole(1), help=f"{least}; {default}")(command)
 

@@ -174,7 +174,7 @@ def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
 
     The run says between which numbers, when it starts: --min-workers and --max-workers. A worker that stops hands its
-    steps to others; no step is lost or applied twice. Modes async and bounded.
+    steps to others; no step is lost or applied twice. A mode that keeps its number of workers refuses, and says why.
     """
     from ps_cluster.config import load_config
     from ps_cluster.launch.scaling import refusal

@@ -116,8 +116,8 @@ class UsedSettings:
 class Mode(ABC):
     """A way to turn the workers' gradients into updates.
 
-    A mode with parameter servers subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs
-    from plain asynchronous training.
+    Each mode of this package subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs from plain
+    asynchronous training.
 
     Attributes:
       name: the name by which users choose the mode.

@@ -227,8 +227,8 @@ class ClusterSettings(Section):
     )
     pin_workers: Literal["auto", True, False] = Field(
         description=(
-            "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes async, diloco "
-            "and elastic, but not in `compare`."
+            "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose workers never "
+            "wait for each other, but not in `compare`."
         )
     )
     lost_after_seconds: float = Field(
