@@ -6,8 +6,9 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config
+from ps_cluster.config.dispatch_size import MOST
 from ps_cluster.config.modes import MODES, Waits
-from ps_cluster.config.schema import LEDGER_WINDOW, MOST
+from ps_cluster.config.schema import LEDGER_WINDOW
 from ps_cluster.config.sections import SWITCHES, own_settings, uses
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER

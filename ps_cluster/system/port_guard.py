@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import psutil
 
-from ps_cluster.config.schema import interface_of
+from ps_cluster.config.isolation import interface_of
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.notices import Notify

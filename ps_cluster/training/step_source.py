@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.schema import dispatch_size
+from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.training.worker import DispatchGraph
 
 if TYPE_CHECKING:  # imports what the launcher does not need

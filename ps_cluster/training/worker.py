@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after

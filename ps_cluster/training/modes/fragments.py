@@ -6,7 +6,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
