@@ -62,7 +62,7 @@ class ClusterShape:
     """The cluster that a mode runs on.
 
     Attributes:
-      tasks: the task types of the cluster. A run needs all of them.
+      types: the task types of the cluster. A run needs all of them.
       flows: what the tasks send to each other. Flows of task types that the cluster does not have are left out.
       most_parameter_servers: the largest number of parameter servers; None: any number.
       pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
@@ -71,7 +71,7 @@ class ClusterShape:
       splits: what the workers divide among themselves: "data" (each worker has the whole network), "layers" or "width".
     """
 
-    tasks: tuple[str, ...] = (CHIEF, PS, WORKER)
+    types: tuple[str, ...] = (CHIEF, PS, WORKER)
     flows: tuple[Flow, ...] = (
         Flow(CHIEF, WORKER, "step ids"),
         Flow(PS, WORKER, "weights"),
@@ -189,12 +189,12 @@ class Mode(ABC):
     @property
     def has_parameter_servers(self) -> bool:
         """True if chief, parameter servers and workers are separate processes."""
-        return PS in self.cluster.tasks
+        return PS in self.cluster.types
 
     @property
     def has_workers(self) -> bool:
         """True if worker processes compute the gradients."""
-        return WORKER in self.cluster.tasks
+        return WORKER in self.cluster.types
 
     @property
     def trainer_type(self) -> str:

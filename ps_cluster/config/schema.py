@@ -235,7 +235,7 @@ class RunConfig(Section):
         DATASETS[self.data.dataset].check(self)
         self._check_scale()
         if self.training.sample == OF_WORKER and (
-            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.tasks
+            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.types
         ):
             raise ValueError(
                 f"training.sample: got '{OF_WORKER}': mode {self.mode.name} has no workers with batches of their own: "
@@ -288,7 +288,7 @@ class RunConfig(Section):
 
         Recipes, momentum corrections and reports use this number, even after `ps-cluster scale`.
         """
-        return self.cluster.workers if WORKER in self.mode_kind.cluster.tasks else 1
+        return self.cluster.workers if WORKER in self.mode_kind.cluster.types else 1
 
     @property
     def least_workers(self) -> int:

@@ -111,7 +111,7 @@ def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[s
         raise UserError(f"{origin.field(MASTER)}: there is a chief too, and a master is the same: keep one of them")
     members = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
-    if tuple(cluster) not in {mode.cluster.tasks for mode in MODES} or len(cluster) < len(members):
+    if tuple(cluster) not in {mode.cluster.types for mode in MODES} or len(cluster) < len(members):
         raise UserError(
             f"{origin.field()}: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
             "worker, or chief and worker, or only worker, or only chief"

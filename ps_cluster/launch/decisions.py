@@ -36,7 +36,7 @@ from ps_cluster.launch.actions import (
 from ps_cluster.launch.recovery import CLUSTER, Recovery, after
 from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
-from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
+from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.logs import (
     CLUSTER_RESTARTED,
@@ -80,7 +80,7 @@ class Decisions:
       silences: the worker processes that were killed because they were silent.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, limits: LauncherLimits, now_s: float):
+    def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float):
         """Start in the first stage. `run_dir`: only for the names of files in messages."""
         self._config = config
         self._run_dir = run_dir

@@ -18,7 +18,7 @@ from ps_cluster.launch.actions import Action, Actions, EndRun
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.endings import training_outcome
 from ps_cluster.launch.local_cluster import LocalCluster
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.notices import Line
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints, logs
@@ -48,7 +48,7 @@ class EventLoop:
         run_dir: RunDir,
         view: ProgressView,
         requests: StopRequests,
-        limits: LauncherLimits,
+        limits: RunLimits,
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,

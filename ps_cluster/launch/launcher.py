@@ -23,7 +23,7 @@ from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
 from ps_cluster.launch.local_cluster import FORK_SERVER, LocalCluster
 from ps_cluster.launch.network_check import described_objective
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.summary import EndedRun
@@ -52,7 +52,7 @@ def run_local(
     view: ProgressView,
     began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
-    limits: LauncherLimits = LauncherLimits(),
+    limits: RunLimits = RunLimits(),
     tensorboard: bool = False,
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.

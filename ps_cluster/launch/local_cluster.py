@@ -112,7 +112,7 @@ class LocalCluster:
         self._start(start)
 
     def _pick_ports(self) -> None:
-        cluster, types = self._config.cluster, self._config.mode_kind.cluster.tasks
+        cluster, types = self._config.cluster, self._config.mode_kind.cluster.types
         self.topology = ClusterTopology.local(
             types,
             self._config.most_workers,

@@ -30,7 +30,7 @@ def needed_bytes(config: RunConfig) -> int | None:
     images = config.training.batch_size_per_worker / MEASURED_BATCH
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
     kind = config.mode_kind
-    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.tasks)
+    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.types)
     if config.mode_kind.has_parameter_servers:
         serving += config.shards
     else:

@@ -30,7 +30,7 @@ from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.launcher import TASK_ARGV
 from ps_cluster.launch.local_run import WHAT, DataResolver, complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.task_loop import TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
@@ -181,7 +181,7 @@ class OneTask:
         rendezvous = RendezvousLimits(self.options.wait_s, self.options.min_workers, needs_all)
         total = self.config.total_updates(self.dataset.train_examples)
         return loop(
-            self.task, self.topology, self.run_dir, self.view, requests, self, LauncherLimits(), rendezvous,
+            self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
             total_updates=total,
         )  # fmt: skip
 
@@ -304,9 +304,9 @@ def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
     """Raise UserError where mode or configuration are for other tasks than the cluster has."""
     mode, origin = config.mode_kind, topology.origin.name
-    if topology.types != mode.cluster.tasks:
+    if topology.types != mode.cluster.types:
         raise UserError(
-            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.tasks)}, "
+            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.types)}, "
             f"but that of {origin} has {', '.join(topology.types)}"
         )
     for kind, name in ((WORKER, "workers"), (PS, "parameter_servers")):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ps_cluster.config.tasks import OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.system.supervisor import TaskExit
 
 CLUSTER = "the cluster"
@@ -62,7 +62,7 @@ class _DeathsInARow:
 class Recovery:
     """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster."""
 
-    def __init__(self, limits: LauncherLimits, on_death: OnDeaths):
+    def __init__(self, limits: RunLimits, on_death: OnDeaths):
         self._stable_s = limits.stable_s
         self._on_death = on_death
         self._policy = RestartPolicy(limits.restart_delays_s)

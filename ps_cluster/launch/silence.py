@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
 from ps_cluster.config.modes import Waits
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.runs.result_rows import ProgressRow, SilenceRow
 from ps_cluster.runs.training_phases import UNDER_WAY
 
@@ -71,7 +71,7 @@ class SilenceDetector:
     hangs before its first update, only the run's standstill limit applies.
     """
 
-    def __init__(self, config: RunConfig, limits: LauncherLimits, now_s: float):
+    def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
         self._waits = config.mode_kind.promise.waits
         late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
         self._tells = config.mode_kind.has_parameter_servers and not late

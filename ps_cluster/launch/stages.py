@@ -16,7 +16,7 @@ from ps_cluster.runs.training_phases import BEGUN
 
 
 @dataclass(frozen=True)
-class LauncherLimits:
+class RunLimits:
     """Time limits in seconds. Only time in which the process that keeps them ran counts (ps_cluster/clock.py)."""
 
     look_every_s: float = 0.2
@@ -35,7 +35,7 @@ class LauncherLimits:
     grace_s: float = 5.0  # from SIGTERM to SIGKILL
     port_attempts: int = 5
 
-    def for_waits_of(self, seconds: float) -> LauncherLimits:
+    def for_waits_of(self, seconds: float) -> RunLimits:
         """Return these limits for a run whose leader says that an update may take `seconds`."""
         return replace(
             self,
@@ -58,12 +58,12 @@ class StageLimit(NamedTuple):
     """The limit of one stage.
 
     Attributes:
-      seconds: returns the limit from the run's `LauncherLimits`. It counts from the beginning of the stage or from the last
+      seconds: returns the limit from the run's `RunLimits`. It counts from the beginning of the stage or from the last
         movement in it: an update while training and draining, a score while scoring.
       message: says what did not happen. "{leader}" stands for the leader's name.
     """
 
-    seconds: Callable[[LauncherLimits], float]
+    seconds: Callable[[RunLimits], float]
     message: str
 
 
@@ -83,7 +83,7 @@ class StageClock:
       limits: the time limits of now. They grow with the wait that the leader announces in its rows.
     """
 
-    def __init__(self, limits: LauncherLimits, now_s: float):
+    def __init__(self, limits: RunLimits, now_s: float):
         self._limits = self.limits = limits
         self._seen = (-1, 0)  # updates applied, rows of the ledger's tables written
         self.enter(RunStage.STARTING, now_s)

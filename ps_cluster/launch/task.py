@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
             alone=options.alone,
             term=term,
             least_workers=options.least_workers,
-            silent_after_s=config.cluster.lost_after_seconds,
+            lost_after_s=config.cluster.lost_after_seconds,
             wait_s=options.wait_seconds,
         )
         if term:

@@ -14,7 +14,7 @@ from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.files.values import one_line
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks, broken_line
-from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
+from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.notices import Line
 from ps_cluster.runs.checkpoints import EndedMark
@@ -99,7 +99,7 @@ class TaskDecisions:
         self,
         task: Task,
         topology: ClusterTopology,
-        limits: LauncherLimits,
+        limits: RunLimits,
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None,

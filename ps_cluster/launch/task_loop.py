@@ -15,7 +15,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import (
     EndTask,
     PassSignalOn,
@@ -85,7 +85,7 @@ class TaskLoop:
         view: ProgressView,
         requests: StopRequests,
         work: TaskWork,
-        limits: LauncherLimits,
+        limits: RunLimits,
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None = None,

@@ -61,12 +61,12 @@ def train(job: TrainingJob, build: Build = build) -> None:
     )
     devices = [device_name(Task(PS, index)) for index in range(len(cluster[PS]))]
     session = start.build(devices, device_name(Task(CHIEF, 0)))
-    silent_after_s = leading.silent_after_s if leading.alone else math.inf
+    lost_after_s = leading.lost_after_s if leading.alone else math.inf
     Chief(
         config,
         session,
         dispatcher,
-        silent_after_s=silent_after_s,
+        lost_after_s=lost_after_s,
         present=lambda: frozenset(membership.present),
         start_again=partial(ask_to_start_again, leading) if leading.alone else None,
     ).run(drain)
@@ -108,7 +108,7 @@ class Chief:
         session: Session,
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         *,
-        silent_after_s: float = math.inf,
+        lost_after_s: float = math.inf,
         present: Callable[[], frozenset[int]] | None = None,
         start_again: Callable[[Sequence[int], str], None] | None = None,
         clock: Callable[[], float] = AwakeClock(),
@@ -116,7 +116,7 @@ class Chief:
         """Create a chief.
 
         Args:
-          silent_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
+          lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
             gives a dispatch to another worker too.
           present: returns the indices of the workers that take part now; None: always those of the configuration.
           start_again: asks workers, with the reason, to end and be started again; None: a launcher ends workers.
@@ -127,7 +127,7 @@ class Chief:
         self._dispatcher = dispatcher
         self._work = config.mode_kind.step_source(config, self._progress, session.graphs, self._schedule)
         self._handed_out = self._work.hand_out()
-        self._silent_after_s = silent_after_s
+        self._lost_after_s = lost_after_s
         self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
@@ -181,7 +181,7 @@ class Chief:
 
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
-        late_after_s = self._silent_after_s + self._progress.longest_wait_seconds
+        late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
             self._work.repeat(steps)
@@ -200,7 +200,7 @@ class Chief:
             worker: self._late[worker] if self._late.get(worker, (-1,))[0] == open_round else seen
             for worker, seen in late.items()
         }
-        late_after_s = max(self._silent_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
+        late_after_s = max(self._lost_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
         asked = [worker for worker, (_, since_s) in self._late.items() if now_s - since_s >= late_after_s]
         if asked:
             why = f"no gradient of it came for {late_after_s:.0f} s, and the other workers wait for it"
@@ -234,7 +234,7 @@ class Chief:
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 # Without a launcher, only this process can save the finished updates. The others are computed again.
-                if self._silent_after_s < math.inf:
+                if self._lost_after_s < math.inf:
                     self._progress.leaves = True
                     return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
                 raise TimeoutError(line)

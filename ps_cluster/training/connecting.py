@@ -83,8 +83,8 @@ def connect(
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
     strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
-    silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends silent tasks
-    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
+    lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher ends silent tasks
+    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, lost_after_s=lost_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     hand_failures_to(membership, coordinator)

@@ -15,7 +15,7 @@ from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import actions as ea
 from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.decisions import Decisions, Look
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -53,7 +53,7 @@ class ToldRun:
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
-        self.decisions = Decisions(self._config, RunDir(Path("/run")), LauncherLimits(**limits), self.now)
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), self.now)
         self._start()
 
     def look(self, at_s, *events):
@@ -85,7 +85,7 @@ class ToldRun:
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.cluster.tasks,
+            self._config.mode_kind.cluster.types,
             self._config.most_workers,
             self._ps,
             evaluator=self._evaluator,

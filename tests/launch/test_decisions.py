@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.stages import STAGES, LauncherLimits, RunStage
+from ps_cluster.launch.stages import STAGES, RunLimits, RunStage
 from tests.helpers.event_table import (
     ToldRun,
     ctrl_c,
@@ -453,4 +453,4 @@ def test_the_actions_of_a_run(story):
 
 
 def test_every_stage_has_a_limit():
-    assert set(STAGES) == set(RunStage) and all(row.seconds(LauncherLimits()) > 0 for row in STAGES.values())
+    assert set(STAGES) == set(RunStage) and all(row.seconds(RunLimits()) > 0 for row in STAGES.values())

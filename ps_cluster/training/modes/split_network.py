@@ -33,7 +33,7 @@ def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
       fixed_workers: as in `ClusterShape`.
     """
     return ClusterShape(
-        tasks=(CHIEF, WORKER),
+        types=(CHIEF, WORKER),
         flows=(Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, flow)),
         fixed_workers=fixed_workers,
         # A step needs every worker, and the weights of a dead one are gone.

@@ -18,7 +18,7 @@ class Sync(DefaultMode):
     name = "sync"
     says = "all workers average each gradient by all-reduce, without parameter servers"
     cluster = ClusterShape(
-        tasks=(WORKER,),
+        types=(WORKER,),
         flows=(Flow(WORKER, WORKER, "parts of gradients, in a ring"),),
         fixed_workers="each all-reduce needs all of them",
         # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
