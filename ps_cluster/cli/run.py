@@ -166,13 +166,13 @@ def _print_plan(resolved: Resolved) -> int:
 
 def _print_profile(root: Path) -> None:
     from ps_cluster.files import locks
-    from ps_cluster.launch import local_run
+    from ps_cluster.notices import ignore
     from ps_cluster.report import trace
     from ps_cluster.report.terminal import make_console
-    from ps_cluster.runs.run_dir import RunDir
+    from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
     run_dir = RunDir(Path(os.path.realpath(root)))
-    with locks.sole_use(root, local_run.WHAT, notify=lambda line: None):  # the run already printed this notice
+    with locks.sole_use(root, RUN_DIRECTORY, ignore):  # the run already printed this notice
         trace.write_trace(run_dir)
     trace.print_shares(run_dir, make_console())
 

@@ -30,14 +30,12 @@ from ps_cluster.report.byte_progress import every_tenth
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import BROKEN, Summary
-from ps_cluster.runs.run_dir import CODE, RunDir, check_unused
+from ps_cluster.runs.run_dir import CODE, RUN_DIRECTORY, RunDir, check_unused
 from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import stop_signals
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
-
-WHAT = "run directory"
 
 
 def new_root(mode: str, model: str) -> Path:
@@ -57,12 +55,12 @@ def start_run(
       anew: remove what lies in `root` first. Otherwise only what a run has left there that never trained.
     """
     config.check_fits_one_machine()
-    with locks.sole_use(root, WHAT, view.notice):
+    with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         if not anew:
             check_unused(root)
         before = RunDir(Path(os.path.realpath(root)))
         if not locks.is_empty(root, besides=CODE):
-            locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
+            locks.wait_for_sharers(before.alive, f"run directory '{root}'")
             before.clear()
         with _new_run_dir(root) as run_dir:
             private_network.check_isolation(config.cluster.isolation, run_dir.root)
@@ -86,7 +84,7 @@ def resume_run(
       began, tensorboard: as for `run_local`.
     """
     run_dir = RunDir.open(root)
-    with locks.sole_use(root, WHAT, view.notice):
+    with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         untrusted.refuse_foreign(run_dir.config)
         run_dir.make_folders()
         before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
@@ -94,7 +92,7 @@ def resume_run(
         private_network.check_isolation(config.cluster.isolation, run_dir.root)
         for line in not_used(os.environ):
             view.notice(line)
-        locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
+        locks.wait_for_sharers(run_dir.alive, f"run directory '{root}'")
         cache, progress = default_cache_dir(), every_tenth(view.notice)
         whole = sources.resolve_for_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
         dataset = whole.holding_out(config.evaluation.validation_examples)

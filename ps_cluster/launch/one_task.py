@@ -28,7 +28,7 @@ from ps_cluster.installation import finding_this_package
 from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.launcher import TASK_ARGV
-from ps_cluster.launch.local_run import WHAT, DataResolver, complete_config, resolve_data
+from ps_cluster.launch.local_run import DataResolver, complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits, taken
@@ -44,7 +44,7 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
 from ps_cluster.runs.result_rows import BROKEN, Outcome, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.child_process import ChildProcess
@@ -103,7 +103,7 @@ def run_one_task(
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
-        with locks.sole_use(held, WHAT, notify, shared=leads):
+        with locks.sole_use(held, RUN_DIRECTORY, notify, shared=leads):
             dataset = resolve(config.data, notify=notify).holding_out(config.evaluation.validation_examples)
             config = complete_config(config, dataset, notify)
             with StopRequests() as requests:

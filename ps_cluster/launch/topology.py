@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import portpicker
 
 from ps_cluster.config.sections import nested
-from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task, leader_type
 from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.runs.rows import TaskRow
 from ps_cluster.system.addresses import host_and_port
@@ -101,8 +101,8 @@ class ClusterTopology:
 
     @property
     def leader(self) -> Task:
-        """The task that writes checkpoints, rows and the result, and ends with training: the chief, else worker 0."""
-        return Task(CHIEF if CHIEF in self.cluster else WORKER, 0)
+        """The task that writes checkpoints, rows and the result, and ends with training."""
+        return Task(leader_type(self.cluster), 0)
 
     def computes_gradients(self, task: Task) -> bool:
         """Return whether `task` needs the training images: a worker does, and a chief without workers."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.tasks import CHIEF, WORKER, Task
+from ps_cluster.config.tasks import Task, leader_type
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import last_row
@@ -192,7 +192,7 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
     if task is None:
         yield Member(LAUNCHER, cluster.launcher.pid, life=cluster.launcher.life, watches_rows=True)
         return
-    leader = CHIEF if any(row.type == CHIEF for row in cluster.tasks) else WORKER
+    leader = leader_type({row.type for row in cluster.tasks})
     for row in cluster.tasks:
         if Task(row.type, row.index) == task:
             yield _member(row, leads=task == Task(leader, 0))

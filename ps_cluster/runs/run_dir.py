@@ -18,6 +18,7 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.notices import Line
 from ps_cluster.runs import logs as log_formats
 
+RUN_DIRECTORY = "run directory"  # in messages
 CODE = "code"  # folder in a run directory, or next to the runs of a comparison
 TEMPORARY = "tmp"  # folder for the temporary files of running processes
 IDENTITY = "identity"  # file in a worker's workspace: int64 [2], its index and its pid

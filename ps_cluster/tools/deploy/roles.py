@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER, leader_type
 from ps_cluster.errors import UserError
 from ps_cluster.launch.stages import RunLimits
 
@@ -55,7 +55,7 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     """
     mode, cluster = config.mode_kind, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
-    leader = CHIEF if CHIEF in mode.cluster.types else WORKER
+    leader = leader_type(mode.cluster.types)
     types = (*mode.cluster.types, EVALUATOR) if cluster.evaluator else mode.cluster.types
     drain_s = int(RunLimits().for_waits_of(config.longest_update_seconds()).drain_s)
     values = {field: _by_type(field, some, types) for field, some in given.items()}

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, UsedSettings
-from ps_cluster.config.tasks import CHIEF, ON_DEATH, WORKER, OnDeath
+from ps_cluster.config.tasks import CHIEF, ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.worker import Compute, DispatchGraph
@@ -37,7 +37,7 @@ def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
         flows=(Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, flow)),
         fixed_workers=fixed_workers,
         # A step needs every worker, and the weights of a dead one are gone.
-        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)},
+        on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
         splits=splits,
     )
 
