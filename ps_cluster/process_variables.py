@@ -31,7 +31,7 @@ def set_log_task(name: str) -> None:
 
 
 def take_caller_pid() -> str | None:
-    """Return the program that started this command for itself, and forget it: what this command starts has another."""
+    """Remove and return the caller's pid, so that child processes do not inherit it."""
     return os.environ.pop(CALLER_PID, None)
 
 

@@ -150,7 +150,7 @@ def run(
 
 
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
-    """Return the option that chooses the only mode that splits `what`; nothing where there are several, or one is given."""
+    """Return the option that chooses the only mode that splits `what`; nothing if several modes do, or if the user gave one."""
     found = [one.name for one in MODES if one.cluster.splits == what]
     return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
 
@@ -178,7 +178,7 @@ def _print_profile(root: Path) -> None:
 
 
 def _print_placement(root: Path) -> None:
-    """Print the device of each operation of a step, if the run was to log it."""
+    """Print the device of each operation of a step, if the run was asked to log the devices."""
     from ps_cluster.runs.run_dir import RunDir
 
     file = RunDir(Path(os.path.realpath(root))).placement

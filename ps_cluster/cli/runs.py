@@ -33,7 +33,7 @@ from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
-# Remove run directories. Whatever is no run, is in use, or belongs to others, is left alone.
+# Remove run directories, but nothing that is not a run, is in use, or belongs to another user.
 
 
 def check_removable(root: Path) -> RunDir:
@@ -68,7 +68,7 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
     with locks.sole_use(run_dir.root, RUN_DIRECTORY, notify):
         if run_dir.alive.exists():
             locks.wait_for_sharers(run_dir.alive, f"run directory '{run_dir.root}'")
-        # Away with the whole first: what is left if this is stopped is no run that could be resumed.
+        # Rename first: an interrupted removal must not look resumable.
         aside = run_dir.root.with_name(f".{run_dir.root.name}.{secrets.token_hex(8)}.removed")
         run_dir.root.rename(aside)
         shutil.rmtree(aside)
@@ -85,7 +85,7 @@ DEFAULT = Path("runs")
 
 
 class ListsByItself(OneLineErrors):
-    """A group that lists where no other command is named: `runs`, `runs FOLDER`, `runs --json -`."""
+    """A group whose default command is `list`: `runs`, `runs FOLDER`, `runs --json -`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""

@@ -173,7 +173,9 @@ def share(path: Path) -> None:
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
     """Return when no process shares `path` any more. Raises UserError if one still does after `within_s` seconds."""
     if (descriptor := _locked(path, within_s)) is None:
-        raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
+        raise UserError(
+            f"{what}: processes of an earlier run are still running after {within_s:g} s: end them, or try again"
+        )
     os.close(descriptor)
 
 

@@ -1,4 +1,4 @@
-"""What the rules of a run and of `task` decide: actions, which a loop carries out, and how a run ends."""
+"""Define the actions that the rules of a run and of `task` return, and that their loops carry out."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ class RestartTask:
 
 @dataclass(frozen=True)
 class RestartTraining:
-    """Start all training tasks again on new ports; `resume`: from the newest snapshot."""
+    """Start all training tasks again on new ports. `resume`: whether to continue from the newest snapshot."""
 
     resume: bool
 
 
 @dataclass(frozen=True)
 class RestartFromSnapshot:
-    """Stop all training tasks at once, and look for the newest snapshot: the state of a ps or of the leader is lost.
+    """Stop all training tasks at once and look for the newest snapshot, because the state of a ps or of the leader is lost.
 
     Attributes:
       cause: what happened, for the notice.
-      delay_s: until the training tasks are to start again.
+      delay_s: the seconds until the training tasks start again.
     """
 
     cause: str
@@ -74,14 +74,14 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Start a worker no more; or leave a ps out of the cluster from the next `RestartTraining` on."""
+    """Never start this worker again, or leave this ps out of the cluster from the next `RestartTraining` on."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Start workers that are absent, and stop others politely: what they had under way goes to others."""
+    """Start workers that are absent, and ask others to end. Their open steps go to the remaining workers."""
 
     start: tuple[Task, ...]
     stop: tuple[Task, ...]
@@ -89,7 +89,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class AnswerScale:
-    """Tell the one who asked for another number of workers what was done, or why it was not."""
+    """Answer a request for another number of workers: what was done, or why it was refused."""
 
     line: str
     refused: bool = False

@@ -63,7 +63,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
     """Return the cluster that TF_CONFIG describes, without its evaluator, and the task that this process is.
 
     Args:
-      notify: is told what is left out.
+      notify: called with a line about each part of the description that is ignored.
     Raises:
       UserError: it is not set, not JSON, or describes no cluster that a run can have.
     """
@@ -86,7 +86,7 @@ def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, 
 
     Args:
       task: the one that --type and --index name.
-      notify: is told what is left out.
+      notify: called with a line about each part of the description that is ignored.
     Raises:
       UserError: the file can't be read, describes no cluster that a run can have, or has no such task.
     """

@@ -81,7 +81,7 @@ class Decisions:
     """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float):
-        """Start in the first stage. `run_dir`: only for the names of files in messages."""
+        """Begin in the first stage. `run_dir` is used only for the names of files in messages."""
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
@@ -106,12 +106,12 @@ class Decisions:
     # Answers to actions.
 
     def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
-        """`StartCluster`, `RestartTraining`, `GiveUp` or `Scale` is done, and these are the tasks now."""
+        """Take the new tasks after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` was carried out."""
         self._topology = topology
         return ()
 
     def stopped(self, now_s: float) -> Actions:
-        """`StopTraining` or `StopAll` is done. The seconds that it took count for no stage."""
+        """Note that `StopTraining` or `StopAll` was carried out. The time that it took does not count for any limit."""
         self._clock.restart(now_s)
         return ()
 
@@ -229,7 +229,7 @@ class Decisions:
 
     @property
     def _expects_ends(self) -> bool:
-        """True if training tasks are meant to end: all are taken back, or training is over."""
+        """True if training tasks are meant to end, because all will be restarted or because training is over."""
         return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
@@ -264,7 +264,7 @@ class Decisions:
         line = f"{cause}; training continues without {task}"
         if task.type == WORKER and gone and self._stage is not RunStage.STARTING:
             return GiveUp(task), Notice(line)
-        # Of a worker: the chief waits for it, before training begins for its server, later for an answer of one that hangs.
+        # The chief would wait for this worker: before training for its server, later for its answer. So all restart.
         return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
 
     def _go_on_without_evaluator(self, cause: str) -> Actions:

@@ -28,7 +28,7 @@ def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: No
     """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
 
     Args:
-      draw: also the page of results.
+      draw: whether to draw the page of results too.
     Raises:
       RunFailed: the summary can't be written.
     """

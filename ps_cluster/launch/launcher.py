@@ -59,7 +59,7 @@ def run_local(
 
     Args:
       run_dir: the caller holds its lock (files/locks.py).
-      config: complete: "auto" is replaced everywhere by the value chosen.
+      config: a complete configuration, in which values have replaced every "auto".
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.

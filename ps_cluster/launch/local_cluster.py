@@ -70,7 +70,7 @@ class LocalCluster:
 
     def restart(self, task: Task) -> None:
         """Start a task again after it has ended, at the same address, which the other tasks know."""
-        self._supervisor.stop([task], grace_s=0)  # whatever it may have left in its process group
+        self._supervisor.stop([task], grace_s=0)  # it may have left processes in its group
         self.restarts[task] += 1
         self._start([task])
 
@@ -78,7 +78,7 @@ class LocalCluster:
         """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
         Args:
-          resume: from the newest checkpoint or snapshot, else from the beginning.
+          resume: whether to continue from the newest checkpoint or snapshot. Otherwise training begins anew.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
         self._task_options = ("--resume",) if resume else ()

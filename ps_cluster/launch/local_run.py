@@ -96,12 +96,12 @@ def resume_run(
         cache, progress = default_cache_dir(), every_tenth(view.notice)
         whole = sources.resolve_for_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
         dataset = whole.holding_out(config.evaluation.validation_examples)
-        with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
+        with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark will be written again
             ended = checkpoints.ended(run_dir.checkpoints)
             if ended and ended.outcome in BROKEN:
                 raise UserError(f"run '{root}' can't be resumed: {broken_line(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-        # Fewer updates than were done are refused.
+        # `newest_checkpoint` refuses a total below the updates that were already begun.
         newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
         if _is_complete(run_dir, config, dataset, view.notice):
             view.notice(
@@ -154,7 +154,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     network's compile(), for which a process builds a user's own network.
 
     Args:
-      notify: is told what a user has to know of the network before hours are spent on it.
+      notify: called with lines about the network that a user should read before spending hours on a training.
 
     Raises UserError for settings or a network that do not fit the data set's examples.
     """
@@ -193,7 +193,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
 
 @contextlib.contextmanager
 def _new_run_dir(root: Path) -> Iterator[RunDir]:
-    """Yield a new run directory; remove its content again when the block fails, or is ended by SIGTERM or SIGHUP."""
+    """Yield a new run directory. Its content is removed if the block fails or is ended by SIGTERM or SIGHUP."""
     run_dir = RunDir.create(root)
     before = {number: signal.signal(number, _leave) for number in stop_signals() if number != signal.SIGINT}
     try:

@@ -29,14 +29,14 @@ class RestartPolicy:
         self._delays_s = delays_s
         self._deaths: Counter[Hashable] = Counter()
 
-    def next_delay_s(self, key: Hashable, restarts: float) -> float | None:
+    def next_delay_s(self, key: Hashable, most_restarts: float) -> float | None:
         """Count a death of `key`; return the seconds after which to start it again, None to give it up.
 
         Args:
-          restarts: how many there are in a row.
+          most_restarts: give up after this many in a row.
         """
         self._deaths[key] += 1
-        if self._deaths[key] > restarts:
+        if self._deaths[key] > most_restarts:
             return None
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 

@@ -55,7 +55,7 @@ class StartProcess:
 
 @dataclass(frozen=True)
 class PassSignalOn:
-    """Send the signal that this command got to its process, which then drains the training."""
+    """Pass the signal that this command has received on to its process, which then drains the training."""
 
     number: int
 
@@ -283,12 +283,12 @@ class TaskDecisions:
         return (Kill(self._task),) if self.process_started else ()
 
     def _ended(self, exit_code: int) -> EndTask:
-        """Return an end that is none of the training. The leader writes it, unless it has changed nothing."""
+        """Return the end of a task whose training has not ended. A leader also writes it, unless it has changed nothing."""
         writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
         return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
 
     def _say(self, line: Line, about: object, now_s: float) -> TaskActions:
-        """Return a notice. `about`: what the line is about; lines about equal things are `SAY_EVERY_S` apart."""
+        """Return a notice, or nothing if a line about the same thing (`about`) was shown less than `SAY_EVERY_S` ago."""
         if about == self._said_about and now_s < self._say_again_s:
             return ()
         self._said_about, self._say_again_s = about, now_s + SAY_EVERY_S

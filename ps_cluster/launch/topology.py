@@ -34,10 +34,10 @@ TF_CONFIG = Origin("TF_CONFIG", "cluster", "TF_CONFIG: task.type", "TF_CONFIG: t
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """The tasks of a cluster and their addresses; the evaluator is no member and has none.
+    """The tasks of a cluster and their addresses. The evaluator is not a member of the cluster and has no address.
 
     TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). A worker
-    may be absent: its address is in the cluster spec, and nobody is there yet, or any more.
+    may be absent: its address is in the cluster spec, but its process has not started yet, or has ended for good.
     """
 
     # type ("chief", "ps", "worker"; only those present) → "host:port" by index

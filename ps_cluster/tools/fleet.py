@@ -112,7 +112,7 @@ class Fleet:
         return len(self._jobs) < self._at_once
 
     def start(self, job: Job) -> None:
-        """Start a run; go on with one that has begun. Raises UserError if processes of before are still in it."""
+        """Start a run, or continue one that has begun. Raises UserError if processes of an earlier start still run in it."""
         self._launch(job)
         self._jobs[job.task] = job
         self._restarts.end_row(job.task)

@@ -193,7 +193,7 @@ class Session:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Let the proof fail with this problem, unless there was one before. None means that there is no problem."""
+        """Keep the first problem; the proof then fails. None means that there is no problem."""
         self._saver.problem = self._saver.problem or problem or ""
 
     @property
