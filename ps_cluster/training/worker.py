@@ -32,7 +32,7 @@ class Compute(Protocol):
     """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self, step: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
         """Compute a step.
 
