@@ -1,15 +1,57 @@
-"""Name the type of functions that take a line for the user."""
+"""Lines for the user, each with its event, and the type of functions that take such a line."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """An event, which is logged as a line. docs/operations.md explains how to react to each event (runs/logs.py lists them).
+
+    `name` is the field `event` of a line in JSON.
+    """
+
+    name: str
+    level: Literal["info", "warning", "error"] = "info"
+
+    def __call__(self, message: str, **fields: Any) -> LogLine:
+        """Return a line about this event."""
+        return LogLine(message, self, fields)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line for people, with its event and the additional fields that a line in JSON contains for programs."""
+
+    message: str
+    event: LogEvent
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, line: Line) -> LogLine:
+        """Return `line` with its event. The event of a plain text is `notice`."""
+        return line if isinstance(line, cls) else NOTICE(str(line))
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __format__(self, specification: str) -> str:
+        raise TypeError("a text made of a line loses its event: make the line of the whole text, or use its message")
+
+
+Line = str | LogLine
+
+NOTICE = LogEvent("notice")  # the event of a plain text
 
 
 class Notify(Protocol):
     """Takes a line that a user should read, e.g. to print it."""
 
-    def __call__(self, line: str, /) -> None: ...
+    def __call__(self, line: Line, /) -> None: ...
 
 
-def ignore(line: str, /) -> None:
+def ignore(line: Line, /) -> None:
     """Take a line, and show it to nobody."""

@@ -1,7 +1,7 @@
 """List the environment variables by which a process of this package passes state on to the processes that it starts.
 
 All other state is passed in as arguments. Only this module writes these variables into the environment of its own process.
-The variable of the files with trusted code is in config/registry.py.
+The variable of the files with trusted code is in config/user_code.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def set_log_task(name: str) -> None:
 
 
 def take_caller_pid() -> str | None:
-    """Return the program that started this command for itself, and forget it: what this command starts has another."""
+    """Remove and return the caller's pid, so that child processes do not inherit it."""
     return os.environ.pop(CALLER_PID, None)
 
 

@@ -6,8 +6,9 @@ from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config
-from ps_cluster.config.modes import MODES
-from ps_cluster.config.schema import LEDGER_WINDOW, MOST
+from ps_cluster.config.dispatch_size import MOST
+from ps_cluster.config.modes import MODES, Waits
+from ps_cluster.config.schema import LEDGER_WINDOW
 from ps_cluster.config.sections import SWITCHES, own_settings, uses
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
@@ -178,3 +179,8 @@ def test_the_ledger_has_room_for_two_dispatches_of_rounds(mode, per_dispatch):
     most_at_once = MOST if per_dispatch == "auto" else per_dispatch
     assert config.ledger_window >= 2 * most_at_once * config.steps_per_update
     assert config.ledger_window >= LEDGER_WINDOW
+
+
+def test_workers_are_pinned_in_modes_where_none_waits_for_another_as_the_description_of_the_setting_says():
+    waitless = [m for m in MODES if m.has_workers and not m.shares_steps and m.promise.waits is Waits.FOR_NOBODY]
+    assert waitless == [mode for mode in MODES if mode.cluster.pins_workers] != []

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps_cluster.config import parse_assignment
-from ps_cluster.config.schema import Slowness, Stragglers, parse_stragglers
+from ps_cluster.config.stragglers import Slowness, Stragglers, parse_stragglers
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed, decimal, whole

@@ -18,6 +18,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
+from ps_cluster.notices import Line
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.run_dir import RunDir
@@ -97,7 +98,7 @@ def _attend(argv: Sequence[str], run: RunDir, enough: EnoughUpdates | None = Non
 _OF_FILES = ("run directory", "best model", "results", "curves", "continue", "score it")
 
 
-def _say(line: str) -> None:
+def _say(line: Line) -> None:
     """Print a line, unless it points to files that are going to be removed."""
     if not line.partition("] ")[2].startswith(_OF_FILES) and not line.startswith(
         tuple(f" {name} " for name in _OF_FILES)

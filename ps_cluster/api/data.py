@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from ps_cluster.data.sets.packed_arrays import PackedArrays, PackedImages
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed
+from ps_cluster.notices import Notify
 
 
-def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None]) -> dict[str, Any]:
+def with_data(values: Mapping[str, Any], data: Any, notify: Notify) -> dict[str, Any]:
     """Return dotted key → value, `values` with the settings that choose `data`. Arrays are packed first.
 
     Args:
@@ -53,7 +54,7 @@ def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
         raise UserError(f"data: {error}") from error
 
 
-def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> packed.PackedDataset:
+def _packed(contents: Contents, name: str, notify: Notify) -> packed.PackedDataset:
     cache = default_cache_dir()
     untrusted.check_folder(cache, "cache (PS_CLUSTER_CACHE)", notify)
     try:

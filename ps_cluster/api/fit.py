@@ -22,7 +22,7 @@ from ps_cluster.api.train import train_new
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.models.compiled import has_loss
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import RunDir
@@ -131,7 +131,7 @@ def fit(
             f"initial_epoch: got {initial_epoch}: it has to be at least 0 and below epochs, which is {epochs}"
         )
     level = _verbosity(verbose)
-    say: Notify = print_line if level == 1 else _say_nothing
+    say: Notify = print_line if level == 1 else ignore
     found = check_callbacks(callbacks)
     values = keywords.values_of(options, settings)
     with fit_data(
@@ -211,10 +211,6 @@ def _verbosity(verbose: str | int) -> int:
     if verbose not in ("auto", 0, 1, 2):
         raise UserError(f"verbose: got {one_line(repr(verbose), 50)}: give 'auto', 0, 1 or 2")
     return 1 if verbose == "auto" else int(verbose)
-
-
-def _say_nothing(line: str) -> None:
-    """Take the place of a function that prints, where nothing is to be printed."""
 
 
 class EpochLines(keras.callbacks.Callback):

@@ -22,7 +22,7 @@ from ps_cluster.models.flat import assign
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 
 # Modules whose callbacks are known to do nothing within an epoch that has to be done, if they are set up as checked below.
@@ -132,7 +132,7 @@ class EpochReader:
     def new_epochs(self) -> Iterator[Epoch]:
         """Yield the epochs that have ended since the last call."""
         rows = self._evaluation.new_rows() if self._scored else self._new_checkpoints()
-        self._waiting += [row for row in self._progress.new_rows() if row.applied and row.phase != SAVING]
+        self._waiting += [row for row in self._progress.new_rows() if row.applied and row.phase != "saving"]
         for row in rows:
             number = max(0, round((row.examples or 0) / self._examples) - 1)
             if row.step in self._seen or number <= self._last_number:

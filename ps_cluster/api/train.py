@@ -29,7 +29,7 @@ from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.launch.local_run import new_root
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
-from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir, check_unused
 
 SETTINGS = "settings.yaml"  # in the folder of the code: what the caller has chosen
@@ -255,7 +255,7 @@ class Listener:
             found += [
                 (row.time, partial(on_progress, row))
                 for row in with_work(self._work, rows.new_rows())
-                if row.applied and row.phase != SAVING
+                if row.applied and row.phase != "saving"
             ]
         scores, on_evaluation = self._evaluation
         if on_evaluation:

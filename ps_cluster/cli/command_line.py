@@ -47,7 +47,7 @@ class HelpByGroups(click.Command):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write its own options, then those of settings by groups; where it has none of its own, the most used first."""
+        """Write the command's own options, then the settings by groups. If it has none, the most used settings come first."""
         options = [one for one in self.get_params(ctx) if ctx.meta.get(_ALL) or not getattr(one, "rare", False)]
         has_own = any(isinstance(one, OneValue) and one.group == OWN and not one.rare for one in options)
         has_settings = any(getattr(one, "group", OUTPUT) in OF_SETTINGS for one in options)
@@ -65,7 +65,7 @@ class HelpByGroups(click.Command):
 def _open_standard_files() -> None:
     """Open /dev/null for input, output and error where whoever started this process has closed them.
 
-    Else the next file or socket would get their number, and each line printed would go into it.
+    Otherwise the next file or socket would get one of these numbers, and every printed line would be written into it.
     """
     for number in range(3):
         try:
@@ -116,7 +116,7 @@ class OneLineErrors(OneLineCommand, click.Group):
 
 
 class OneValue(click.Option):
-    """An option that refuses two different values, where click takes the last one. `multiple` ones take all.
+    """An option that refuses two different values. Click would take the last one. An option with `multiple` takes all values.
 
     Attributes:
       group: its heading in the help. rare: shown by --help-all only. usual: among the first in the help of a command that
@@ -128,14 +128,14 @@ class OneValue(click.Option):
         self.group, self.rare, self.usual = group, rare, usual
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return its form and its text, with the names that it may have, which are too many for a form."""
+        """Return (syntax, help); for a `NameOf`, list the names in the help."""
         record = super().get_help_record(ctx)
         if record is None or not isinstance(self.type, NameOf):
             return record
         return record[0], f"{record[1]} {self.type.choices(explained=bool(ctx.meta.get(_ALL)))}"
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Return default and range; the range of a setting, which is on the page of settings, if all is asked for."""
+        """Return default and range. The range of a setting is shown only by --help-all, because the page of settings has it."""
         extra = super().get_help_extra(ctx)
         if self.group in OF_SETTINGS and not ctx.meta.get(_ALL):
             extra.pop("range", None)
@@ -197,7 +197,7 @@ MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Return the names that begin so, for the completion of a shell."""
+    """Return the names that begin with `incomplete`, for the completion of a shell."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -278,7 +278,7 @@ class NameOf(click.ParamType[str]):
 
 
 class OneOf(click.Choice[str]):
-    """A parameter type: one of some words. The error names the one that is nearest."""
+    """A parameter type: one of some words. The error names the most similar word."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         return f"'{value:.200}': {did_you_mean(str(value), self.choices)}There are {', '.join(self.choices)}."
@@ -299,7 +299,7 @@ class Matching(click.ParamType[str]):
 
 
 class OutputPath(click.Path):
-    """A parameter type: a file or folder to write at the end. One that can't be written is refused at once."""
+    """A parameter type: a file or folder that the command writes at its end. If it can't be written, it is refused at once."""
 
     def __init__(self, check: Callable[[Path], None], allow_dash: bool = False):
         """`allow_dash`: - is taken too, for standard output."""
@@ -367,7 +367,7 @@ def write_text_to(file: Path, content: str) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Ask, and return whether the answer was yes. Raises UserError, which names --yes, where nobody answers."""
+    """Ask the user and return whether the answer was yes. Raises UserError, which names --yes, if there is no answer."""
     try:
         return click.confirm(question)
     except click.Abort as error:

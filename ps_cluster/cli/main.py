@@ -54,7 +54,7 @@ class LazyCommands(OneLineErrors):
         return list(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by groups, from the table: nothing is imported for it."""
+        """Write the commands by groups. The table has all texts, so no command is imported."""
         for heading, group in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:10}", says) for name, (_, says) in group.items()])
@@ -64,7 +64,7 @@ class LazyCommands(OneLineErrors):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(context, words)
-        except click.exceptions.NoSuchCommand as error:  # click looks for the nearest name among what is imported
+        except click.exceptions.NoSuchCommand as error:  # click suggests only commands that are imported
             raise click.exceptions.NoSuchCommand(
                 error.command_name, possibilities=list(COMMANDS), ctx=context
             ) from error
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 SHELLS = ("bash", "zsh", "fish")
-_INSTALLED = "ps-cluster"  # a shell completes programs, and `python cli.py` is none
+_INSTALLED = "ps-cluster"  # shells complete programs, but not `python cli.py`
 
 
 @command(epilog=examples(*(f"completion {shell}" for shell in SHELLS)))

@@ -80,12 +80,12 @@ GROUPS = {
     "cluster": "Cluster", "mode": "Mode", "staleness": "Mode", "data": "Data", "model": "Network", "training": "Training",
     "optimizer": "Training", "evaluation": "Training",
 }  # fmt: skip
-# Few need them: they are shown by --help-all.
+# Few users need these, so only --help-all shows them.
 RARE = frozenset(_options_of_modes()) | {
     "--min-workers", "--max-workers", "--straggler", "--staleness-method", "--isolation", "--target", "--image-size",
     "--skip-bad/--no-skip-bad", "--weight-decay",
 }  # fmt: skip
-# With these a newcomer begins: they come first in the help of `run`.
+# The options that a newcomer uses first. They come first in the help of `run`.
 USUAL = frozenset(("--workers", "--ps", "--mode", "--dataset", "--model", "--epochs", "--learning-rate"))
 
 
@@ -164,7 +164,7 @@ def type_of_setting(key: str) -> click.ParamType[Any] | type:
 
 
 def _text(key: str) -> str:
-    """Return what a setting is; one of single modes with their names."""
+    """Return the description of a setting. If only some modes have it, their names come first."""
     if key == AUGMENTATION:
         forms = ", ".join(one.form for one in VARIATIONS.values())
         return f"How images are varied, these ways and no others: {forms}, joined by commas, or {NO_VARIATION}."
@@ -242,7 +242,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
     def add(command: Body) -> Body:
         limit = "End after waiting so long for the other tasks."
         command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
-        least = "Begin as soon as so many workers answer (modes async, bounded, diloco)"
+        least = "Begin as soon as so many workers answer (in modes whose number of workers can change)"
         default = "default: all, or after a minute those there."
         return option("--min-workers", type=Whole(1), help=f"{least}; {default}")(command)
 
@@ -250,7 +250,7 @@ def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]
 
 
 def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[str, ...]:
-    """Return what of `waiting_options` was given, as words of a command line."""
+    """Return those of `waiting_options` that the user gave, as words of a command line."""
     seconds = () if wait_seconds is None else ("--wait-seconds", f"{wait_seconds:.15g}")
     return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 
@@ -264,11 +264,11 @@ log_format_option = option(
     callback=lambda context, parameter, name: set_log_format(name),
     help="How lines are written: json is one object a line, for programs; also in logs/.",
 )  # fmt: skip
-"""It counts from here on, also for the processes that the command starts."""
+"""The format applies as soon as the option is read, also to the processes that the command starts."""
 
 
 def metrics_options(command: Body) -> Body:
-    """Add --metrics-port and --metrics-host to a command, for `progress.with_metrics`."""
+    """Add --metrics-port and --metrics-host to a command, for `report.metrics_server.with_metrics`."""
     where = "The address for --metrics-port. Whoever reaches it can read the metrics."
     add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, rare=True, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any that is free."
@@ -294,7 +294,7 @@ def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str
 
 
 def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the same over the environment: for commands that start several runs. Raises UserError for bad input."""
+    """Return the result of `overrides` over the environment's settings, for commands that start several runs."""
     return joined([settings_of_environment(os.environ), overrides(assignments, options)])
 
 
@@ -312,7 +312,7 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
-    """Raise UserError for an option that is given and not in `allowed`. `because`: why not, the message's beginning."""
+    """Raise UserError for an option that is given and not in `allowed`. `because`: the message's beginning."""
     for parameter in context.command.params:
         if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
             raise UserError(f"{because}: leave {parameter.opts[0]} out")

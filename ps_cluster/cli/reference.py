@@ -1,4 +1,4 @@
-"""Derive from the classes of settings what describes them: JSON schemas for editors, and the table of all settings.
+"""Derive JSON schemas for editors, and the table of all settings, from the classes of settings.
 
 `python -m ps_cluster.cli.reference docs/configuration.md` writes the table into the page; a test compares the two.
 `ps_cluster.tools.compare.schemas` writes the schemas. No TensorFlow.
@@ -52,12 +52,12 @@ def sections_schema() -> dict[str, Schema]:
 
 
 def one_object(properties: Mapping[str, Schema]) -> Schema:
-    """Return the schema of an object with these properties and no others; all may be left out."""
+    """Return the schema of an object with these properties and no others. None of them is required."""
     return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
-    """Return the schema of a class, without references and titles: what they name stands in their place."""
+    """Return the schema of a class, with references replaced by what they refer to, and without titles."""
     whole = model.model_json_schema()
     found: Schema = _inlined(whole, whole.pop("$defs", {}))
     return found
@@ -110,7 +110,7 @@ def _only_own(choice: Choice) -> Iterator[Schema]:
 
 
 def _either(one: Schema | None, other: Schema) -> Schema:
-    """Return a schema that takes what either takes: two choices may have a setting of one name."""
+    """Return a schema that accepts what either of two accepts, because two choices may have settings of the same name."""
     if one is None or one == other:
         return other
     return {"anyOf": [*one.get("anyOf", [one]), other]}
@@ -152,7 +152,7 @@ _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 
 class Setting(NamedTuple):
-    """A line of the page. `default`: None for one that has none."""
+    """A line of the page. `default`: None if the setting has no default."""
 
     key: str
     values: str
@@ -161,7 +161,7 @@ class Setting(NamedTuple):
 
 
 def page(text: str) -> str:
-    """Return a page with its table, which is its end, made anew."""
+    """Return a page with a new table. The table is the end of the page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     rows: list[Setting] = []
     for section, settings in sections().items():
@@ -170,7 +170,7 @@ def page(text: str) -> str:
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
-    """Yield the settings that only some choices of a section have, alike ones once, with the names of the choices."""
+    """Yield the settings that only some choices of a section have, with the names of the choices. Equal settings come once."""
     if section not in CHOSEN:
         return
     kinds = CHOSEN[section].kinds

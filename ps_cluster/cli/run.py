@@ -150,7 +150,7 @@ def run(
 
 
 def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
-    """Return the option that chooses the only mode that splits `what`; nothing where there are several, or one is given."""
+    """Return the option that chooses the only mode that splits `what`; nothing if several modes do, or if the user gave one."""
     found = [one.name for one in MODES if one.cluster.splits == what]
     return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
 
@@ -166,19 +166,19 @@ def _print_plan(resolved: Resolved) -> int:
 
 def _print_profile(root: Path) -> None:
     from ps_cluster.files import locks
-    from ps_cluster.launch import local_run
+    from ps_cluster.notices import ignore
     from ps_cluster.report import trace
     from ps_cluster.report.terminal import make_console
-    from ps_cluster.runs.run_dir import RunDir
+    from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
     run_dir = RunDir(Path(os.path.realpath(root)))
-    with locks.sole_use(root, local_run.WHAT, notify=lambda line: None):  # the run already printed this notice
+    with locks.sole_use(root, RUN_DIRECTORY, ignore):  # the run already printed this notice
         trace.write_trace(run_dir)
     trace.print_shares(run_dir, make_console())
 
 
 def _print_placement(root: Path) -> None:
-    """Print the device of each operation of a step, if the run was to log it."""
+    """Print the device of each operation of a step, if the run was asked to log the devices."""
     from ps_cluster.runs.run_dir import RunDir
 
     file = RunDir(Path(os.path.realpath(root))).placement

@@ -31,11 +31,9 @@ from ps_cluster.errors import FAILED, UserError, did_you_mean
 from ps_cluster.files import locks, untrusted
 from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import make_console, print_line, print_note
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 
-# Remove run directories. Whatever is no run, is in use, or belongs to others, is left alone.
-
-WHAT = "run directory"
+# Remove run directories, but nothing that is not a run, is in use, or belongs to another user.
 
 
 def check_removable(root: Path) -> RunDir:
@@ -45,16 +43,18 @@ def check_removable(root: Path) -> RunDir:
       UserError: it is no run or a link to one, a command or a task works in it, or it belongs to another user.
     """
     if root.is_symlink():
-        raise UserError(f"{WHAT} '{root}' is a link: name the folder itself")
-    untrusted.check_way(root, WHAT)
+        raise UserError(f"run directory '{root}' is a link: name the folder itself")
+    untrusted.check_way(root, RUN_DIRECTORY)
     run_dir = RunDir.open(root)
     if not run_dir.launcher_log.is_file():  # many other programs have a config.yaml
-        raise UserError(f"{WHAT} '{root}' is not one: it holds no {run_dir.launcher_log.relative_to(run_dir.root)}")
+        raise UserError(
+            f"run directory '{root}' is not one: it holds no {run_dir.launcher_log.relative_to(run_dir.root)}"
+        )
     untrusted.refuse_foreign(run_dir.root)
     if locks.is_held(run_dir.root):
-        raise locks.InUse(f"{WHAT} '{root}' is in use: end its run first, or wait until it has ended")
+        raise locks.InUse(f"run directory '{root}' is in use: end its run first, or wait until it has ended")
     if locks.is_held(run_dir.alive):
-        raise locks.InUse(f"{WHAT} '{root}' is in use: tasks of its run are still there: end them, or try again")
+        raise locks.InUse(f"run directory '{root}' is in use: tasks of its run are still there: end them, or try again")
     return run_dir
 
 
@@ -65,10 +65,10 @@ def remove(run_dir: RunDir, notify: Notify) -> None:
       UserError: a command or a task of the run works in it by now.
       OSError: the system refuses.
     """
-    with locks.sole_use(run_dir.root, WHAT, notify):
+    with locks.sole_use(run_dir.root, RUN_DIRECTORY, notify):
         if run_dir.alive.exists():
-            locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{run_dir.root}'")
-        # Away with the whole first: what is left if this is stopped is no run that could be resumed.
+            locks.wait_for_sharers(run_dir.alive, f"run directory '{run_dir.root}'")
+        # Rename first: an interrupted removal must not look resumable.
         aside = run_dir.root.with_name(f".{run_dir.root.name}.{secrets.token_hex(8)}.removed")
         run_dir.root.rename(aside)
         shutil.rmtree(aside)
@@ -85,7 +85,7 @@ DEFAULT = Path("runs")
 
 
 class ListsByItself(OneLineErrors):
-    """A group that lists where no other command is named: `runs`, `runs FOLDER`, `runs --json -`."""
+    """A group whose default command is `list`: `runs`, `runs FOLDER`, `runs --json -`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
@@ -135,7 +135,7 @@ def show(run: Path, page: bool) -> None:
 
     run_dir = RunDir.open(run)
     if page:
-        with locks.sole_use(run_dir.root, WHAT, print_line):
+        with locks.sole_use(run_dir.root, RUN_DIRECTORY, print_line):
             draw_results(run_dir, print_line)
     listed, console = run_list.read_listed(run_dir), make_console()
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
@@ -174,7 +174,7 @@ def scale(run_dir: Path, workers: int) -> None:
     """Start or stop workers of the run in RUN_DIR while it trains.
 
     The run says between which numbers, when it starts: --min-workers and --max-workers. A worker that stops hands its
-    steps to others; no step is lost or applied twice. Modes async and bounded.
+    steps to others; no step is lost or applied twice. A mode that keeps its number of workers refuses, and says why.
     """
     from ps_cluster.config import load_config
     from ps_cluster.launch.scaling import refusal

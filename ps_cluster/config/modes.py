@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
     from ps_cluster.training.step import TrainStep
     from ps_cluster.training.step_source import StepSource
-    from ps_cluster.training.worker import Compute, Dispatch
+    from ps_cluster.training.worker import Compute, DispatchGraph
 
 
 class Waits(Enum):
@@ -62,7 +62,7 @@ class ClusterShape:
     """The cluster that a mode runs on.
 
     Attributes:
-      tasks: the task types of the cluster. A run needs all of them.
+      types: the task types of the cluster. A run needs all of them.
       flows: what the tasks send to each other. Flows of task types that the cluster does not have are left out.
       most_parameter_servers: the largest number of parameter servers; None: any number.
       pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
@@ -71,7 +71,7 @@ class ClusterShape:
       splits: what the workers divide among themselves: "data" (each worker has the whole network), "layers" or "width".
     """
 
-    tasks: tuple[str, ...] = (CHIEF, PS, WORKER)
+    types: tuple[str, ...] = (CHIEF, PS, WORKER)
     flows: tuple[Flow, ...] = (
         Flow(CHIEF, WORKER, "step ids"),
         Flow(PS, WORKER, "weights"),
@@ -107,19 +107,17 @@ class UsedSettings:
       ignores: dotted keys and whole sections that the mode does not use. Settings of tasks that the mode does not have
         need not be listed.
       own_rule: the only optimizer rule that the mode works with; None: any rule.
-      unlabelled: the mode's own settings that labels of runs leave out.
     """
 
     ignores: frozenset[str] = frozenset({"staleness"})
     own_rule: str | None = None
-    unlabelled: frozenset[str] = frozenset()
 
 
 class Mode(ABC):
     """A way to turn the workers' gradients into updates.
 
-    A mode with parameter servers subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs
-    from plain asynchronous training.
+    Each mode of this package subclasses `ps_cluster.training.modes.base.DefaultMode`, and overrides what differs from plain
+    asynchronous training.
 
     Attributes:
       name: the name by which users choose the mode.
@@ -148,7 +146,7 @@ class Mode(ABC):
         """Train until every update is applied. The leader's process calls it; in mode sync every worker does."""
 
     @abstractmethod
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         """Return the graph that a worker runs for each dispatch.
 
         Args:
@@ -191,12 +189,12 @@ class Mode(ABC):
     @property
     def has_parameter_servers(self) -> bool:
         """True if chief, parameter servers and workers are separate processes."""
-        return PS in self.cluster.tasks
+        return PS in self.cluster.types
 
     @property
     def has_workers(self) -> bool:
         """True if worker processes compute the gradients."""
-        return WORKER in self.cluster.tasks
+        return WORKER in self.cluster.types
 
     @property
     def trainer_type(self) -> str:

@@ -45,7 +45,7 @@ class Network:
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
-      worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/topology.py); None if unknown.
+      worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/memory.py); None if unknown.
       recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
         rates and momenta for single modes, numbers of workers and batch sizes, found on held-out examples (`FoundRates`).
     """

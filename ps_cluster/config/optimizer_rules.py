@@ -5,6 +5,7 @@ The package's own rules are in ps_cluster/server/update_rules/, a file for each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -93,6 +94,12 @@ class OptimizerRule:
     staleness_method = "none"
     staleness_method_of_compile: str | None = None
     update: type[UpdateRule]
+
+    def parts(self) -> Mapping[str, type]:
+        """Return the attributes that have to name a class, each with the base class of that class."""
+        from ps_cluster.server.update_rules.rule import UpdateRule
+
+        return {"update": UpdateRule}
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from ps_cluster.config.setting_types import Section
 from ps_cluster.config.user_code import (
@@ -29,6 +29,14 @@ class Named(Protocol):
     """An object with a name by which users choose it."""
 
     name: str
+
+
+@runtime_checkable
+class HasParts(Protocol):
+    """An object that has to name classes of its own."""
+
+    def parts(self) -> Mapping[str, type]:
+        """Return the attributes that have to name a class, each with the base class of that class."""
 
 
 T = TypeVar("T", bound=Named, covariant=True)
@@ -187,9 +195,22 @@ class Registry(Generic[T]):
             if not isinstance(settings, type) or not issubclass(settings, wanted):
                 base = f"{wanted.__module__}.{wanted.__name__}"
                 raise UserError(f"{self.noun} '{name}': its Settings has to be a subclass of {base}: {self.page}")
+        self._check_parts(made, name)
         made = copy(made)  # the object in the user's module keeps its name
         made.name = name
         return made
+
+    def _check_parts(self, made: Any, name: str) -> None:
+        """Raise UserError if one of the classes that `made` has to name is missing, or is none of the right kind."""
+        if not isinstance(made, HasParts):
+            return
+        for part, base in made.parts().items():
+            given = getattr(made, part, None)
+            if not isinstance(given, type) or not issubclass(given, base):
+                raise UserError(
+                    f"{self.noun} '{name}': its {part} is {given!r:.200}, but has to be a subclass of "
+                    f"{base.__module__}.{base.__name__}: {self.page}"
+                )
 
     def _modules(self) -> Iterator[ModuleType]:
         module = importlib.import_module(self._home)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from ps_cluster.config.datasets import ALL, DATASETS, DataSettings, Sample, ends_of_workers, is_by_worker, parse_sample
+from ps_cluster.config.dispatch_size import dispatch_size
+from ps_cluster.config.isolation import Isolation
 from ps_cluster.config.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
@@ -20,8 +19,9 @@ from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Fraction, Section
 from ps_cluster.config.staleness_methods import METHODS, StalenessSettings
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.tasks import WORKER
-from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
@@ -44,144 +44,6 @@ FEW_UPDATES, ENOUGH_UPDATES = 10, 200
 LONGEST_SECONDS = 1e9  # far above any useful value
 AUTO = "auto"  # the value of a setting that is chosen when a run begins
 ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
-
-
-# The values of `cluster.isolation`: one of WORDS, or the only network interface on which a task accepts connections.
-
-WORDS = ("auto", "require", "off")
-INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # the longest name in Linux; the firewall would read a * as a pattern
-
-
-def _check_isolation(value: object) -> object:
-    if value in WORDS or (isinstance(value, str) and re.fullmatch(INTERFACE, value)):
-        return value
-    nearest = did_you_mean(value, WORDS) if isinstance(value, str) else ""
-    words = ", ".join(map(repr, WORDS))
-    raise ValueError(f"{nearest}Input should be {words} or, for `task`, interface=NAME, e.g. interface=wg0")
-
-
-Isolation = Annotated[
-    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_check_isolation)
-]
-
-
-def interface_of(setting: str) -> str | None:
-    """Return the network interface that the setting names; None if the setting is one of WORDS."""
-    return None if setting in WORDS else setting.partition("=")[2]
-
-
-# Parse `--straggler`: workers that are slow on purpose.
-
-_NUMBER = r"([0-9]{1,4}(?:\.[0-9]{1,6})?)"
-_STRAGGLER = re.compile(rf"(0|[1-9][0-9]{{0,4}}):(?:{_NUMBER}x|\+{_NUMBER}s)")
-MOST_TIMES, MOST_EXTRA_S = 1000, 3600
-NONE, GAMMA = "none", "random:gamma"
-
-# Ali et al. 2000, "Representing task and machine heterogeneities for heterogeneous computing systems" (Tamkang J. Sci.
-# Eng. 3(3)), the coefficient-of-variation method; these values are those of Hakimi et al. 2019 (arXiv:1907.11612) for
-# machines that differ.
-MACHINE_VARIATION = 0.6
-TASK_VARIATION = 0.1
-
-
-@dataclass(frozen=True)
-class Slowness:
-    """The slowness of one worker: its steps take `factor` times as long as usual, plus `extra_s` seconds."""
-
-    worker: int
-    factor: float = 1.0
-    extra_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Stragglers:
-    """The slow workers. With `gamma` all workers are slow, by random factors of each worker and each of its steps."""
-
-    slow: tuple[Slowness, ...] = ()
-    gamma: bool = False
-
-    def __bool__(self) -> bool:
-        return self.gamma or bool(self.slow)
-
-    def are_among(self, workers: int) -> bool:
-        """Return whether all named workers have an index below `workers`."""
-        return all(slow.worker < workers for slow in self.slow)
-
-    def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Return the seconds that the slowest worker's step takes; with `gamma` longer steps are very rare.
-
-        Args:
-          own_s: the seconds that a step of a worker without slowness takes.
-        """
-        if self.gamma:
-            return own_s * float(machine_means(workers, seed).max()) * (1 + 5 * TASK_VARIATION)
-        return max([own_s, *(slow.factor * own_s + slow.extra_s for slow in self.slow)])
-
-
-def parse_stragglers(text: str) -> Stragglers:
-    """Parse `"none"`, `"random:gamma"`, or workers such as `"2:5x"` and `"1:+0.2s"`, joined by `;`.
-
-    Raises:
-      ValueError: the text has none of these forms.
-    """
-    if text == NONE:
-        return Stragglers()
-    if text == GAMMA:
-        return Stragglers(gamma=True)
-    slow = tuple(_parse_slowness(part) for part in text.split(";"))
-    if len({one.worker for one in slow}) < len(slow):
-        raise ValueError(f"{text!r:.80} names a worker twice")
-    return Stragglers(slow)
-
-
-def _parse_slowness(text: str) -> Slowness:
-    match = _STRAGGLER.fullmatch(text.strip())
-    if not match:
-        raise ValueError(
-            f"{text!r:.80} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"
-        )
-    factor, extra_s = float(match[2] or 1), float(match[3] or 0)
-    if not 1 <= factor <= MOST_TIMES or extra_s > MOST_EXTRA_S:
-        raise ValueError(
-            f"{text!r} is no straggler: a factor is in 1 to {MOST_TIMES}, a delay at most {MOST_EXTRA_S} s"
-        )
-    return Slowness(int(match[1]), factor, extra_s)
-
-
-def machine_means(workers: int, seed: int) -> np.ndarray:
-    """Draw each worker's relative step time, float64 [workers], from a gamma distribution. The fastest worker has 1."""
-    shape = MACHINE_VARIATION**-2
-    means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
-    return np.asarray(means / means.min())
-
-
-# Compute how many steps the chief sends to a worker at once.
-
-# A dispatch costs the chief 1 to 2 ms (docs/results.md, configs/simulate/) and its worker a round trip. But the more steps
-# a dispatch has, the more steps are computed twice when a worker dies.
-DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
-CHIEF_PER_S = 200  # the dispatches that the chief can easily send per second, to all workers together
-
-
-def dispatch_size(setting: int | Literal["auto"], *, workers: int, per_second: float, left: float) -> int:
-    """Return the number of steps (or rounds) in the next dispatch to a worker.
-
-    Args:
-      setting: the number, or "auto": about `DISPATCH_S` seconds of work. A dispatch is longer if the chief has many
-        workers. It is shorter towards the end, so that no worker still has much to do while the others have nothing.
-      workers: the number of workers.
-      per_second: the steps (or rounds) of one worker per second; 0 while unknown.
-      left: the steps (or rounds) that are left for each worker.
-    """
-    if setting != "auto":
-        return setting
-    wanted = min(max(FEWEST, per_second * max(DISPATCH_S, workers / CHIEF_PER_S)), MOST)
-    return int(max(1, min(wanted, left / 2)))
-
-
-# The sections.
-
-
 LOSSY = ("int8", "top_k")  # values of cluster.wire
 GPUS_AUTO = "auto"  # the value of cluster.gpus with which workers compute on GPUs
 
@@ -229,8 +91,8 @@ class ClusterSettings(Section):
     )
     pin_workers: Literal["auto", True, False] = Field(
         description=(
-            "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes async, diloco "
-            "and elastic, but not in `compare`."
+            "Pin each worker to separate cores, or to one core if there are few. auto: pin in modes whose workers never "
+            "wait for each other, but not in `compare`."
         )
     )
     gpus: Literal["none", "auto"] = Field(
@@ -432,7 +294,7 @@ class RunConfig(Section):
     def _check_sample(self) -> None:
         text, ends = self.training.sample, ends_of_workers(self.training.sample)
         if is_by_worker(text) and (
-            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.tasks
+            self.mode_kind.cluster.splits != "data" or WORKER not in self.mode_kind.cluster.types
         ):
             raise ValueError(
                 f"training.sample: got '{text:.80}': mode {self.mode.name} has no workers with batches of their own: "
@@ -499,7 +361,7 @@ class RunConfig(Section):
 
         Recipes, momentum corrections and reports use this number, even after `ps-cluster scale`.
         """
-        return self.cluster.workers if WORKER in self.mode_kind.cluster.tasks else 1
+        return self.cluster.workers if WORKER in self.mode_kind.cluster.types else 1
 
     @property
     def least_workers(self) -> int:

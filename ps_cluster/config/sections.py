@@ -165,7 +165,7 @@ def uses(mode: str, key: str) -> bool:
     if section == "mode":
         return name in kind.Settings.model_fields
     if key in _TASK_OF_SETTING:
-        return _TASK_OF_SETTING[key] in kind.cluster.tasks
+        return _TASK_OF_SETTING[key] in kind.cluster.types
     return section not in kind.uses.ignores and key not in kind.uses.ignores
 
 

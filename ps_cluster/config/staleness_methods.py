@@ -5,6 +5,7 @@ The package's own methods are in ps_cluster/server/staleness/, a file for each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -45,6 +46,12 @@ class StalenessMethod:
     gathers = takes_periods = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction]
+
+    def parts(self) -> Mapping[str, type]:
+        """Return the attributes that have to name a class, each with the base class of that class."""
+        from ps_cluster.server.staleness.correction import Correction
+
+        return {"correction": Correction}
 
     @property
     def drops(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
@@ -18,6 +18,15 @@ class Task:
 
     def __str__(self) -> str:
         return f"{self.type}-{self.index}"
+
+
+def leader_type(types: Container[str]) -> str:
+    """Return the type of the leader, which writes checkpoints, rows and the result: the chief, else a worker (its index is 0).
+
+    Args:
+      types: the task types of the cluster.
+    """
+    return CHIEF if CHIEF in types else WORKER
 
 
 @dataclass(frozen=True)
@@ -37,3 +46,5 @@ ON_DEATH: OnDeaths = {
     WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
     EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
 }
+# For a worker without which no other worker can continue.
+WITH_ALL_WORKERS = OnDeath(restarts=5, whole_cluster=True, dispensable=False)

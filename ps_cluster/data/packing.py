@@ -36,6 +36,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import write_whole
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.runs.rows import Manifest, TableEncoding
 
 
@@ -46,7 +47,7 @@ def write_packed(
     contents: Contents,
     source: str = "",
     *,
-    notify: Callable[[str], None] = lambda line: None,
+    notify: Notify = ignore,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> PackedDataset:
     """Pack what was read from `source` into `directory`, which appears complete or not at all.
@@ -233,9 +234,7 @@ _PROGRESS_INTERVAL_S = 5.0
 class PackingProgress:
     """Notifies of the share that is written, at most once in five seconds."""
 
-    def __init__(
-        self, name: str, total_bytes: int, notify: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ):
+    def __init__(self, name: str, total_bytes: int, notify: Notify, clock: Callable[[], float] = time.monotonic):
         self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock
         self._done, self._told_at = 0, clock()
 

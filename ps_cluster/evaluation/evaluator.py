@@ -16,10 +16,11 @@ from ps_cluster.evaluation.insight import Insight
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.evaluation.scorer import Scored, Scorer, dataset_of, limit_threads
 from ps_cluster.files import locks
+from ps_cluster.notices import Notify
 from ps_cluster.report.summary import refresh_evaluation
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable, EndedMark
-from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING, Notify
+from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, DISK_REFUSES, SCORE, UPDATE_DISAGREES, WAITING
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.result_rows import EvaluationRow, named_values
 from ps_cluster.runs.scores import Records

@@ -25,6 +25,7 @@ from ps_cluster.evaluation.raw_rows import RAW_DTYPES
 from ps_cluster.files import untrusted
 from ps_cluster.files.values import Malformed, one_line
 from ps_cluster.files.writing import folder_beside, write_json
+from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import NO_NEWS, without_lines
 
 REPORT = "export.json"
@@ -37,7 +38,7 @@ def export(
     output: Path,
     *,
     check_examples: int,
-    notify: Callable[[str], None],
+    notify: Notify,
     console: Console,
 ) -> None:
     """Write all formats and a report into `output`, which appears complete or not at all.

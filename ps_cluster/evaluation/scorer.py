@@ -25,6 +25,7 @@ from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
+from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.predictions import Predictions
@@ -40,9 +41,7 @@ GRADIENT_EXAMPLES = 50  # the number of examples for the histograms of gradients
 MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-10's test set take 160 kB
 
 
-def dataset_of(
-    run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Callable[[str], None]
-) -> PackedDataset:
+def dataset_of(run_dir: RunDir, config: RunConfig, data_dir: Path | None, notify: Notify) -> PackedDataset:
     """Return the packed data set that a training used, or find the same data set again (in `data_dir`)."""
     cache = default_cache_dir()
     if data_dir is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Generic
 
@@ -14,6 +14,7 @@ from ps_cluster.files.json_files import Model, parse_json
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import open_to_write
+from ps_cluster.notices import Notify, ignore
 
 LOOK_BYTES = 2**22  # read at once, so the longest possible row; the row of 1,000 workers has 100,000 bytes
 _END_BYTES = 2**16  # holds the last row of all but the largest clusters
@@ -28,7 +29,7 @@ def append_row(path: Path, row: BaseModel) -> None:
         file.write(begin + row.model_dump_json().encode() + b"\n")
 
 
-def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = lambda line: None) -> Iterator[Model]:
+def read_rows(path: Path, model: type[Model], notify: Notify = ignore) -> Iterator[Model]:
     """Yield the complete rows of a file that may not exist yet. At the end, report the skipped lines."""
     tail, before = RowTail(path, model), -1
     while tail.offset > before:

@@ -27,7 +27,7 @@ from ps_cluster.files import untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import open_to_write
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share
@@ -64,7 +64,7 @@ class Holder(BaseModel):
 class Lock:
     """A lock file that this process holds until `release`, or until the process ends."""
 
-    def __init__(self, path: Path, what: str, notify: Notify = lambda line: None, *, shared: bool = False):
+    def __init__(self, path: Path, what: str, notify: Notify = ignore, *, shared: bool = False):
         """Take the lock.
 
         Args:
@@ -173,7 +173,9 @@ def share(path: Path) -> None:
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
     """Return when no process shares `path` any more. Raises UserError if one still does after `within_s` seconds."""
     if (descriptor := _locked(path, within_s)) is None:
-        raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
+        raise UserError(
+            f"{what}: processes of an earlier run are still running after {within_s:g} s: end them, or try again"
+        )
     os.close(descriptor)
 
 

@@ -1,24 +1,25 @@
-"""What the rules of a run and of `task` decide: actions, which a loop carries out, and how a run ends."""
+"""Define the actions that the rules of a run and of `task` return, and that their loops carry out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.runs.logs import Line
+from ps_cluster.notices import Line
+from ps_cluster.runs.result_rows import Outcome
 
 
 @dataclass(frozen=True)
-class Ending:
+class EndRun:
     """The end of a run; `message` says what went wrong, on one line."""
 
-    outcome: str  # one of `result_rows.Outcome`
+    outcome: Outcome
     exit_code: int = 0
     message: str | None = None
     user_error: bool = False
 
 
-def broken_line(outcome: str, updates: int) -> str:
+def broken_line(outcome: Outcome, updates: int) -> str:
     """Return what to do about a training that ended in one of `BROKEN`, on one line."""
     if outcome == "nan_loss":
         return (
@@ -53,18 +54,18 @@ class RestartTask:
 
 @dataclass(frozen=True)
 class RestartTraining:
-    """Start all training tasks again on new ports; `resume`: from the newest snapshot."""
+    """Start all training tasks again on new ports. `resume`: whether to continue from the newest snapshot."""
 
     resume: bool
 
 
 @dataclass(frozen=True)
 class RestartFromSnapshot:
-    """Stop all training tasks at once, and look for the newest snapshot: the state of a ps or of the leader is lost.
+    """Stop all training tasks at once and look for the newest snapshot, because the state of a ps or of the leader is lost.
 
     Attributes:
       cause: what happened, for the notice.
-      delay_s: until the training tasks are to start again.
+      delay_s: the seconds until the training tasks start again.
     """
 
     cause: str
@@ -73,14 +74,14 @@ class RestartFromSnapshot:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Start a worker no more; or leave a ps out of the cluster from the next `RestartTraining` on."""
+    """Never start this worker again, or leave this ps out of the cluster from the next `RestartTraining` on."""
 
     task: Task
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Start workers that are absent, and stop others politely: what they had under way goes to others."""
+    """Start workers that are absent, and ask others to end. Their open steps go to the remaining workers."""
 
     start: tuple[Task, ...]
     stop: tuple[Task, ...]
@@ -88,7 +89,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class AnswerScale:
-    """Tell the one who asked for another number of workers what was done, or why it was not."""
+    """Answer a request for another number of workers: what was done, or why it was refused."""
 
     line: str
     refused: bool = False
@@ -141,6 +142,6 @@ Action = (
     | Kill
     | StopTraining
     | StopAll
-    | Ending  # ends the run; nothing after it is carried out
+    | EndRun  # ends the run; nothing after it is carried out
 )
 Actions = tuple[Action, ...]

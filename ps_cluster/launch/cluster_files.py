@@ -63,7 +63,7 @@ def from_tf_config(text: str | None, notify: Notify = ignore) -> tuple[ClusterTo
     """Return the cluster that TF_CONFIG describes, without its evaluator, and the task that this process is.
 
     Args:
-      notify: is told what is left out.
+      notify: called with a line about each part of the description that is ignored.
     Raises:
       UserError: it is not set, not JSON, or describes no cluster that a run can have.
     """
@@ -86,7 +86,7 @@ def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, 
 
     Args:
       task: the one that --type and --index name.
-      notify: is told what is left out.
+      notify: called with a line about each part of the description that is ignored.
     Raises:
       UserError: the file can't be read, describes no cluster that a run can have, or has no such task.
     """
@@ -111,7 +111,7 @@ def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[s
         raise UserError(f"{origin.field(MASTER)}: there is a chief too, and a master is the same: keep one of them")
     members = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
-    if tuple(cluster) not in {mode.cluster.tasks for mode in MODES} or len(cluster) < len(members):
+    if tuple(cluster) not in {mode.cluster.types for mode in MODES} or len(cluster) < len(members):
         raise UserError(
             f"{origin.field()}: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
             "worker, or chief and worker, or only worker, or only chief"

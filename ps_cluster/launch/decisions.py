@@ -19,7 +19,7 @@ from ps_cluster.launch.actions import (
     Actions,
     AnswerScale,
     DrainLeader,
-    Ending,
+    EndRun,
     GiveUp,
     Kill,
     Notice,
@@ -36,7 +36,7 @@ from ps_cluster.launch.actions import (
 from ps_cluster.launch.recovery import CLUSTER, Recovery, after
 from ps_cluster.launch.scaling import scale
 from ps_cluster.launch.silence import SilenceDetector
-from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
+from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.logs import (
     CLUSTER_RESTARTED,
@@ -49,7 +49,7 @@ from ps_cluster.runs.logs import (
     WORKER_SILENT,
 )
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, ProgressRow, SilenceRow
+from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcome, ProgressRow, SilenceRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
@@ -82,7 +82,7 @@ class Decisions:
       silences: the worker processes that were killed because they were silent.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, limits: LauncherLimits, now_s: float, ended_at: int = -1):
+    def __init__(self, config: RunConfig, run_dir: RunDir, limits: RunLimits, now_s: float, ended_at: int = -1):
         """Start in the first stage.
 
         Args:
@@ -108,19 +108,19 @@ class Decisions:
         self._early_stopping = EarlyStopping(config.evaluation, ended_at)
         self._stopped_early = False
         self._most_applied = -1
-        self._outcome = "failed"  # as the leader writes it in the end
+        self._outcome: Outcome = "failed"  # as the leader writes it in the end
         self._scored = False
         self._evaluator_lost: str | None = None
 
     # Answers to actions.
 
     def cluster_started(self, topology: ClusterTopology, now_s: float) -> Actions:
-        """`StartCluster`, `RestartTraining`, `GiveUp` or `Scale` is done, and these are the tasks now."""
+        """Take the new tasks after `StartCluster`, `RestartTraining`, `GiveUp` or `Scale` was carried out."""
         self._topology = topology
         return ()
 
     def stopped(self, now_s: float) -> Actions:
-        """`StopTraining` or `StopAll` is done. The seconds that it took count for no stage."""
+        """Note that `StopTraining` or `StopAll` was carried out. The time that it took does not count for any limit."""
         self._clock.restart(now_s)
         return ()
 
@@ -133,7 +133,7 @@ class Decisions:
         """
         cause, delay_s = request.cause, request.delay_s
         if problem:
-            return (Ending("failed", 1, f"{cause}; {problem}"),)
+            return (EndRun("failed", 1, f"{cause}; {problem}"),)
         self._silence.forget()
         self._drop_plans(self._tasks(TRAINING_TYPES))
         self._plans[CLUSTER] = now_s + delay_s, RestartTraining(resume=snapshot)
@@ -194,14 +194,14 @@ class Decisions:
         self._scored = True
         return (self._ended(),) if self._stage is RunStage.SCORING else ()
 
-    def leader_done(self, outcome: str, now_s: float) -> Actions:
+    def leader_done(self, outcome: Outcome, now_s: float) -> Actions:
         """The leader ended with exit code 0. `outcome`: the one that it wrote, "failed" if it wrote none."""
         if self._expects_ends:
             return ()
         if outcome == "failed":
             leader = self._topology.leader
             log = self._run_dir.log(leader.type, leader.index)
-            return (Ending("failed", 1, f"{leader} ended without a result (log: {log})"),)
+            return (EndRun("failed", 1, f"{leader} ended without a result (log: {log})"),)
         self._outcome = outcome
         self._drop_plans(self._tasks(TRAINING_TYPES))
         self._clock.enter(RunStage.SCORING, now_s)
@@ -224,7 +224,7 @@ class Decisions:
         if again or not self._trained:
             when = f"while {self._stage.value}" if self._trained else "before training began"
             outcome = self._outcome if self._stage is RunStage.SCORING else "stopped"
-            return StopAll(), Ending(outcome, exit_code, f"stopped at once, {when}")
+            return StopAll(), EndRun(outcome, exit_code, f"stopped at once, {when}")
         if self._stage is RunStage.SCORING:
             return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
         self._draining = True
@@ -254,14 +254,14 @@ class Decisions:
             return ()  # a death like others
         self._ports_taken += 1
         if self._ports_taken >= self._limits.port_attempts:
-            return (Ending("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
+            return (EndRun("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
         self._plans.clear()
         line = PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
         return Notice(line), StopAll(), StartCluster()
 
     @property
     def _expects_ends(self) -> bool:
-        """True if training tasks are meant to end: all are taken back, or training is over."""
+        """True if training tasks are meant to end, because all will be restarted or because training is over."""
         return CLUSTER in self._plans or self._stage is RunStage.SCORING
 
     def task_died(self, death: TaskExit, now_s: float) -> Actions:
@@ -271,9 +271,9 @@ class Decisions:
             if self._expects_ends:
                 return ()
             if death.user_error:
-                return (Ending("failed", 2, death.last_line, user_error=True),)
+                return (EndRun("failed", 2, death.last_line, user_error=True),)
             if death.final:
-                return (Ending("failed", 1, f"{death}"),)
+                return (EndRun("failed", 1, f"{death}"),)
         elif death.computation:
             return self._go_on_without_evaluator(f"{death}")
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
@@ -287,16 +287,16 @@ class Decisions:
 
     def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
         if not self._on_death[task.type].dispensable:
-            return (Ending("failed", 1, cause),)
+            return (EndRun("failed", 1, cause),)
         if task.type == EVALUATOR:
             return self._go_on_without_evaluator(cause)
         if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
-            return (Ending("failed", 1, cause),)
+            return (EndRun("failed", 1, cause),)
         self._recovery.forgive(task)
         line = f"{cause}; training continues without {task}"
         if task.type == WORKER and gone and self._stage is not RunStage.STARTING:
             return GiveUp(task), Notice(line)
-        # Of a worker: the chief waits for it, before training begins for its server, later for an answer of one that hangs.
+        # The chief would wait for this worker: before training for its server, later for its answer. So all restart.
         return GiveUp(task), RestartFromSnapshot(line, delay_s=0)
 
     def _go_on_without_evaluator(self, cause: str) -> Actions:
@@ -318,7 +318,7 @@ class Decisions:
         for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
             if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
                 message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
-                return (*actions, Ending("failed", 1, message))
+                return (*actions, EndRun("failed", 1, message))
         for task, pid in unkillable:
             cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
             given_up += self._give_up(task, cause, gone=False)
@@ -370,20 +370,20 @@ class Decisions:
         if self._stage is RunStage.SCORING:
             return (self._unscored(message),)
         if self._stage is not RunStage.TRAINING:
-            return (Ending("failed", 1, message),)
+            return (EndRun("failed", 1, message),)
         self._clock.restart(now_s)  # the leader's death restarts the cluster
         notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
         return (WriteStacks(self._topology.tasks), *self._kill(leader, seen, now_s), notice)
 
-    def _ended(self) -> Ending:
+    def _ended(self) -> EndRun:
         """Return the outcome of a run, once all its work is done."""
         if self._outcome not in BROKEN:
-            return Ending(self._outcome)
-        return Ending(self._outcome, 1, broken_line(self._outcome, max(0, self._most_applied)))
+            return EndRun(self._outcome)
+        return EndRun(self._outcome, 1, broken_line(self._outcome, max(0, self._most_applied)))
 
-    def _unscored(self, why: str) -> Ending:
+    def _unscored(self, why: str) -> EndRun:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {shlex.quote(str(self._run_dir.checkpoints))}"
-        return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
+        return EndRun(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
 
     def _drop_plans(self, tasks: Iterable[Task]) -> None:
         for task in tasks:

@@ -28,7 +28,7 @@ def lines(resolved: Resolved, room: FreeMemory) -> Iterator[str]:
     config.check_fits_one_machine()
     kind, cluster = config.mode_kind, config.cluster
     counts = cluster.workers, cluster.parameter_servers
-    topology = ClusterTopology.local(kind.cluster.tasks, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
+    topology = ClusterTopology.local(kind.cluster.types, *counts, evaluator=cluster.evaluator, pick_port=lambda: 1)
     yield from _settings(config.model_dump(mode="json"), resolved)
     yield f"# tasks: {', '.join(map(str, topology.tasks))}"
     if config.model.precision == "auto":

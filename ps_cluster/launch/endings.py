@@ -12,11 +12,11 @@ from ps_cluster.report.drawing import try_to_draw_results
 from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
-from ps_cluster.runs.result_rows import TrainingResult
+from ps_cluster.runs.result_rows import Outcome, TrainingResult
 from ps_cluster.runs.run_dir import RunDir
 
 
-def training_outcome(run_dir: RunDir) -> str:
+def training_outcome(run_dir: RunDir) -> Outcome:
     """Return the outcome that the leader wrote; "failed" where it wrote none."""
     try:
         return read_json(run_dir.training_result, TrainingResult).outcome
@@ -36,7 +36,7 @@ def write_ending(config: RunConfig, run_dir: RunDir, ended: EndedRun, notify: No
     """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
 
     Args:
-      draw: also the page of results.
+      draw: whether to draw the page of results too.
     Raises:
       RunFailed: the summary can't be written.
     """

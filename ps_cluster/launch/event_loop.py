@@ -14,14 +14,14 @@ from ps_cluster.errors import PORT_IN_USE, RunFailed
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.files.writing import open_append
 from ps_cluster.launch import actions
-from ps_cluster.launch.actions import Action, Actions, Ending
+from ps_cluster.launch.actions import Action, Actions, EndRun
 from ps_cluster.launch.decisions import Decisions, Look
 from ps_cluster.launch.endings import last_update_of_end, training_outcome
 from ps_cluster.launch.local_cluster import LocalCluster
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
+from ps_cluster.notices import Line
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints, logs
-from ps_cluster.runs.logs import Line
 from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
@@ -48,7 +48,7 @@ class EventLoop:
         run_dir: RunDir,
         view: ProgressView,
         requests: StopRequests,
-        limits: LauncherLimits,
+        limits: RunLimits,
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
@@ -71,9 +71,9 @@ class EventLoop:
         self._recomputed = RowTail(run_dir.recomputed, RecomputedRow)
         self._decisions = Decisions(config, run_dir, limits, clock(), last_update_of_end(run_dir))
         self.silences = self._decisions.silences
-        self._ending: Ending | None = None
+        self._ending: EndRun | None = None
 
-    def until_the_end(self) -> Ending:
+    def until_the_end(self) -> EndRun:
         """Start the cluster; return its ending once all work is done. The caller stops what still runs."""
         for rows_of_before in (self._progress, self._evaluation, self._recomputed):
             rows_of_before.skip()
@@ -200,7 +200,7 @@ class EventLoop:
             case actions.StopAll():
                 cluster.stop_all(grace_s=0)
                 self._has_stopped()
-            case Ending():
+            case EndRun():
                 self._ending = action
             case _:
                 assert_never(action)

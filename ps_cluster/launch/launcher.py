@@ -19,12 +19,12 @@ from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.launch import memory, task_server
-from ps_cluster.launch.actions import Ending
+from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.event_loop import EventLoop
 from ps_cluster.launch.local_cluster import FORK_SERVER, LocalCluster
 from ps_cluster.launch.network_check import described_objective
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.process_variables import temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.summary import EndedRun
@@ -54,14 +54,14 @@ def run_local(
     view: ProgressView,
     began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
-    limits: LauncherLimits = LauncherLimits(),
+    limits: RunLimits = RunLimits(),
     tensorboard: bool = False,
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
     Args:
       run_dir: the caller holds its lock (files/locks.py).
-      config: complete: "auto" is replaced everywhere by the value chosen.
+      config: a complete configuration, in which values have replaced every "auto".
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
@@ -156,7 +156,7 @@ def starter_of_tasks(start: Starter, server: ForkServer | None) -> Starter:
     return start_task
 
 
-def _exit_code(ending: Ending, left: list[str]) -> int:
+def _exit_code(ending: EndRun, left: list[str]) -> int:
     if ending.user_error:
         raise UserError(ending.message)
     if left:

@@ -12,8 +12,9 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.launch.gpu_choice import is_on_gpus
 from ps_cluster.launch.pinning import cores_of
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.notices import Notify
 from ps_cluster.report.run_state import TaskState
-from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
@@ -71,7 +72,7 @@ class LocalCluster:
 
     def restart(self, task: Task) -> None:
         """Start a task again after it has ended, at the same address, which the other tasks know."""
-        self._supervisor.stop([task], grace_s=0)  # whatever it may have left in its process group
+        self._supervisor.stop([task], grace_s=0)  # it may have left processes in its group
         self.restarts[task] += 1
         self._start([task])
 
@@ -79,7 +80,7 @@ class LocalCluster:
         """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
         Args:
-          resume: from the newest checkpoint or snapshot, else from the beginning.
+          resume: whether to continue from the newest checkpoint or snapshot. Otherwise training begins anew.
         """
         self.stop(TRAINING_TYPES, grace_s=0)
         self._task_options = ("--resume",) if resume else ()
@@ -113,7 +114,7 @@ class LocalCluster:
         self._start(start)
 
     def _pick_ports(self) -> None:
-        cluster, types = self._config.cluster, self._config.mode_kind.cluster.tasks
+        cluster, types = self._config.cluster, self._config.mode_kind.cluster.types
         self.topology = ClusterTopology.local(
             types,
             self._config.most_workers,

@@ -32,15 +32,13 @@ from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.monitor import checked_mode
 from ps_cluster.runs.result_rows import BROKEN, Summary
-from ps_cluster.runs.run_dir import CODE, RunDir, check_unused
+from ps_cluster.runs.run_dir import CODE, RUN_DIRECTORY, RunDir, check_unused
 from ps_cluster.system import private_network
 from ps_cluster.system.environment import not_used
 from ps_cluster.system.gpus import usable_gpus
 from ps_cluster.system.machine import fastest_precision
 from ps_cluster.system.stop_signals import stop_signals
 from ps_cluster.training.resuming import check_journals, newest_checkpoint
-
-WHAT = "run directory"
 
 
 def new_root(mode: str, model: str) -> Path:
@@ -60,12 +58,12 @@ def start_run(
       anew: remove what lies in `root` first. Otherwise only what a run has left there that never trained.
     """
     config.check_fits_one_machine()
-    with locks.sole_use(root, WHAT, view.notice):
+    with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         if not anew:
             check_unused(root)
         before = RunDir(Path(os.path.realpath(root)))
         if not locks.is_empty(root, besides=CODE):
-            locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
+            locks.wait_for_sharers(before.alive, f"run directory '{root}'")
             before.clear()
         with _new_run_dir(root) as run_dir:
             private_network.check_isolation(config.cluster.isolation, run_dir.root)
@@ -90,7 +88,7 @@ def resume_run(
       began, tensorboard: as for `run_local`.
     """
     run_dir = RunDir.open(root)
-    with locks.sole_use(root, WHAT, view.notice):
+    with locks.sole_use(root, RUN_DIRECTORY, view.notice):
         untrusted.refuse_foreign(run_dir.config)
         run_dir.make_folders()
         before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more or {}), os.environ).config
@@ -98,16 +96,16 @@ def resume_run(
         private_network.check_isolation(config.cluster.isolation, run_dir.root)
         for line in not_used(os.environ):
             view.notice(line)
-        locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
+        locks.wait_for_sharers(run_dir.alive, f"run directory '{root}'")
         cache, progress = default_cache_dir(), every_tenth(view.notice)
         whole = sources.resolve_for_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=progress)
         dataset = whole.holding_out(config.evaluation.validation_examples)
-        with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
+        with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark will be written again
             ended = checkpoints.ended(run_dir.checkpoints)
             if ended and ended.outcome in BROKEN:
                 raise UserError(f"run '{root}' can't be resumed: {broken_line(ended.outcome, ended.last_step)}")
         updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
-        # Fewer updates than were done are refused.
+        # `newest_checkpoint` refuses a total below the updates that were already begun.
         newest = newest_checkpoint(config, run_dir, dataset, view.notice) if updates != updates_before else None
         if _is_complete(run_dir, config, dataset, view.notice):
             view.notice(
@@ -161,7 +159,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset, notify: Notify = 
     network's compile(), for which a process builds a user's own network.
 
     Args:
-      notify: is told what a user has to know of the network before hours are spent on it.
+      notify: called with lines about the network that a user should read before spending hours on a training.
 
     Raises UserError for settings or a network that do not fit the data set's examples.
     """
@@ -225,7 +223,7 @@ def _with_rows_of_workers(config: RunConfig, dataset: PackedDataset) -> RunConfi
 
 @contextlib.contextmanager
 def _new_run_dir(root: Path) -> Iterator[RunDir]:
-    """Yield a new run directory; remove its content again when the block fails, or is ended by SIGTERM or SIGHUP."""
+    """Yield a new run directory. Its content is removed if the block fails or is ended by SIGTERM or SIGHUP."""
     run_dir = RunDir.create(root)
     before = {number: signal.signal(number, _leave) for number in stop_signals() if number != signal.SIGINT}
     try:

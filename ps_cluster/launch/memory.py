@@ -1,6 +1,6 @@
 """Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one.
 
-This is for networks that are measured. training/session.py has an estimate for the others.
+This is for networks that are measured. training/memory.py has an estimate for the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def needed_bytes(config: RunConfig) -> int | None:
     if config.cluster.gpus == GPUS_AUTO:
         worker += UNSHARED_MB
     kind = config.mode_kind
-    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.tasks)
+    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.cluster.types)
     if config.mode_kind.has_parameter_servers:
         serving += config.shards
     else:

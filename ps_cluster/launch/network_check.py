@@ -32,7 +32,7 @@ from ps_cluster.system import environment
 from ps_cluster.system.child_process import how_ended
 from ps_cluster.system.lifetime import die_with_launcher
 
-WITHIN_S = 120.0  # each task builds it again, and training has to begin within `LauncherLimits.startup_s`
+WITHIN_S = 120.0  # each task builds it again, and training has to begin within `RunLimits.startup_s`
 WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
 
 _known: dict[tuple[str, str], NetworkFacts] = {}  # of this process: a sweep asks for each trial

@@ -29,9 +29,9 @@ from ps_cluster.launch.actions import broken_line
 from ps_cluster.launch.endings import write_ending
 from ps_cluster.launch.gpu_choice import is_on_gpus, with_gpus_found
 from ps_cluster.launch.launcher import TASK_ARGV
-from ps_cluster.launch.local_run import WHAT, DataResolver, complete_config, resolve_data
+from ps_cluster.launch.local_run import DataResolver, complete_config, resolve_data
 from ps_cluster.launch.network_check import described_objective
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.task_loop import TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
@@ -43,9 +43,9 @@ from ps_cluster.report.summary import EndedRun
 from ps_cluster.report.terminal import print_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Claim, Superseded, claim
-from ps_cluster.runs.result_rows import BROKEN, EarlyStop, ProgressRow, Summary, TrainingResult, with_work
+from ps_cluster.runs.result_rows import BROKEN, EarlyStop, Outcome, ProgressRow, Summary, TrainingResult, with_work
 from ps_cluster.runs.rows import ClusterFile, TaskFile
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.run_dir import RUN_DIRECTORY, RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.addresses import check_is_free
 from ps_cluster.system.child_process import ChildProcess
@@ -107,7 +107,7 @@ def run_one_task(
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
-        with locks.sole_use(held, WHAT, notify, shared=leads):
+        with locks.sole_use(held, RUN_DIRECTORY, notify, shared=leads):
             dataset = resolve(config.data, notify=notify).holding_out(config.evaluation.validation_examples)
             config = complete_config(config, dataset, notify)
             with StopRequests() as requests:
@@ -185,7 +185,7 @@ class OneTask:
         rendezvous = RendezvousLimits(self.options.wait_s, self.options.min_workers, needs_all)
         total = self.config.total_updates(self.dataset.train_examples)
         return loop(
-            self.task, self.topology, self.run_dir, self.view, requests, self, LauncherLimits(), rendezvous,
+            self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
             total_updates=total, evaluation=self.config.evaluation,
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class OneTask:
         ]
         write_json(self.run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
 
-    def write_ending(self, outcome: str, early_stop: EarlyStop | None) -> int:
+    def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write and print what `run` does at its end. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
         Each task is started again by whoever has started it, so restarts are known by the work of the tasks alone.
@@ -310,9 +310,9 @@ def _resumes(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
 def _check_cluster(config: RunConfig, topology: ClusterTopology) -> None:
     """Raise UserError where mode or configuration are for other tasks than the cluster has."""
     mode, origin = config.mode_kind, topology.origin.name
-    if topology.types != mode.cluster.tasks:
+    if topology.types != mode.cluster.types:
         raise UserError(
-            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.tasks)}, "
+            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.cluster.types)}, "
             f"but that of {origin} has {', '.join(topology.types)}"
         )
     for kind, name in ((WORKER, "workers"), (PS, "parameter_servers")):

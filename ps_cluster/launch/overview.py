@@ -93,7 +93,7 @@ def of_config(config: RunConfig, environment: Mapping[str, str] = os.environ) ->
     config.check_fits_one_machine()
     cluster, mode = config.cluster, config.mode_kind
     topology = ClusterTopology.local(
-        mode.cluster.tasks, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
+        mode.cluster.types, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator
     )
     views = tuple(
         _view(topology, task, "planned", None, is_on_gpus(config, topology, task, environment))
@@ -161,7 +161,7 @@ def _title(what: str, topology: ClusterTopology, mode: Mode) -> str:
 
 
 def _flows(mode: Mode) -> tuple[Flow, ...]:
-    return tuple(flow for flow in mode.cluster.flows if {flow.sender, flow.receiver} <= set(mode.cluster.tasks))
+    return tuple(flow for flow in mode.cluster.flows if {flow.sender, flow.receiver} <= set(mode.cluster.types))
 
 
 # Show it to a person.

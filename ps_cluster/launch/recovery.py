@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ps_cluster.config.tasks import OnDeaths, Task
 from ps_cluster.errors import PORT_IN_USE
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.system.supervisor import TaskExit
 
 CLUSTER = "the cluster"
@@ -29,14 +29,14 @@ class RestartPolicy:
         self._delays_s = delays_s
         self._deaths: Counter[Hashable] = Counter()
 
-    def next_delay_s(self, key: Hashable, restarts: float) -> float | None:
+    def next_delay_s(self, key: Hashable, most_restarts: float) -> float | None:
         """Count a death of `key`; return the seconds after which to start it again, None to give it up.
 
         Args:
-          restarts: how many there are in a row.
+          most_restarts: give up after this many in a row.
         """
         self._deaths[key] += 1
-        if self._deaths[key] > restarts:
+        if self._deaths[key] > most_restarts:
             return None
         return self._delays_s[min(self._deaths[key], len(self._delays_s)) - 1]
 
@@ -62,7 +62,7 @@ class _DeathsInARow:
 class Recovery:
     """Recovers tasks from death: each by itself, or all together where a death restarts the whole cluster."""
 
-    def __init__(self, limits: LauncherLimits, on_death: OnDeaths):
+    def __init__(self, limits: RunLimits, on_death: OnDeaths):
         self._stable_s = limits.stable_s
         self._on_death = on_death
         self._policy = RestartPolicy(limits.restart_delays_s)

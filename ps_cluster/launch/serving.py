@@ -45,7 +45,7 @@ def start_server(
     session = tf.compat.v1.ConfigProto()
     # Idle threads would spin before they sleep, on cores that other tasks need.
     session.experimental.disable_thread_spinning = True
-    # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py).
+    # A parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (system/environment.py).
     if task_type == WORKER:
         session.intra_op_parallelism_threads = intra_op_threads
         # TensorFlow's default is the number of cores; with a single thread a server never connects.

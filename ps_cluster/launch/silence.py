@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from ps_cluster.config import STEPS_IN_TIME, RunConfig
 from ps_cluster.config.modes import Waits
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.launch.stages import UNDER_WAY, LauncherLimits
-from ps_cluster.runs.result_rows import SAVING, ProgressRow, SilenceRow
+from ps_cluster.launch.stages import RunLimits
+from ps_cluster.runs.result_rows import ProgressRow, SilenceRow
+from ps_cluster.runs.training_phases import UNDER_WAY
 
 STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
@@ -70,7 +71,7 @@ class SilenceDetector:
     hangs before its first update, only the run's standstill limit applies.
     """
 
-    def __init__(self, config: RunConfig, limits: LauncherLimits, now_s: float):
+    def __init__(self, config: RunConfig, limits: RunLimits, now_s: float):
         self._waits = config.mode_kind.promise.waits
         late = config.mode_kind.late_workers(config) or METHODS[config.staleness.method].drops
         self._tells = config.mode_kind.has_parameter_servers and not late
@@ -94,7 +95,7 @@ class SilenceDetector:
           now_s: when it was read.
         """
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
-        if row.phase == SAVING:  # it repeats the row before
+        if row.phase == "saving":  # it repeats the row before
             return
         self._limits_now = self._limits.for_waits_of(row.longest_wait_seconds)
         if row.phase not in UNDER_WAY:

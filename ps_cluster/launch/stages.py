@@ -11,15 +11,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from ps_cluster.config.tasks import Task
-from ps_cluster.runs.result_rows import SAVING, ProgressRow
-
-UNDER_WAY = ("training", "draining")  # phases in which workers have work
-# Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
-BEGUN = (*UNDER_WAY, SAVING, "writing", "ended")
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.training_phases import BEGUN
 
 
 @dataclass(frozen=True)
-class LauncherLimits:
+class RunLimits:
     """Time limits in seconds. Only time in which the process that keeps them ran counts (ps_cluster/clock.py)."""
 
     look_every_s: float = 0.2
@@ -38,7 +35,7 @@ class LauncherLimits:
     grace_s: float = 5.0  # from SIGTERM to SIGKILL
     port_attempts: int = 5
 
-    def for_waits_of(self, seconds: float) -> LauncherLimits:
+    def for_waits_of(self, seconds: float) -> RunLimits:
         """Return these limits for a run whose leader says that an update may take `seconds`."""
         return replace(
             self,
@@ -61,12 +58,12 @@ class StageLimit(NamedTuple):
     """The limit of one stage.
 
     Attributes:
-      seconds: returns the limit from the run's `LauncherLimits`. It counts from the beginning of the stage or from the last
+      seconds: returns the limit from the run's `RunLimits`. It counts from the beginning of the stage or from the last
         movement in it: an update while training and draining, a score while scoring.
       message: says what did not happen. "{leader}" stands for the leader's name.
     """
 
-    seconds: Callable[[LauncherLimits], float]
+    seconds: Callable[[RunLimits], float]
     message: str
 
 
@@ -86,7 +83,7 @@ class StageClock:
       limits: the time limits of now. They grow with the wait that the leader announces in its rows.
     """
 
-    def __init__(self, limits: LauncherLimits, now_s: float):
+    def __init__(self, limits: RunLimits, now_s: float):
         self._limits = self.limits = limits
         self._seen = (-1, 0)  # updates applied, rows of the ledger's tables written
         self.enter(RunStage.STARTING, now_s)
@@ -110,7 +107,7 @@ class StageClock:
         begins = self.stage is RunStage.STARTING and row.phase in BEGUN
         if begins:
             self.enter(RunStage.TRAINING, now_s)
-        if self.under_way and ((row.applied, row.written) != self._seen or row.phase == SAVING):
+        if self.under_way and ((row.applied, row.written) != self._seen or row.phase == "saving"):
             self._seen = row.applied, row.written
             self.restart(now_s)
         return begins

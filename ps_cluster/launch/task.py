@@ -1,6 +1,6 @@
 """The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
 
-It ends with a code of errors.py; told twice to stop, with that of the second signal.
+Its exit code is one of errors.py. If it was asked to stop twice, the exit code is that of the second signal.
 The error is written to `RunDir.error(type, index)`.
 """
 
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
 
     Args:
       arguments: of the command line; None: those of this process.
-      trainer: what the task that leads does, in place of what its mode does (`Mode.train`).
+      trainer: called in the leader instead of its mode's `Mode.train`.
     """
     die_with_launcher()
     parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
             alone=options.alone,
             term=term,
             least_workers=options.least_workers,
-            silent_after_s=config.cluster.lost_after_seconds,
+            lost_after_s=config.cluster.lost_after_seconds,
             wait_s=options.wait_seconds,
         )
         if term:
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[[TrainingJob],
 
 
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
-    """Run `body`; return the exit code for `leave`. `alone`: no launcher asks which task was lost first."""
+    """Run `body` and return the exit code for `leave`. `alone`: no launcher looks for the first failure."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
@@ -129,9 +129,9 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: b
 
 
 def _superseded() -> Superseded | None:
-    """Return the reason why this leader may not write any more; None where it may, or leads nothing.
+    """Return the reason why this leader must not write any more; None if it may write, or if the task is no leader.
 
-    A newer leader ends what this one has left waiting, which then fails here with errors of TensorFlow.
+    A newer leader closes the queues at which graphs of this leader wait. These graphs then fail with TensorFlow's errors.
     """
     try:
         writing.check()

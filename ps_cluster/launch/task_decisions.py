@@ -14,12 +14,13 @@ from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.files.values import one_line
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks, broken_line
-from ps_cluster.launch.stages import FrozenProcesses, LauncherLimits, RunStage, StageClock
+from ps_cluster.launch.stages import FrozenProcesses, RunLimits, RunStage, StageClock
 from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.notices import Line
 from ps_cluster.runs.checkpoints import EndedMark
-from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING, Line
+from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import BROKEN, EarlyStop, EvaluationRow, Outcome, ProgressRow
 from ps_cluster.system.child_process import signal_name
 
 SAY_EVERY_S = 10.0  # between two lines about the same wait
@@ -56,7 +57,7 @@ class StartProcess:
 
 @dataclass(frozen=True)
 class PassSignalOn:
-    """Send the signal that this command got to its process, which then drains the training."""
+    """Pass the signal that this command has received on to its process, which then drains the training."""
 
     number: int
 
@@ -73,7 +74,7 @@ class EndTask:
     """
 
     exit_code: int
-    outcome: str | None = None
+    outcome: Outcome | None = None
     early_stop: EarlyStop | None = None
     proof_decides: bool = False
     error: str | None = None
@@ -102,7 +103,7 @@ class TaskDecisions:
         self,
         task: Task,
         topology: ClusterTopology,
-        limits: LauncherLimits,
+        limits: RunLimits,
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None,
@@ -313,12 +314,12 @@ class TaskDecisions:
         return (Kill(self._task),) if self.process_started else ()
 
     def _ended(self, exit_code: int) -> EndTask:
-        """Return an end that is none of the training. The leader writes it, unless it has changed nothing."""
+        """Return the end of a task whose training has not ended. A leader also writes it, unless it has changed nothing."""
         writes = self.leads and self.process_started and exit_code not in (BAD_INPUT, SUPERSEDED)
         return EndTask(exit_code, ("stopped" if self._stop_signal else "failed") if writes else None)
 
     def _say(self, line: Line, about: object, now_s: float) -> TaskActions:
-        """Return a notice. `about`: what the line is about; lines about equal things are `SAY_EVERY_S` apart."""
+        """Return a notice, or nothing if a line about the same thing (`about`) was shown less than `SAY_EVERY_S` ago."""
         if about == self._said_about and now_s < self._say_again_s:
             return ()
         self._said_about, self._say_again_s = about, now_s + SAY_EVERY_S

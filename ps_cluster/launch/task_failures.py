@@ -20,7 +20,7 @@ MESSAGE_CHARACTERS = 500
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Return bad input for an error in the user's own computation, which every start would meet; else the error itself."""
+    """Return a UserError for an error in the user's own computation, which every start would repeat; else the error itself."""
     for cause in _causes(error):
         if failure := failure_of_computation(cause):
             return FailedComputation(failure).with_traceback(error.__traceback__)

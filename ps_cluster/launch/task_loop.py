@@ -17,7 +17,7 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import RowTail, read_rows
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
 from ps_cluster.launch.endings import last_update_of_end
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import (
     EndTask,
     PassSignalOn,
@@ -34,7 +34,7 @@ from ps_cluster.runs.checkpoints import EndedMark
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.monitor import EarlyStopping
-from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import EarlyStop, EvaluationRow, Outcome, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.addresses import unknown_hosts
 from ps_cluster.system.child_process import ChildProcess
@@ -53,7 +53,7 @@ class TaskWork(Protocol):
         """Start the process that runs TensorFlow. `least_workers`: with which a leader begins; None: with all."""
         ...
 
-    def write_ending(self, outcome: str, early_stop: EarlyStop | None) -> int:
+    def write_ending(self, outcome: Outcome, early_stop: EarlyStop | None) -> int:
         """Write the ending of the run, once. Return 0, or FAILED_FOR_GOOD if the proof does not hold.
 
         Args:
@@ -92,7 +92,7 @@ class TaskLoop:
         view: ProgressView,
         requests: StopRequests,
         work: TaskWork,
-        limits: LauncherLimits,
+        limits: RunLimits,
         rendezvous: RendezvousLimits,
         *,
         total_updates: int | None = None,

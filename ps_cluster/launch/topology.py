@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import portpicker
 
 from ps_cluster.config.sections import nested
-from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task, leader_type
 from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.runs.rows import TaskRow
 from ps_cluster.system.addresses import host_and_port
@@ -34,10 +34,10 @@ TF_CONFIG = Origin("TF_CONFIG", "cluster", "TF_CONFIG: task.type", "TF_CONFIG: t
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """The tasks of a cluster and their addresses; the evaluator is no member and has none.
+    """The tasks of a cluster and their addresses. The evaluator is not a member of the cluster and has no address.
 
     TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). A worker
-    may be absent: its address is in the cluster spec, and nobody is there yet, or any more.
+    may be absent: its address is in the cluster spec, but its process has not started yet, or has ended for good.
     """
 
     # type ("chief", "ps", "worker"; only those present) → "host:port" by index
@@ -101,8 +101,8 @@ class ClusterTopology:
 
     @property
     def leader(self) -> Task:
-        """The task that writes checkpoints, rows and the result, and ends with training: the chief, else worker 0."""
-        return Task(CHIEF if CHIEF in self.cluster else WORKER, 0)
+        """The task that writes checkpoints, rows and the result, and ends with training."""
+        return Task(leader_type(self.cluster), 0)
 
     def computes_gradients(self, task: Task) -> bool:
         """Return whether `task` needs the training images: a worker does, and a chief without workers."""

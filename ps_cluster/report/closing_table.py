@@ -15,10 +15,11 @@ from ps_cluster.config.tasks import CHIEF
 from ps_cluster.files.values import counted
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
+from ps_cluster.notices import LogLine
 from ps_cluster.report.facts import facts_of, number
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, megabytes, plain_table
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.logs import RUN_ENDED, LogLine
+from ps_cluster.runs.logs import RUN_ENDED
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
 

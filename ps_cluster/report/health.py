@@ -10,20 +10,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.tasks import CHIEF, WORKER, Task
+from ps_cluster.config.tasks import Task, leader_type
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import LAUNCHER
-from ps_cluster.runs.result_rows import SAVING, ProgressRow
+from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.rows import ClusterFile, TaskFile, TaskRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_phases import NOT_BEGUN, UNDER_WAY
 from ps_cluster.system import run_processes
 from ps_cluster.system.addresses import host_and_port
 from ps_cluster.system.run_processes import age_seconds
 
-BEFORE, UNDER_WAY = ("connecting", "building"), ("training", SAVING, "draining")  # phases of rows
 _SLACK_S = 1.0  # between the clock of a process's start and that of rows
 
 
@@ -107,7 +107,7 @@ class HealthFacts:
 
     def _training(self, row: ProgressRow | None) -> HealthSign:
         """Return whether training has begun and makes progress, by a row of the process that is asked about."""
-        if row is None or row.phase in BEFORE:
+        if row is None or row.phase in NOT_BEGUN:
             newest = self.row.phase if self.row else "no row yet"
             return HealthSign("training", False, f"training has not begun: {newest}")
         if row.phase not in UNDER_WAY:
@@ -192,7 +192,7 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
     if task is None:
         yield Member(LAUNCHER, cluster.launcher.pid, life=cluster.launcher.life, watches_rows=True)
         return
-    leader = CHIEF if any(row.type == CHIEF for row in cluster.tasks) else WORKER
+    leader = leader_type({row.type for row in cluster.tasks})
     for row in cluster.tasks:
         if Task(row.type, row.index) == task:
             yield _member(row, leads=task == Task(leader, 0))

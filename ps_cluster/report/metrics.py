@@ -16,10 +16,10 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_whole
+from ps_cluster.notices import Line, LogLine
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.logs import Line, LogLine
 from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 

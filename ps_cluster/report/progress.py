@@ -15,6 +15,7 @@ from rich.text import Text
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import printable
+from ps_cluster.notices import Line
 from ps_cluster.report.live_view import draw
 from ps_cluster.report.run_state import (
     RunState,
@@ -26,7 +27,7 @@ from ps_cluster.report.run_state import (
 )
 from ps_cluster.report.terminal import Output, SafeConsole
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import PROGRESS, SCORE, TEXT, Line, LogFormat
+from ps_cluster.runs.logs import PROGRESS, SCORE, TEXT, LogFormat
 from ps_cluster.runs.monitor import Monitor
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ps_cluster.files.json_files import Json, read_json
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
+from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import FOLD, LEFT, RIGHT, facts_table, plain_table
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, metric_text
 from ps_cluster.runs.rows import DatasetPointer
@@ -104,7 +104,7 @@ def _of_rows(run_dir: RunDir) -> Json:
     return found
 
 
-def listed_runs(folder: Path, notify: Callable[[str], None]) -> list[ListedRun]:
+def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
     """Return the runs in a folder, newest first. Damaged ones are passed over with a notice, other folders without.
 
     Raises:

@@ -12,11 +12,13 @@ from ps_cluster.config.schema import AUTO
 from ps_cluster.config.tasks import WORKER, Task
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.values import counted
+from ps_cluster.notices import Notify
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import GENERATED_DATA, Notify
+from ps_cluster.runs.logs import GENERATED_DATA
 from ps_cluster.runs.monitor import Monitor, value_text
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_phases import Phase
 
 SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
 
@@ -58,7 +60,7 @@ class RunState:
         return Monitor.of(self.config.evaluation)
 
     @property
-    def phase(self) -> str:
+    def phase(self) -> Phase:
         return self.row.phase if self.row else "starting"
 
     @property
@@ -197,7 +199,7 @@ def warn_of_generated(dataset: PackedDataset, notify: Notify) -> None:
 
 
 def _crew(config: RunConfig) -> str:
-    if WORKER not in config.mode_kind.cluster.tasks:
+    if WORKER not in config.mode_kind.cluster.types:
         return "1 process"
     workers = counted(config.cluster.workers, "worker")
     return f"{workers} + {config.cluster.parameter_servers} ps" if config.mode_kind.has_parameter_servers else workers

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.datasets import DATASETS
@@ -16,10 +15,10 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import Json, read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.report.guess import guess_of_run
 from ps_cluster.runs.monitor import Monitor
-from ps_cluster.runs.proof import MOST_PROBLEMS
+from ps_cluster.runs.proof import with_recomputed
 from ps_cluster.runs.result_rows import (
     EarlyStop,
     EvaluationRow,
@@ -28,7 +27,6 @@ from ps_cluster.runs.result_rows import (
     NetworkSummary,
     Outcome,
     ProgressRow,
-    Recomputed,
     ScoreRow,
     ServerSize,
     ServerSummary,
@@ -43,7 +41,6 @@ from ps_cluster.runs.result_rows import (
 )
 from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.runs.update_samples import RecomputedRow
 
 SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
 
@@ -63,7 +60,6 @@ class EndedRun:
     """What the launcher knows of a run that has ended, and the files of the run do not tell.
 
     Attributes:
-      outcome: one of `Outcome`.
       wall_seconds: from the start of the command to now.
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
@@ -77,7 +73,7 @@ class EndedRun:
       leaders: how many led the training, one after the other, if tasks are started one by one; else None.
     """
 
-    outcome: str
+    outcome: Outcome
     wall_seconds: float
     began: float
     life: str | None
@@ -91,7 +87,7 @@ class EndedRun:
     early_stop: EarlyStop | None = None
 
 
-def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line: None) -> Summary:
+def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = ignore) -> Summary:
     """Write summary.json and return it.
 
     If the leader was killed before it left a result, the counts come from its last row of progress. Values that the row
@@ -102,7 +98,9 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line
     """
     config = load_config(run_dir.config)
     story = _Story.of(run_dir, ended.life, notify)
-    training = with_recomputed(_training(run_dir, story, notify), run_dir, notify)
+    training = _training(run_dir, story, notify)
+    proof = training.proof and with_recomputed(training.proof, run_dir, training.updates.applied, notify)
+    training = training.model_copy(update={"proof": proof})
     cluster = _read(run_dir.cluster, ClusterFile, notify)
     tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
@@ -110,7 +108,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, ended.restarts)
     summary = Summary(
         schema_=SCHEMA,
-        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else ended.outcome),
+        outcome="failed" if proof and not proof.holds else ended.outcome,
         early_stop=ended.early_stop,
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
@@ -150,7 +148,7 @@ def write_summary(run_dir: RunDir, ended: EndedRun, notify: Notify = lambda line
     return _write(run_dir, summary)
 
 
-def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Summary:
+def refresh_evaluation(run_dir: RunDir, notify: Notify = ignore) -> Summary:
     """Add the newest scores to a summary.json that was written before them, and return it.
 
     Raises:
@@ -162,7 +160,7 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> S
     if guess:
         few = guess.examples if guess.is_too_uncertain_for(evaluation) else None
         found |= {"learned": guess.is_beaten_by(evaluation), "too_few_examples": few}
-    proof = with_recomputed(summary, run_dir, notify).proof
+    proof = summary.proof and with_recomputed(summary.proof, run_dir, summary.updates.applied, notify)
     found |= {"proof": proof} | ({"outcome": "failed"} if proof and not proof.holds else {})
     return _write(run_dir, summary.model_copy(update=found))
 
@@ -226,30 +224,6 @@ def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
     # A leader that restarts from a checkpoint can't know how far the last one had come; the rows do.
     updates = training.updates.model_copy(update={"rolled_back": story.rolled_back})
     return training.model_copy(update={"updates": updates})
-
-
-_Numbers = TypeVar("_Numbers", bound=TrainingNumbers)
-
-
-def with_recomputed(training: _Numbers, run_dir: RunDir, notify: Notify) -> _Numbers:
-    """Add the updates that were computed again to the proof; an update that disagrees lets it fail."""
-    proof = training.proof
-    if proof is None:
-        return training
-    rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
-    problems = dict.fromkeys([*proof.problems, *(problem for row in rows for problem in row.problems)])
-    deviations: dict[str, float] = {}
-    for row in rows:
-        deviations |= {name: max(one, deviations.get(name, 0.0)) for name, one in row.deviations.items()}
-    recomputed = Recomputed(
-        updates=sum(1 for row in rows if row.deviations),
-        of=training.updates.applied,
-        workers={str(index): count for index, count in sorted(Counter(w for row in rows for w in row.workers).items())},
-        largest_deviations=deviations,
-        unchecked=list(dict.fromkeys(line for row in rows for line in row.unchecked)),
-    )
-    found = {"holds": not problems, "problems": list(problems)[:MOST_PROBLEMS], "recomputed": recomputed}
-    return training.model_copy(update={"proof": proof.model_copy(update=found)})
 
 
 def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:

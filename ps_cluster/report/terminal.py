@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.files.values import one_line, printable
+from ps_cluster.notices import Line
 from ps_cluster.runs import logs
-from ps_cluster.runs.logs import ERROR, Line
+from ps_cluster.runs.logs import ERROR
 
 _WIDEST_IN_A_PIPE = 10_000  # characters
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
@@ -34,9 +35,9 @@ def print_line(line: Line) -> None:
     print(logs.chosen().line(line), file=Output(sys.stdout), flush=True)
 
 
-def print_note(line: str) -> None:
+def print_note(line: Line) -> None:
     """Write a line to standard error, apart from the output, without control characters."""
-    print(printable(line), file=Output(sys.stderr), flush=True)
+    print(printable(str(line)), file=Output(sys.stderr), flush=True)
 
 
 def print_error(message: str) -> None:

@@ -28,8 +28,9 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
+from ps_cluster.notices import Notify
 from ps_cluster.runs.journal import LeaderStretch
-from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.rows import Count, Histogram, Index, Kind, Number, Pid, Row, Text, Word
 from ps_cluster.runs.step_set import StepsState
 from ps_cluster.runs.times import TrainingTimes
@@ -140,7 +141,7 @@ class EndedMark(Row):
     """
 
     last_step: Count
-    outcome: Ending
+    outcome: TrainingOutcome
     goes_on: bool = False
     term: Count = 0
 
@@ -351,7 +352,7 @@ def newest_first(directories: Iterable[Path]) -> list[Path]:
 
 
 def load_newest_good(
-    directories: Iterable[Path], notify: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
+    directories: Iterable[Path], notify: Notify, check: Callable[[Checkpoint], None] = lambda found: None
 ) -> Checkpoint | None:
     """Return the newest checkpoint that can be read; None if there is none. Damaged checkpoints are reported by `notify`.
 
@@ -378,7 +379,7 @@ def load_newest_good(
 
 def load_to_go_on(
     directories: Sequence[Path],
-    notify: Callable[[str], None],
+    notify: Notify,
     check: Callable[[Checkpoint], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Checkpoint | None:
@@ -403,7 +404,9 @@ def load_to_go_on(
     return None
 
 
-def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, term: int = 0) -> None:
+def mark_ended(
+    directory: Path, *, last_step: int, outcome: TrainingOutcome, goes_on: bool = False, term: int = 0
+) -> None:
     """Write the mark that no checkpoint comes after `last_step`, for readers of the directory.
 
     Args:

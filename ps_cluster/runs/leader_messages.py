@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.values import Malformed
-from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.rows import Count, Row
 
 MESSAGE_FILE = "told.json"
@@ -30,7 +30,7 @@ class LeaderMessage(Row):
     """
 
     term: Count
-    ended: Ending | None = None
+    ended: TrainingOutcome | None = None
     refused: str | None = Field(default=None, max_length=2000)
     start_again: str | None = Field(default=None, max_length=2000)
 

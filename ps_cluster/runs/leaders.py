@@ -92,11 +92,11 @@ class LeaderStart:
       term: the number of the leader's claim; 0 without one.
       least_workers: training begins with this many workers, and the others may come later. None means all.
       wait_s: how many seconds an evaluator waits for a sign of life; infinite if a launcher limits the wait.
-      silent_after_s: after this many seconds without an update the steps of a dispatch are given to another worker too.
+      lost_after_s: after this many seconds without an update the steps of a dispatch are given to another worker too.
     """
 
     alone: bool = False
     term: int = 0
     least_workers: int | None = None
-    silent_after_s: float = 60.0
+    lost_after_s: float = 60.0
     wait_s: float = math.inf

@@ -7,52 +7,14 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from ps_cluster.files.values import one_line, printable
+from ps_cluster.notices import Line, LogEvent, LogLine
 from ps_cluster.process_variables import LOG_FORMAT, LOG_TASK
 
-
-@dataclass(frozen=True)
-class LogEvent:
-    """An event. `name` is the field `event` of a line in JSON. docs/operations.md explains how to react to each event."""
-
-    name: str
-    level: Literal["info", "warning", "error"] = "info"
-
-    def __call__(self, message: str, **fields: Any) -> LogLine:
-        """Return a line about this event."""
-        return LogLine(message, self, fields)
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """A line for people, with its event and the additional fields that a line in JSON contains for programs."""
-
-    message: str
-    event: LogEvent
-    fields: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, line: Line) -> LogLine:
-        """Return `line` with its event. The event of a plain text is `notice`."""
-        return line if isinstance(line, cls) else NOTICE(str(line))
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __format__(self, specification: str) -> str:
-        raise TypeError("a text made of a line loses its event: make the line of the whole text, or use its message")
-
-
-Line = str | LogLine
-Notify = Callable[[Line], None]
-"""A function that is called with a line for the user."""
-
-NOTICE = LogEvent("notice")  # any other information
 PROGRESS = LogEvent("progress")  # the progress of training, every 5 s and at each new phase
 SCORE = LogEvent("score")
 WAITING = LogEvent("waiting")  # a task waits for others

@@ -13,13 +13,15 @@ The counts do not show what an update computed. Therefore a sample of the update
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ps_cluster.files.json_files import Json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.values import Malformed
+from ps_cluster.notices import Notify
 from ps_cluster.runs import journal
 from ps_cluster.runs.ledger import (
     COUNTS,
@@ -27,7 +29,10 @@ from ps_cluster.runs.ledger import (
     TAKES_PART_FOR,
     WHOLE,
 )
+from ps_cluster.runs.result_rows import Proof, Recomputed, ShardProof
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.step_set import StepSet
+from ps_cluster.runs.update_samples import RecomputedRow
 
 MOST_PROBLEMS = 10
 RATE_TOLERANCE = 1e-5  # other processors round float32 differently
@@ -299,6 +304,21 @@ class ShardAudit:
         return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
 
 
+@dataclass(frozen=True)
+class Audit:
+    """What the comparison of the journals with the counters has found.
+
+    Attributes:
+      problems: one line for each disagreement.
+      shards: the counters of each shard, and the numbers of its rows and distinct steps.
+      duplicated: the number of gradients that were applied too often.
+    """
+
+    problems: list[str]
+    shards: list[ShardProof]
+    duplicated: int
+
+
 def audit(
     journals: Sequence[journal.History],
     counts: np.ndarray,
@@ -309,10 +329,8 @@ def audit(
     on_rows: OnRows = lambda rows: None,
     *,
     leaves: bool = False,
-) -> Json:
-    """Compute the proof: {"holds": bool, "problems": [line, …], "shards": [dict, …], "duplicated": gradients}.
-
-    The dict of a shard has its counters and the numbers of its rows and distinct steps.
+) -> Audit:
+    """Compare the journals with the counters.
 
     Args:
       journals: the files with the rows of each shard.
@@ -335,15 +353,10 @@ def audit(
         except (journal.JournalDamaged, Malformed, OSError) as error:
             problems.append(str(error))
         problems += (f"shard {index}: {problem}" for problem in shard_audit.problems(counters, scheduled))
-        shards.append({"index": index, "rows": shard_audit.rows, "steps": shard_audit.distinct, **counters})
+        shards.append(ShardProof(index=index, rows=shard_audit.rows, steps=shard_audit.distinct, **counters))
         audits.append((shard_audit, counters))
     problems += _schedule_problems(min(one.applied(counters) for one, counters in audits), scheduled, total, leaves)
-    return {
-        "holds": not problems,
-        "problems": problems[:MOST_PROBLEMS],
-        "shards": shards,
-        "duplicated": max(shard_audit.excess(counters) for shard_audit, counters in audits),
-    }
+    return Audit(problems, shards, max(shard_audit.excess(counters) for shard_audit, counters in audits))
 
 
 def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leaves: bool) -> Iterator[str]:
@@ -354,3 +367,30 @@ def _schedule_problems(applied: int, scheduled: StepSet, total: int | None, leav
             f"{total} updates were to be handed out, {scheduled.count} were; "
             f"the first that is missing is {scheduled.first_missing}"
         )
+
+
+def verdict(shards: list[ShardProof], problems: Iterable[str], recomputed: Recomputed = Recomputed()) -> Proof:
+    """Return the proof of a training. It holds if there is no problem; it names only the first problems."""
+    distinct = list(dict.fromkeys(problems))
+    return Proof(holds=not distinct, problems=distinct[:MOST_PROBLEMS], shards=shards, recomputed=recomputed)
+
+
+def with_recomputed(proof: Proof, run_dir: RunDir, applied: int, notify: Notify) -> Proof:
+    """Add the updates that were computed again to the proof of the leader. An update that disagrees is a problem.
+
+    Args:
+      applied: the number of updates that were applied in all.
+      notify: gets one line if rows of updates that were computed again are damaged.
+    """
+    rows = {(row.term, row.update): row for row in read_rows(run_dir.recomputed, RecomputedRow, notify)}.values()
+    deviations: dict[str, float] = {}
+    for row in rows:
+        deviations |= {name: max(one, deviations.get(name, 0.0)) for name, one in row.deviations.items()}
+    recomputed = Recomputed(
+        updates=sum(1 for row in rows if row.deviations),
+        of=applied,
+        workers={str(index): count for index, count in sorted(Counter(w for row in rows for w in row.workers).items())},
+        largest_deviations=deviations,
+        unchecked=list(dict.fromkeys(line for row in rows for line in row.unchecked)),
+    )
+    return verdict(proof.shards, [*proof.problems, *(problem for row in rows for problem in row.problems)], recomputed)

@@ -31,6 +31,7 @@ from ps_cluster.runs.rows import (
     Word,
 )
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.runs.training_phases import Phase
 
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -69,9 +70,6 @@ class WorkFile(Row):
     dispatches: list[Pid | None] = []
 
 
-SAVING = "saving"  # the phase of rows that are written while a checkpoint is being saved
-
-
 class ProgressRow(WorkFile):
     """The progress of training, as the leader knows it. Means are over the updates since the previous row.
 
@@ -91,7 +89,7 @@ class ProgressRow(WorkFile):
     time: Number = 0.0
     monotonic: Number = 0.0
     life: Word | None = None
-    phase: Word
+    phase: Phase
     applied: Count = 0
     scheduled: Count = 0
     total: Count | None = None
@@ -124,10 +122,10 @@ def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
 
 # The files that the evaluator writes: all scores, and the best score.
 
-Ending = Literal["completed", "stopped", "diverged", "nan_loss"]
+TrainingOutcome = Literal["completed", "stopped", "diverged", "nan_loss"]
 """The outcome of a training that did not fail."""
 
-BROKEN: tuple[Ending, ...] = ("diverged", "nan_loss")
+BROKEN: tuple[TrainingOutcome, ...] = ("diverged", "nan_loss")
 """The outcomes of a training that can't learn any more: a weight, or the loss of every step, is NaN or infinite."""
 
 
@@ -360,14 +358,14 @@ class TrainingResult(TrainingNumbers):
         the training was stopped early.
     """
 
-    outcome: Ending
+    outcome: TrainingOutcome
     workers: list[WorkerRow] = []
     parameter_servers: list[ServerSize] = []
 
 
 # summary.json: the results of a run.
 
-Outcome = Ending | Literal["failed"]
+Outcome = TrainingOutcome | Literal["failed"]
 
 
 class WorkerSummary(WorkerRow):

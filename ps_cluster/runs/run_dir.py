@@ -15,8 +15,10 @@ from pathlib import Path
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, untrusted, writing
 from ps_cluster.files.writing import open_append
+from ps_cluster.notices import Line
 from ps_cluster.runs import logs as log_formats
 
+RUN_DIRECTORY = "run directory"  # in messages
 CODE = "code"  # folder in a run directory, or next to the runs of a comparison
 TEMPORARY = "tmp"  # folder for the temporary files of running processes
 IDENTITY = "identity"  # file in a worker's workspace: int64 [2], its index and its pid
@@ -287,7 +289,7 @@ _print_lock = (
 )  # several threads may print at the same time, e.g. when several workers are lost together
 
 
-def say(line: log_formats.Line) -> None:
+def say(line: Line) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
     _unprinted.append(log_formats.chosen().line(line))
     say_the_rest()

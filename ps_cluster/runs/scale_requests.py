@@ -11,6 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks, untrusted
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json
+from ps_cluster.notices import Notify
 from ps_cluster.runs.rows import Index, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
@@ -35,7 +36,7 @@ class ScaleAnswer(Row):
 class ScaleDesk:
     """The launcher's side. Requests from before its start are removed, because no command waits for their answers."""
 
-    def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
+    def __init__(self, run_dir: RunDir, notify: Notify):
         self._run_dir = run_dir
         self._notify = notify
         self._asked = ""

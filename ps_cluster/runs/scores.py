@@ -15,6 +15,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import append_row, read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json
+from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.monitor import Monitor
@@ -26,7 +27,7 @@ from ps_cluster.runs.run_dir import RunDir
 class Records:
     """The recorded scores of a run. Only the evaluator that holds the lock records scores."""
 
-    def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
+    def __init__(self, run_dir: RunDir, notify: Notify):
         self._run_dir = run_dir
         self._notify = notify
         self._lock: Lock | None = None

@@ -10,6 +10,8 @@ class Capabilities:
     """Describe what a shard, or its staleness method, can do besides applying each push as it arrives.
 
     Attributes:
+      waits: whether a push may have to wait in the shard and be tried again. No pull follows such a push in one message, so
+        the mode needs a graph of its own (`Mode.dispatch`).
       drops: whether the shard may drop a push. The worker then pulls again and retries the step.
       stops: whether a worker asks between local steps if its period would still be accepted, and ends it early if not.
       limits_batches: whether the answer to a pull states how many batches the worker may take.
@@ -18,6 +20,7 @@ class Capabilities:
       slots_per_worker: the number of slots that have a row for each worker, [workers, n].
     """
 
+    waits: bool = False
     drops: bool = False
     stops: bool = False
     limits_batches: bool = False

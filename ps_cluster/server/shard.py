@@ -68,6 +68,11 @@ class Push:
 class ParameterShard:
     """A parameter server's shard of the weights and statistics, with its slots, version and ledger.
 
+    The shard of a mode overrides hooks; the other methods keep ledger and version exact. The hooks, from the outermost to the
+    innermost, are `tick` and `execute_push` (waiting; with `capabilities.waits`), `refuse_or_apply`, `apply_or_drop`, `change`
+    and `apply_gradient` (pushes), `values_for`, `read_message` and `batches_for` (pulls), `slots`, `state` and
+    `row_of_newcomer` (checkpoints).
+
     Attributes:
       length, statistics_length: n and m of this shard. wire: the dtype of the weights in its messages.
       capabilities: those of this class; an instance adds those of its staleness method.
@@ -90,12 +95,12 @@ class ParameterShard:
             self.statistics = tf.Variable(start.statistics)
             self._rule = config.mode_kind.server_rule(config, self.weights, start)
             usual = config.mode_kind.emulated_workers(config)
-            self._method = method.correction(config.staleness, self.weights, usual, config.most_workers)
+            self._correction = method.correction(config.staleness, self.weights, usual, config.most_workers)
             lowers = config.mode_kind.lowers_rate
             self._lowered = RateOfMoreWorkers(usual, config.most_workers) if lowers else None
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self.weights, updates)
-            of_version = [self.weights, self.statistics, *self._method.of_version]
+            of_version = [self.weights, self.statistics, *self._correction.of_version]
             self._history = VersionHistory(of_version, config.mode_kind.delay(config))
             self.version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
@@ -107,8 +112,8 @@ class ParameterShard:
         statistics = (tf.float32, self.statistics_length)
         self.capabilities = replace(
             self.capabilities,
-            drops=self._method.capabilities.drops,
-            stops=self._method.capabilities.stops,
+            drops=self._correction.capabilities.drops,
+            stops=self._correction.capabilities.stops,
             limits_batches=config.mode_kind.takes_fewer_batches(config),
         )
         weights = self.wire, self.capabilities.vectors_given * self.length
@@ -122,7 +127,7 @@ class ParameterShard:
     def keep_samples(self) -> None:
         """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
         state = KeptState(
-            self.weights, self.statistics, {**self.slots, **self._method.backups}, self._method.pull_state
+            self.weights, self.statistics, {**self.slots, **self._correction.backups}, self._correction.pull_state
         )
         given = self.capabilities.vectors_given * self.length
         self.samples = UpdateSamples(state, self.section, given=given, wire=self.wire, device=self.device)
@@ -176,7 +181,7 @@ class ParameterShard:
     def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
         """Return the answer to a pull that follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self.values_for(worker)
-        with tf.control_dependencies(self._method.on_pull(worker, weights)):
+        with tf.control_dependencies(self._correction.on_pull(worker, weights)):
             weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
         if self.samples is not None:
             update, puller = (version, tf.constant(ALL_WORKERS, tf.int64)) if self._in_rounds else (step, worker)
@@ -194,7 +199,7 @@ class ParameterShard:
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
         """Return whether a push computed from `version` (int64 []) would be accepted now, bool []. Takes no lock."""
         with tf.device(self.device):
-            return self._method.accepts(Arrival(tf.zeros([], tf.int64), version, self.version.read_value()))
+            return self._correction.accepts(Arrival(tf.zeros([], tf.int64), version, self.version.read_value()))
 
     def batches_for(self, worker: tf.Tensor) -> tf.Tensor:
         """Return how many batches of a step a worker may take, int64 []. Called only with `limits_batches`."""
@@ -203,7 +208,7 @@ class ParameterShard:
     def values_for(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
         (weights, statistics, *others), version = self._history.read(self.version.read_value())
-        return [self._method.given(worker, weights, *others), statistics], version
+        return [self._correction.given(worker, weights, *others), statistics], version
 
     def push(
         self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
@@ -224,8 +229,10 @@ class ParameterShard:
     ) -> list[tf.Tensor]:
         """Push, and return the answer to a pull for step `following` (int64 []). No other message comes between the two.
 
-        If `following` is NO_STEP, the answer holds only the outcome (see `outcome`).
+        If `following` is NO_STEP, the answer holds only the outcome (see `outcome`). A shard in which pushes wait has no
+        exchanges, because the push and the pull are one visit to the critical section.
         """
+        assert not self.capabilities.waits, "a worker would get the outcome WAIT"
         push, following = self._send_push([step, version, following], gradient, fresh, row)
 
         def enter() -> list[tf.Tensor]:
@@ -255,6 +262,7 @@ class ParameterShard:
             return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
+        """Enter the critical section with a push that no pull follows; return the outcome, which is never WAIT."""
         return self.section.execute(lambda: self.receive(push))
 
     def receive(self, push: Push) -> tf.Tensor:
@@ -272,7 +280,7 @@ class ParameterShard:
         if not self.capabilities.drops:
             return self.apply_push(push)
         arrival = Arrival(push.worker, push.version, self.version.read_value())
-        return tf.cond(self._method.accepts(arrival), lambda: self.apply_push(push), self.drop)
+        return tf.cond(self._correction.accepts(arrival), lambda: self.apply_push(push), self.drop)
 
     def has(self, step: tf.Tensor) -> tf.Tensor:
         return self._ledger.has(step)
@@ -298,7 +306,7 @@ class ParameterShard:
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         """Change the weights and statistics by a push; return the new version. `factor`: scales its learning rate."""
-        gradient, share = self._method.correct(push.gradient, arrival)
+        gradient, share = self._correction.correct(push.gradient, arrival)
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
         return self.apply_gradient(gradient, rate, push.fresh, share)
 
@@ -318,12 +326,12 @@ class ParameterShard:
         """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
         learning_rate = self._rule.used_rate(learning_rate)
         before = self.version.read_value()
-        weights_before = self.weights.read_value() if self._method.needs_step else None
+        weights_before = self.weights.read_value() if self._correction.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs the operations.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
             applied = self._change_weights(gradient, learning_rate, before, share)
         with tf.control_dependencies([applied, self.update_statistics(fresh)]):
-            seen = self._method.after_update(weights_before, learning_rate) if self._method.needs_step else []
+            seen = self._correction.after_update(weights_before, learning_rate) if self._correction.needs_step else []
             version = self.version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
         return after(self._history.write(version), version)
@@ -331,11 +339,11 @@ class ParameterShard:
     def _change_weights(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Change the weights with a gradient, or only with every `gathers`-th. `before`: the version before it, int64 []."""
-        every = self._method.gathers
+        """Change the weights with a gradient, or only with every K-th one. `before`: the version before it, int64 []."""
+        every = self._correction.gathered_gradients
         if every == 1:
             return self._rule.apply(gradient, learning_rate, before, share)
-        slot = self._method.slots["gathered"]
+        slot = self._correction.slots["gathered"]
         gathered = slot.read_value() + times(share, gradient)
 
         def change() -> tf.Operation:
@@ -396,7 +404,7 @@ class ParameterShard:
 
         What a subclass adds here is in `state`, in every checkpoint, and compared with `equation` by the proof.
         """
-        return self._rule.slots | self._method.slots | self._lookahead.slots
+        return self._rule.slots | self._correction.slots | self._lookahead.slots
 
     @property
     def state(self) -> dict[str, tf.Variable]:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import psutil
 
-from ps_cluster.config.schema import interface_of
+from ps_cluster.config.isolation import interface_of
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import UserError
+from ps_cluster.notices import Notify
 from ps_cluster.system.addresses import host_and_port
 from ps_cluster.system.firewall import Refused, keep_rules, only_through
 from ps_cluster.system.private_network import REQUIRE
@@ -22,7 +23,7 @@ def guard_port(
     setting: str,
     port: int | None,
     members: Mapping[Task, str],
-    notify: Callable[[str], None],
+    notify: Notify,
     keep: Callable[[str], None] = keep_rules,
 ) -> None:
     """Report who reaches the port of a task. If an interface is named, close the port to others until this process ends.

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config.schema import WORDS, interface_of
+from ps_cluster.config.isolation import WORDS, interface_of
 from ps_cluster.errors import UserError
-from ps_cluster.runs.logs import PORTS_OPEN, Notify
+from ps_cluster.notices import Notify
+from ps_cluster.runs.logs import PORTS_OPEN
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))

@@ -39,7 +39,7 @@ FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
 POLL_INTERVAL_S = 0.5
 
-Outcome = Literal["completed", "stopped", "failed"]
+JobOutcome = Literal["completed", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class EndedJob:
     """A run that is over. `why`: of a failure, in one line."""
 
     job: Job
-    outcome: Outcome
+    outcome: JobOutcome
     why: str = ""
 
 
@@ -112,7 +112,7 @@ class Fleet:
         return len(self._jobs) < self._at_once
 
     def start(self, job: Job) -> None:
-        """Start a run; go on with one that has begun. Raises UserError if processes of before are still in it."""
+        """Start a run, or continue one that has begun. Raises UserError if processes of an earlier start still run in it."""
         self._launch(job)
         self._jobs[job.task] = job
         self._restarts.end_row(job.task)
@@ -168,7 +168,7 @@ class Fleet:
             return self._over(job, "failed", str(error))
         return None
 
-    def _over(self, job: Job, outcome: Outcome, why: str = "") -> EndedJob:
+    def _over(self, job: Job, outcome: JobOutcome, why: str = "") -> EndedJob:
         del self._jobs[job.task]
         self._supervisor.forget(job.task)
         self._told_to_stop.discard(job.task)

@@ -70,8 +70,8 @@ def train(job: TrainingJob) -> None:
     config, cluster, index, leading = job.config, job.cluster, job.index, job.leading
     start = SessionStart(job, leads=index == 0)
     start.begin(resume=job.resume and start.leads)
-    lost_s = leading.silent_after_s if leading.alone else None
-    strategy = _connect(config, cluster, index, lost_after_s=lost_s)
+    lost_after_s = leading.lost_after_s if leading.alone else None
+    strategy = _connect(config, cluster, index, lost_after_s=lost_after_s)
     group = WorkerGroup(strategy, index, config.cluster.workers)
     _agree(group, cluster["worker"], index)
     _share_checkpoint(group, start)
@@ -79,8 +79,10 @@ def train(job: TrainingJob) -> None:
     session = start.build([device], device)
     run_updates = all_reduce_function(strategy, session.store, session.compute, config)
     session.start()
-    with RoundWatch(_longest_round_s(session, lost_s), _give_up) as watch:
-        stop = _train(config, session, run_updates, job.drain, lambda: watch.moved(_longest_round_s(session, lost_s)))
+    with RoundWatch(_longest_round_s(session, lost_after_s), _give_up) as watch:
+        stop = _train(
+            config, session, run_updates, job.drain, lambda: watch.moved(_longest_round_s(session, lost_after_s))
+        )
     if session.leads:
         session.end(stopped=stop != GO_ON, goes_on=leading.alone and stop == GO_ON_LATER)
     elif not leading.alone:

@@ -16,6 +16,7 @@ from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.tasks import CHIEF, PS, Task
 from ps_cluster.runs.run_dir import say
+from ps_cluster.runs.training_phases import Phase
 from ps_cluster.server.shard import NO_END
 from ps_cluster.system.stop_signals import Drain
 from ps_cluster.training.agreement import CompatibilityFingerprint
@@ -25,7 +26,7 @@ from ps_cluster.training.connecting import TaskAdmission, ask_to_start_again, co
 from ps_cluster.training.device_names import device_name
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.session import LOCAL_DEVICE, Session, SessionStart
-from ps_cluster.training.worker import Dispatch
+from ps_cluster.training.worker import DispatchGraph
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
 LEAST_POLL_S = 0.02  # used if a checkpoint of whole epochs is due sooner, but not before another update is expected
@@ -60,12 +61,12 @@ def train(job: TrainingJob, build: Build = build) -> None:
     )
     devices = [device_name(Task(PS, index)) for index in range(len(cluster[PS]))]
     session = start.build(devices, device_name(Task(CHIEF, 0)))
-    silent_after_s = leading.silent_after_s if leading.alone else math.inf
+    lost_after_s = leading.lost_after_s if leading.alone else math.inf
     Chief(
         config,
         session,
         dispatcher,
-        silent_after_s=silent_after_s,
+        lost_after_s=lost_after_s,
         present=lambda: frozenset(membership.present),
         start_again=partial(ask_to_start_again, leading) if leading.alone else None,
     ).run(drain)
@@ -83,7 +84,7 @@ class LocalDispatcher:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
         self._under_way: list[Future[Any]] = []
 
-    def schedule(self, graph: Dispatch, args: tuple[tf.Tensor, tf.Tensor]) -> None:
+    def schedule(self, graph: DispatchGraph, args: tuple[tf.Tensor, tf.Tensor]) -> None:
         self._reap()
         self._under_way.append(self._pool.submit(graph, *args))
 
@@ -107,7 +108,7 @@ class Chief:
         session: Session,
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         *,
-        silent_after_s: float = math.inf,
+        lost_after_s: float = math.inf,
         present: Callable[[], frozenset[int]] | None = None,
         start_again: Callable[[Sequence[int], str], None] | None = None,
         clock: Callable[[], float] = AwakeClock(),
@@ -115,7 +116,7 @@ class Chief:
         """Create a chief.
 
         Args:
-          silent_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
+          lost_after_s: the seconds without an update, in addition to the time that an update takes, after which the chief
             gives a dispatch to another worker too.
           present: returns the indices of the workers that take part now; None: always those of the configuration.
           start_again: asks workers, with the reason, to end and be started again; None: a launcher ends workers.
@@ -125,8 +126,8 @@ class Chief:
         self._progress = session.progress
         self._dispatcher = dispatcher
         self._work = config.mode_kind.step_source(config, self._progress, session.graphs, self._schedule)
-        self._dispatches = self._work.dispatches()
-        self._silent_after_s = silent_after_s
+        self._handed_out = self._work.hand_out()
+        self._lost_after_s = lost_after_s
         self._upkeep = BackgroundPoller(self._keep_up)
         self._looked = time.monotonic()
         self._over = False  # whether no dispatch was under way before the current look, and none will follow
@@ -151,7 +152,7 @@ class Chief:
         least_s = max(LEAST_POLL_S, 1 / speed) if speed else POLL_S
         return min(POLL_S, max(least_s, self._session.seconds_to_checkpoint))
 
-    def _look(self, phase: str) -> bool:
+    def _look(self, phase: Phase) -> bool:
         """Read the ledger, or wait for a look that takes long. Raises the look's error, or that of a worker.
 
         Returns whether all work was done before the look, and no more will be handed out.
@@ -167,7 +168,7 @@ class Chief:
         self._restart_who_holds_up_a_round()
         return self._over
 
-    def _keep_up(self, phase: str, last_step: int) -> None:
+    def _keep_up(self, phase: Phase, last_step: int) -> None:
         seconds = POLL_S
         if phase == "draining":  # a round that is open for late gradients ends at once
             seconds = max(seconds, self._config.mode_kind.grace_seconds(self._config))
@@ -180,7 +181,7 @@ class Chief:
 
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without new updates to another worker too. The ledger accepts each step once."""
-        late_after_s = self._silent_after_s + self._progress.longest_wait_seconds
+        late_after_s = self._lost_after_s + self._progress.longest_wait_seconds
         for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
             self._work.repeat(steps)
@@ -199,7 +200,7 @@ class Chief:
             worker: self._late[worker] if self._late.get(worker, (-1,))[0] == open_round else seen
             for worker, seen in late.items()
         }
-        late_after_s = max(self._silent_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
+        late_after_s = max(self._lost_after_s / 2, self._progress.longest_wait_seconds)  # before the leader gives up
         asked = [worker for worker, (_, since_s) in self._late.items() if now_s - since_s >= late_after_s]
         if asked:
             why = f"no gradient of it came for {late_after_s:.0f} s, and the other workers wait for it"
@@ -214,10 +215,10 @@ class Chief:
         unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a long look, updates continue unseen
         ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
-            if not next(self._dispatches, False):
+            if not next(self._handed_out, False):
                 return  # the ledger has no room
 
-    def _schedule(self, graph: Dispatch, what: np.ndarray | int) -> None:
+    def _schedule(self, graph: DispatchGraph, what: np.ndarray | int) -> None:
         """Schedule a dispatch of `what` (step ids, or the version to reach), with the current time for the ledger."""
         self._dispatcher.schedule(graph, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
@@ -233,7 +234,7 @@ class Chief:
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 # Without a launcher, only this process can save the finished updates. The others are computed again.
-                if self._silent_after_s < math.inf:
+                if self._lost_after_s < math.inf:
                     self._progress.leaves = True
                     return say(f"{line}: they are {'lost' if drain.for_good else 'left for the next leader'}")
                 raise TimeoutError(line)

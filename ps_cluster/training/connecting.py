@@ -16,7 +16,7 @@ from ps_cluster.files.values import Malformed
 from ps_cluster.private_names import PartlyConnectedStrategy, hand_failures_to
 from ps_cluster.runs.leader_messages import MESSAGE_FILE, LeaderMessage
 from ps_cluster.runs.leaders import LeaderStart
-from ps_cluster.runs.result_rows import Ending
+from ps_cluster.runs.result_rows import TrainingOutcome
 from ps_cluster.runs.run_dir import AGREEMENT
 from ps_cluster.server.leftovers import end_earlier
 from ps_cluster.system.addresses import check_is_free
@@ -83,8 +83,8 @@ def connect(
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
     strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
-    silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends silent tasks
-    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
+    lost_after_s = leading.lost_after_s if leading.alone else math.inf  # a launcher ends silent tasks
+    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, lost_after_s=lost_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     hand_failures_to(membership, coordinator)
@@ -115,7 +115,7 @@ def tell(task: Task, message: LeaderMessage) -> None:
         tf.io.write_file(MESSAGE_FILE, message.model_dump_json())
 
 
-def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: Ending) -> None:
+def tell_end(leading: LeaderStart, tasks: Sequence[Task], outcome: TrainingOutcome) -> None:
     """Send all tasks at once the message that training has ended. A task that can't be reached in time ends later."""
     _tell_all(tasks, LeaderMessage(term=leading.term, ended=outcome))
 

@@ -9,7 +9,7 @@ import numpy as np
 from ps_cluster.clock import AwakeClock
 
 
-class _Dispatch:
+class _OpenDispatch:
     def __init__(self, steps: set[int]):
         self.steps = steps  # the open steps; a repeat shares the set of its original
         self.pid: int | None = None  # the process that pushed the newest update of the dispatch
@@ -25,13 +25,13 @@ class OpenDispatches:
     """
 
     def __init__(self, clock: Callable[[], float] | None = None):
-        self._of_step: dict[int, list[_Dispatch]] = {}  # all steps share the list of a dispatch and its repeats
-        self._open: dict[_Dispatch, None] = {}
+        self._of_step: dict[int, list[_OpenDispatch]] = {}  # all steps share the list of a dispatch and its repeats
+        self._open: dict[_OpenDispatch, None] = {}
         self._clock = clock or AwakeClock()
 
     def add(self, steps: np.ndarray) -> None:
         """Add `steps` (int64 [k]) as one dispatch."""
-        dispatch = _Dispatch(set(steps.tolist()))
+        dispatch = _OpenDispatch(set(steps.tolist()))
         self._open[dispatch] = None
         dispatches = [dispatch]  # one list for all steps of the dispatch
         self._of_step |= dict.fromkeys(dispatch.steps, dispatches)
@@ -66,7 +66,7 @@ class OpenDispatches:
                 dispatch.news_s = now_s
             elif now_s - dispatch.news_s > after_s and not dispatch.is_repeated:
                 dispatch.is_repeated = True
-                repeat = _Dispatch(dispatch.steps)
+                repeat = _OpenDispatch(dispatch.steps)
                 self._open[repeat] = None
                 self._of_step[next(iter(repeat.steps))].append(repeat)
                 repeats.append(np.array(sorted(repeat.steps), np.int64))

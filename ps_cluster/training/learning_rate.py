@@ -1,4 +1,4 @@
-"""Compute the learning rate of a step id."""
+"""Compute the learning rate of a batch, from the update to which it belongs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf
 
 def updates_at(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tuple[tf.Tensor, int]:
     """Return the number of the (local) update to which a batch belongs, int64 [], from 0, and the number of all updates."""
-    return number_in_step(config, batch), total_batches // config.steps_per_update
+    return number_in_lockstep(config, batch), total_batches // config.steps_per_update
 
 
-def number_in_step(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
-    """Return the number of a batch among the batches of its worker, int64 [], from 0, if workers go in step.
+def number_in_lockstep(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
+    """Return the number of a batch among the batches of its worker, int64 [], from 0, if workers go in lockstep.
 
     There, each worker has one step of every update, and may take several batches in it. In the other modes it is not known
     which steps a worker will get, so the result is the number among all batches.
@@ -34,9 +34,9 @@ def number_in_step(config: RunConfig, batch: tf.Tensor) -> tf.Tensor:
     return batch // of_step // config.steps_per_update * of_step + batch % of_step
 
 
-def progress(update: tf.Tensor, updates: int) -> tf.Tensor:
+def progress(update: tf.Tensor, total_updates: int) -> tf.Tensor:
     """Return the progress of the training, float32 [], from 0 at the first update to 1 at the last."""
-    return tf.cast(update, tf.float32) / max(1, updates - 1)
+    return tf.cast(update, tf.float32) / max(1, total_updates - 1)
 
 
 def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -66,14 +66,14 @@ def text_of_rules(config: RunConfig, total_steps: int) -> str:
     return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])
 
 
-def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """Return the factor of the peak learning rate at `step` (int64 [], from 0), float32 [].
+def schedule_factor(settings: ScheduleSettings, update: tf.Tensor, total_updates: int) -> tf.Tensor:
+    """Return the factor of the peak learning rate at `update` (int64 [], from 0), float32 [].
 
-    It rises linearly from `start_factor` during the warm-up. From there to the last step, the schedule determines it.
+    It rises linearly from `start_factor` during the warm-up. From there to the last update, the schedule determines it.
     """
-    done = progress(step, total_steps)
+    done = progress(update, total_updates)
     warmup = settings.warmup_fraction
     rising = settings.start_factor + (1 - settings.start_factor) * done / max(warmup, 1e-9)
     past = tf.clip_by_value((done - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
-    after = SCHEDULES[settings.kind].factor(settings, past, step)
+    after = SCHEDULES[settings.kind].factor(settings, past, update)
     return tf.where(done < warmup, rising, after)

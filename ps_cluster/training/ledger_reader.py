@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ps_cluster.notices import Notify
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
-from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.run_dir import say
 from ps_cluster.server.store import Ledgers, ParameterStore
 from ps_cluster.training.run_progress import RunProgress

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import tensorflow as tf
 
 from ps_cluster.config.tasks import WORKER, Task
+from ps_cluster.notices import Notify
 from ps_cluster.private_names import (
     CLOSURE_ERRORS,
     is_ps_failure,
@@ -24,7 +25,6 @@ from ps_cluster.private_names import (
     server_def,
     update_server_def,
 )
-from ps_cluster.runs.logs import Notify
 from ps_cluster.runs.run_dir import say
 from ps_cluster.system.connections import cut
 from ps_cluster.system.probes import working
@@ -47,7 +47,7 @@ class Membership:
 
     def __init__(
         self, addresses: Mapping[int, str], present: set[int], welcome: Callable[[Task], str | None],
-        *, silent_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
+        *, lost_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
         cut: Callable[[str], None] = cut, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
@@ -56,7 +56,7 @@ class Membership:
         Args:
           addresses: index → host:port of all workers that may ever take part.
           welcome: returns why a new worker can't take part; None if it can.
-          silent_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
+          lost_after_s: the seconds without an answer after which a member no longer keeps other workers from joining.
           reach: returns the indices of the workers, out of index → host:port, whose servers answer.
           cut: ends the connections to an address.
         """
@@ -67,7 +67,7 @@ class Membership:
         self._cut = cut
         self._notify = notify
         self._clock = clock
-        self._silent_after_s = silent_after_s
+        self._lost_after_s = lost_after_s
         self._silent_since: dict[int, float] = {}
         self._looked_s = clock()
         self._update = threading.Lock()
@@ -156,7 +156,7 @@ class Membership:
         self._looked_s = now
         self._silent_since = {worker: known.get(worker, now) for worker in silent}
         for worker, since in self._silent_since.items():
-            if now - since >= self._silent_after_s:
+            if now - since >= self._lost_after_s:
                 self._cut_connections(worker, f"answers nothing for {now - since:.0f} s")
                 self._silent_since[worker] = now
 
@@ -166,9 +166,9 @@ class Membership:
 
         def cut() -> None:
             for worker in members.keys() - self._reach(members):
-                self._cut_connections(worker, f"answers nothing, and all wait for it for {self._silent_after_s:.0f} s")
+                self._cut_connections(worker, f"answers nothing, and all wait for it for {self._lost_after_s:.0f} s")
 
-        timer = threading.Timer(min(self._silent_after_s, threading.TIMEOUT_MAX), cut)
+        timer = threading.Timer(min(self._lost_after_s, threading.TIMEOUT_MAX), cut)
         timer.daemon = True
         timer.start()
         try:

@@ -16,8 +16,9 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.result_rows import SAVING, ProgressRow, TrainingResult, WorkFile
+from ps_cluster.runs.result_rows import ProgressRow, TrainingResult, WorkFile
 from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.runs.training_phases import Phase
 from ps_cluster.training.tensorboard_files import TrainingWriter
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Reporter:
         self._staleness = self._progress.staleness
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
-    def row(self, phase: str) -> None:
+    def row(self, phase: Phase) -> None:
         of_this_leader = {"written": self._written, "save_seconds": self.save_seconds}
         row = self._progress.row(phase).model_copy(update=of_this_leader)
         self._last = row.model_copy(update=WorkFile().model_dump())
@@ -69,7 +70,7 @@ class Reporter:
         """Write the last row again, with the phase that the state is being saved. Any thread may call it."""
         if self._last is not None:
             # `monotonic` stays the same: it belongs to the row's times, from which the next leader continues.
-            row = self._last.model_copy(update={"phase": SAVING, "time": time.time()})
+            row = self._last.model_copy(update={"phase": "saving", "time": time.time()})
             with contextlib.suppress(OSError, Superseded):  # the save itself reports either error
                 writing.check()
                 append_row(self._run_dir.progress, row)
@@ -88,7 +89,7 @@ class Reporter:
             writer.write_staleness("staleness", now - self._staleness, self._progress.applied)
             self._staleness, self._next_staleness_s = now, time.monotonic() + STALENESS_EVERY_S
 
-    def row_when_due(self, phase: str) -> None:
+    def row_when_due(self, phase: Phase) -> None:
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + ROW_EVERY_S
             self.row(phase)

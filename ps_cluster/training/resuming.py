@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -15,6 +15,7 @@ from ps_cluster.config.schema import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
+from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints, journal, step_set
 from ps_cluster.runs.checkpoints import (
     ACCEPTED_STEPS,
@@ -31,13 +32,11 @@ from ps_cluster.runs.step_set import MOST_OPEN
 from ps_cluster.training.agreement import facts_of_data, text_of
 
 
-def newest_checkpoint(
-    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Callable[[str], None]
-) -> Checkpoint:
+def newest_checkpoint(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Notify) -> Checkpoint:
     """Return the newest readable checkpoint or snapshot, after checking that a run with `config` and `dataset` can resume it.
 
     It may have another number of shards than `config`; then all its shards have applied the same steps
-    (runs/checkpoints.py).
+    (runs/resharding.py).
 
     Raises:
       UserError: there is no checkpoint, or it belongs to a run with other settings or data.
@@ -63,7 +62,7 @@ def newest_checkpoint(
     return checkpoint
 
 
-def newest_for(shards: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
+def newest_for(shards: int, run_dir: RunDir, notify: Notify) -> Checkpoint | None:
     """Return the newest readable checkpoint or snapshot that can be cut into `shards` shards; None if there is none.
 
     Raises:

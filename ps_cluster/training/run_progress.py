@@ -31,6 +31,7 @@ from ps_cluster.runs.result_rows import (
 )
 from ps_cluster.runs.step_set import StepSet
 from ps_cluster.runs.times import TrainingClock
+from ps_cluster.runs.training_phases import Phase
 from ps_cluster.server.store import Ledgers
 from ps_cluster.training.dispatch_tracker import OpenDispatches
 
@@ -272,7 +273,7 @@ class RunProgress:
         oldest, newest = self._points[0], self._points[-1]
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0]) if newest[0] > oldest[0] else 0.0
 
-    def row(self, phase: str) -> ProgressRow:
+    def row(self, phase: Phase) -> ProgressRow:
         """Return a row of metrics/progress.jsonl. Its means are over the updates since the previous row."""
         sums, count = self._fresh, self._fresh_rows
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0

@@ -17,11 +17,12 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import read_rows
+from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.logs import DISK_REFUSES, Notify
+from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.resharding import is_consistent_cut, newest_even
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.rows import Kind
@@ -42,7 +43,7 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 EPOCH_PAUSE_FACTOR = 1
 # Checkpoints of whole epochs that the evaluator has not scored yet are kept for it, up to this total size.
 MOST_WAITING_BYTES = 2_000_000_000
-# With several shards, a state from which another number of shards can continue ("even", see runs/checkpoints.py) is saved at
+# With several shards, a state from which another number of shards can continue ("even", see runs/resharding.py) is saved at
 # least this often, and for the first time when the first snapshot is due: until then, the permanent loss of a server costs all
 # work. Many snapshots are even by chance. If none was even for this long, the chief hands out nothing until all steps have
 # ended.

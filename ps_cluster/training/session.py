@@ -14,10 +14,11 @@ from ps_cluster.runs import checkpoints, resharding, tables
 from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
-from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit
-from ps_cluster.runs.result_rows import Ending, ProgressRow, Proof, ServerSize, TrainingResult
+from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
+from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TrainingOutcome, TrainingResult
 from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
+from ps_cluster.runs.training_phases import Phase
 from ps_cluster.runs.update_samples import forget_samples
 from ps_cluster.server.leftovers import new_session
 from ps_cluster.server.store import ParameterStore
@@ -31,7 +32,7 @@ from ps_cluster.training.resuming import check_journals, check_network, newest_c
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.sampling import UpdateSampler
 from ps_cluster.training.saver import Saver, begun_with, check_disk
-from ps_cluster.training.step_source import Dispatches
+from ps_cluster.training.step_source import DispatchGraphs
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
@@ -146,7 +147,7 @@ class Session:
         self.store = store
         self.compute = compute
         mode, config = start.config.mode_kind, start.config
-        self.graphs = Dispatches(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
+        self.graphs = DispatchGraphs(lambda repeats: mode.dispatch(store, compute, config, repeats=repeats))
         self.progress = start.progress
         self.leads = start.leads
         self._term = start.term
@@ -192,15 +193,15 @@ class Session:
             self._sampler.start()
 
     def note_problem(self, problem: str | None) -> None:
-        """Let the proof fail with this problem, unless there was one before. None means that there is no problem."""
+        """Keep the first problem; the proof then fails. None means that there is no problem."""
         self._saver.problem = self._saver.problem or problem or ""
 
     @property
-    def broken(self) -> Ending | None:
+    def broken(self) -> TrainingOutcome | None:
         """The outcome of a training that can't learn any more and therefore has to stop; None while it can."""
         return self._broken(least_steps=NO_LOSS_AFTER)
 
-    def _broken(self, least_steps: int) -> Ending | None:
+    def _broken(self, least_steps: int) -> TrainingOutcome | None:
         if self.progress.has_no_loss(least_steps):  # first, because its weights may then be NaN as well
             return "nan_loss"
         return "diverged" if self._saver.diverged else None
@@ -215,7 +216,7 @@ class Session:
         """Whether no more steps may be handed out now, so that all shards reach the same steps for a snapshot."""
         return self._saver.rests
 
-    def keep_up(self, phase: str) -> None:
+    def keep_up(self, phase: Phase) -> None:
         """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
         self._ledger_reader.look()
         if self.leads:
@@ -223,7 +224,7 @@ class Session:
             self._reporter.save_seconds = self._saver.last_seconds
             self._reporter.row_when_due(phase)
 
-    def end(self, *, stopped: bool, goes_on: bool = False) -> Ending:
+    def end(self, *, stopped: bool, goes_on: bool = False) -> TrainingOutcome:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
@@ -233,7 +234,7 @@ class Session:
           The outcome, as in the mark.
         """
         self._saver.save_last()
-        outcome: Ending = "completed" if self.progress.completed else "stopped"
+        outcome: TrainingOutcome = "completed" if self.progress.completed else "stopped"
         if broken := self._broken(least_steps=1):
             outcome, stopped = broken, stopped or not self.progress.completed
             say(f"the training ends as {broken} after {self.progress.applied:,} updates")
@@ -268,9 +269,8 @@ class Session:
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update, config.most_gradients_per_update)
         on_rows = self._reporter.written
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
-        proof = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
-        if self._saver.problem:
-            proof |= {"holds": False, "problems": [self._saver.problem, *proof["problems"]]}
+        found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
+        noted = [self._saver.problem] if self._saver.problem else []
         servers = [
             ServerSize(
                 index=index,
@@ -287,8 +287,8 @@ class Session:
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
-        updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
-        more = {"updates": updates, "proof": Proof.model_validate(proof)}
+        updates = result.updates.model_copy(update={"duplicated": found.duplicated})
+        more = {"updates": updates, "proof": verdict(found.shards, [*noted, *found.problems])}
         return result.model_copy(
             update=more | {"parameter_servers": servers if config.mode_kind.has_parameter_servers else []}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import TASK_VARIATION, Stragglers, machine_means
+from ps_cluster.config.stragglers import TASK_VARIATION, Stragglers, machine_means
 
 
 class SlowDown:

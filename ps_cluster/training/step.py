@@ -17,7 +17,7 @@ from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.computing_device import on_device
-from ps_cluster.training.learning_rate import learning_rate, number_in_step, progress, updates_at
+from ps_cluster.training.learning_rate import learning_rate, number_in_lockstep, progress, updates_at
 
 if TYPE_CHECKING:  # imports TensorFlow
     from ps_cluster.models.flat import FlatNetwork
@@ -82,7 +82,11 @@ WHOLE_PERIOD = PeriodLimits()
 
 
 class TrainStep:
-    """Computes the batch, the forward pass and the gradient of a step id."""
+    """Computes a batch, its forward pass and its gradient.
+
+    Batches are numbered through the whole training. Without local steps, the number of a batch is its step id; with local
+    steps, a step id stands for `batches_per_step` batches.
+    """
 
     def __init__(
         self,
@@ -104,67 +108,68 @@ class TrainStep:
         self._judge = judge_of(spec, config.training, network.model)
         self._clip = clipping_of(config.optimizer, network.weights)
         self._augment = DATASETS[config.data.dataset].augmentation()
-        self._total_steps = config.total_steps(train_examples) * config.batches_per_step
+        self._total_batches = config.total_steps(train_examples) * config.batches_per_step
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self, batch: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
         """Compute the step of one batch.
 
         Args:
-          step: int64 [].
+          batch: int64 [], the number of the batch.
           weights: [n].
           statistics: float32 [m].
           limits: not used, because the step is a single batch.
         """
         from ps_cluster.data.batches import checksum_of
 
-        batch = self.batch(step)
-        random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
+        drawn = self.batch(batch)
+        random_state = tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
         with on_device(self._accelerator), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
-                passed = self._network.forward(weights, statistics, batch.inputs, random_state)
-                loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights))
+                passed = self._network.forward(weights, statistics, drawn.inputs, random_state)
+                loss = sum(passed.losses, self._judge.loss(drawn.targets, passed.outputs, drawn.weights))
             gradient = tape.gradient(loss, weights)
-            metric = tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs))
+            metric = tf.reduce_sum(self._judge.metric(drawn.targets, passed.outputs))
         return StepResult(
             gradient=self._clip(gradient),
             fresh=passed.fresh,
             loss=loss,
             metric=metric,
-            learning_rate=self.learning_rate(step),
+            learning_rate=self.learning_rate(batch),
             examples=rows_in(passed.outputs),
-            ids_checksum=checksum_of(batch.ids),
+            ids_checksum=checksum_of(drawn.ids),
         )
 
-    def batch(self, step: tf.Tensor) -> TrainBatch:
-        """Return the augmented batch of a step id."""
+    def batch(self, batch: tf.Tensor) -> TrainBatch:
+        """Return the augmented batch of a number, int64 []."""
         from ps_cluster.data import batches
         from ps_cluster.data.augment import resized
         from ps_cluster.data.text_rows import network_inputs
 
         training = self._config.training
-        sample, number = self._part(step)
-        batch = batches.batch_of(
-            step,
+        sample, number = self._part(batch)
+        drawn = batches.batch_of(
+            batch,
             batch_size=training.batch_size_per_worker,
             examples=self._examples,
             seed=training.seed,
             sample=sample,
             number=number,
         )
-        examples = batches.rows_of(batch, self._spec, self._examples)
+        examples = batches.rows_of(drawn, self._spec, self._examples)
         targets, varied = self._judge.targets(examples.target), examples.inputs
         if self._augment is not None:
-            varied = self._augment(varied, batch, self._spec, self._config.data)
+            varied = self._augment(varied, drawn, self._spec, self._config.data)
         inputs = network_inputs(varied, self._spec)
         if scales := self._config.schedule.image_scales:
-            inputs = resized(inputs, self._spec, scales, progress(*updates_at(self._config, self._total_steps, step)))
-        return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), batch.ids)
+            done = progress(*updates_at(self._config, self._total_batches, batch))
+            inputs = resized(inputs, self._spec, scales, done)
+        return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight), drawn.ids)
 
-    def _part(self, step: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
-        """Return the part of the examples that this process walks through, and the step's number in it: see `batch_of`."""
+    def _part(self, batch: tf.Tensor) -> tuple[Sample | Stretch | None, tf.Tensor | None]:
+        """Return the part of the examples that this process walks through, and the batch's number in it: see `batch_of`."""
         text, workers = self._config.training.sample, self._config.cluster.workers
         if not is_by_worker(text):
             return self._config.sample, None
@@ -173,11 +178,11 @@ class TrainStep:
             return tf.constant(numbers, tf.int64)[index]
 
         sample = sample_of_worker(text, WorkerIdentity.read().worker, workers, take)
-        return sample, number_in_step(self._config, step)
+        return sample, number_in_lockstep(self._config, batch)
 
-    def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the learning rate, float32 [], of the step's update. All steps of an update have the same rate."""
-        return learning_rate(self._config, self._total_steps, step)
+    def learning_rate(self, batch: tf.Tensor) -> tf.Tensor:
+        """Return the learning rate, float32 [], of the batch's update. All steps of an update have the same rate."""
+        return learning_rate(self._config, self._total_batches, batch)
 
 
 def rows_in(outputs: Any) -> tf.Tensor:

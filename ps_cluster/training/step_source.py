@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.schema import dispatch_size
-from ps_cluster.training.worker import Dispatch
+from ps_cluster.config.dispatch_size import dispatch_size
+from ps_cluster.training.worker import DispatchGraph
 
 if TYPE_CHECKING:  # imports what the launcher does not need
     from ps_cluster.training.run_progress import RunProgress
 
 
-ScheduleDispatch: TypeAlias = Callable[[Dispatch, np.ndarray | int], None]
+ScheduleDispatch: TypeAlias = Callable[[DispatchGraph, np.ndarray | int], None]
 """Sends a dispatch to any free worker. Arguments: the graph, and its int64 argument (step ids, or a version)."""
 
 
 @dataclass(frozen=True)
-class Dispatches:
+class DispatchGraphs:
     """The two graphs that a run dispatches. Each graph is built when it is first used.
 
     Attributes:
       make: returns the graph of a dispatch. Its argument is whether steps are handed out a second time (`Mode.dispatch`).
     """
 
-    make: Callable[[bool], Dispatch]
+    make: Callable[[bool], DispatchGraph]
 
     @cached_property
-    def first(self) -> Dispatch:
+    def first(self) -> DispatchGraph:
         """The graph for steps that are handed out for the first time."""
         return self.make(False)
 
     @cached_property
-    def again(self) -> Dispatch:
+    def again(self) -> DispatchGraph:
         """The graph for steps that may have been applied already."""
         return self.make(True)
 
@@ -57,7 +57,7 @@ class StepSource(ABC):
         self,
         config: RunConfig,
         progress: RunProgress,
-        graphs: Dispatches,
+        graphs: DispatchGraphs,
         schedule: ScheduleDispatch,
     ):
         self.handed_out = -1
@@ -69,7 +69,7 @@ class StepSource(ABC):
         self._schedule = schedule
 
     @abstractmethod
-    def dispatches(self) -> Iterator[bool]:
+    def hand_out(self) -> Iterator[bool]:
         """Schedule a dispatch (or one for every worker) and yield True. Yield False while the ledger has no room."""
 
     def repeat(self, steps: np.ndarray) -> None:
@@ -98,7 +98,7 @@ class AsynchronousSteps(StepSource):
     def repeat(self, steps: np.ndarray) -> None:
         self._schedule(self._graphs.again, steps)
 
-    def dispatches(self) -> Iterator[bool]:
+    def hand_out(self) -> Iterator[bool]:
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self.workers)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
@@ -33,7 +33,7 @@ class Compute(Protocol):
     """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
 
     def __call__(
-        self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self, step: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
     ) -> StepResult:
         """Compute a step.
 
@@ -45,7 +45,7 @@ class Compute(Protocol):
         """
 
 
-class Dispatch(Protocol):
+class DispatchGraph(Protocol):
     """Runs a dispatch: the graph of a mode, in a worker's process."""
 
     def __call__(self, what: tf.Tensor, scheduled: tf.Tensor, /) -> object:
@@ -163,7 +163,7 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
 
 
-def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> Dispatch:
+def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> DispatchGraph:
     """Return the graph of a dispatch of step ids.
 
     Args:
@@ -212,5 +212,5 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         )
         return after([answered], position)
 
-    dispatch: Dispatch = run_steps
+    dispatch: DispatchGraph = run_steps
     return dispatch

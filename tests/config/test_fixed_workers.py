@@ -12,7 +12,7 @@ from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
 
 FIXED = [mode.name for mode in MODES if mode.cluster.fixed_workers]
-WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].cluster.tasks]
+WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].cluster.types]
 
 
 def settings(name):
@@ -53,7 +53,7 @@ def test_scale_refuses_before_it_asks(mode, tmp_path):
 
 @pytest.mark.parametrize("mode", WITH_WORKERS)
 def test_task_refuses_to_begin_with_fewer(mode, tmp_path):
-    tasks = MODES[mode].cluster.tasks
+    tasks = MODES[mode].cluster.types
     cluster = {kind: [f"127.0.0.1:{port}"] for port, kind in enumerate(tasks, start=40001)}
     cluster[WORKER].append("127.0.0.1:40009")
     tf_config = json.dumps({"cluster": cluster, "task": {"type": tasks[0], "index": 0}})

@@ -194,6 +194,7 @@ BAD = [
     ("parts.py:Settings", "its Settings has to be a subclass of ps_cluster.config.modes.ModeSettings"),
     ("parts.py:Shard", "its shard is 7, but has to be a subclass of ps_cluster.server.shard.ParameterShard"),
     ("parts.py:Steps", "its step_source is <class 'int'>, but has to be a subclass of ps_cluster.training.step_source"),
+    ("parts.py:Waiting", "pushes wait in its shard, BoundedShard, but its workers run the graph of mode async"),
     ("parts.py:Abstract", "Can't instantiate abstract class"),
 ]
 
@@ -209,9 +210,28 @@ def test_what_is_no_mode_is_told_in_one_line(tmp_path, untrusted, name, told):
         "Settings = type('Settings', (DefaultMode,), {'Settings': dict})\n"
         "Shard = type('Shard', (DefaultMode,), {'shard': 7})\n"
         "Steps = type('Steps', (DefaultMode,), {'step_source': int})\n"
+        "from ps_cluster.training.modes.bounded import BoundedShard\n"
+        "Waiting = type('Waiting', (DefaultMode,), {'shard': BoundedShard})\n"
         "class Abstract(Mode): ...\n"
     )
     assert told in refusal(build_config, None, {"mode.name": f"{tmp_path}/{name}"})
+
+
+PARTS = "is None, but has to be a subclass of ps_cluster.server"
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("staleness.method", f"staleness method 'FILE': its correction {PARTS}.staleness.correction.Correction: docs/"),
+        ("optimizer.rule", f"optimizer rule 'FILE': its update {PARTS}.update_rules.rule.UpdateRule: docs/"),
+    ],
+)
+def test_a_method_or_rule_without_its_part_is_told_in_one_line(tmp_path, untrusted, key, told):
+    module, base = ("staleness_methods", "StalenessMethod") if "method" in key else ("optimizer_rules", "OptimizerRule")
+    (tmp_path / "mine.py").write_text(f"from ps_cluster.config.{module} import {base}\nclass Toy({base}): ...\n")
+    name = f"{tmp_path}/mine.py:Toy"
+    assert told.replace("FILE", name) in refusal(build_config, None, {key: name})
 
 
 def test_a_file_that_only_a_run_directory_names_is_not_run(tmp_path, untrusted):

@@ -159,7 +159,7 @@ def test_processes_of_before_are_waited_for_and_named_where_they_do_not_end(tmp_
     for sharer in sharers:
         sharer.stdout.readline()
     sharers.pop().kill()
-    with pytest.raises(UserError, match="run directory 'x': processes of before have not ended within 0.2 s"):
+    with pytest.raises(UserError, match="run directory 'x': processes of an earlier run are still running after 0.2 s"):
         locks.wait_for_sharers(alive, "run directory 'x'", within_s=0.2)
     sharers[0].kill()
     began = time.monotonic()

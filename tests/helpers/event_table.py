@@ -13,9 +13,9 @@ from typing import get_args
 from ps_cluster.config import build_config
 from ps_cluster.config.tasks import TRAINING_TYPES, WORKER, Task
 from ps_cluster.launch import actions as ea
-from ps_cluster.launch.actions import Ending
+from ps_cluster.launch.actions import EndRun
 from ps_cluster.launch.decisions import Decisions, Look
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
@@ -58,7 +58,7 @@ class ToldRun:
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
         self._pid_numbers = itertools.count(100)
         self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
-        self.decisions = Decisions(self._config, RunDir(Path("/run")), LauncherLimits(**limits), self.now, ended_at)
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), RunLimits(**limits), self.now, ended_at)
         self._start()
 
     def look(self, at_s, *events):
@@ -86,11 +86,11 @@ class ToldRun:
 
     @property
     def ended(self):
-        return bool(self.actions) and isinstance(self.actions[-1], Ending)
+        return bool(self.actions) and isinstance(self.actions[-1], EndRun)
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.cluster.tasks,
+            self._config.mode_kind.cluster.types,
             self._config.most_workers,
             self._ps,
             evaluator=self._evaluator,
@@ -148,7 +148,7 @@ def in_words(action):
     match action:
         case ea.Notice(line):
             return str(line)
-        case Ending():
+        case EndRun():
             return f"{action.outcome}, {action.exit_code}: {action.message}"
     values = [getattr(action, field.name) for field in dataclasses.fields(action)]
     values = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values]
@@ -160,7 +160,7 @@ def follows(action, expected):
     match action:
         case ea.Notice(line):
             return expected in str(line) and expected.partition("(")[0] not in ACTION_NAMES
-        case Ending() | ea.RestartFromSnapshot() | ea.AnswerScale():  # they begin with their outcome, task or answer
+        case EndRun() | ea.RestartFromSnapshot() | ea.AnswerScale():  # they begin with their outcome, task or answer
             return in_words(action).startswith(expected) and not expected.isalpha()
     return in_words(action) == expected
 

@@ -14,8 +14,8 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.evaluation.recomputation import Recomputation
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
-from ps_cluster.report.summary import with_recomputed
 from ps_cluster.runs.leaders import LeaderStart
+from ps_cluster.runs.proof import with_recomputed
 from ps_cluster.runs.result_rows import TrainingResult
 from ps_cluster.runs.run_dir import IDENTITY, RunDir
 from ps_cluster.runs.update_samples import RecomputedRow
@@ -91,7 +91,9 @@ def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
             pass
     finally:
         os.chdir(before)
-    result = with_recomputed(read_json(run_dir.training_result, TrainingResult), run_dir, print)
+    result = read_json(run_dir.training_result, TrainingResult)
+    proof = with_recomputed(result.proof, run_dir, result.updates.applied, print)
+    result = result.model_copy(update={"proof": proof})
     return Trained(result, list(read_rows(run_dir.recomputed, RecomputedRow)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ps_cluster.installation import PROGRAM
-from ps_cluster.launch.stages import STAGES, LauncherLimits, RunStage
+from ps_cluster.launch.stages import STAGES, RunLimits, RunStage
 from ps_cluster.runs.result_rows import EarlyStop
 from tests.helpers.event_table import (
     ToldRun,
@@ -517,4 +517,4 @@ def test_only_a_run_whose_patience_has_run_out_says_that_it_was_stopped_early():
 
 
 def test_every_stage_has_a_limit():
-    assert set(STAGES) == set(RunStage) and all(row.seconds(LauncherLimits()) > 0 for row in STAGES.values())
+    assert set(STAGES) == set(RunStage) and all(row.seconds(RunLimits()) > 0 for row in STAGES.values())

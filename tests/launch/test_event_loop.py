@@ -17,7 +17,7 @@ from ps_cluster.config.tasks import Task
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.launcher import EventLoop
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.run_state import TaskState
 from ps_cluster.runs import checkpoints
@@ -91,7 +91,7 @@ class Machine:
         workers = self._config.most_workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.cluster.tasks,
+            self._config.mode_kind.cluster.types,
             workers,
             1,
             evaluator=False,
@@ -157,7 +157,7 @@ def looped(tmp_path):
         config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"} | (settings or {}))
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
-        clock, limits, call.requests = AwakeClock(lambda: machine.now), LauncherLimits(), StopRequests()
+        clock, limits, call.requests = AwakeClock(lambda: machine.now), RunLimits(), StopRequests()
         call.loop = EventLoop(config, machine, run_dir, view, call.requests, limits, clock=clock, sleep=machine.sleep)
         call.machine, call.notices = machine, view.notices
         return call.loop.until_the_end()

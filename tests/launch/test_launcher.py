@@ -26,7 +26,7 @@ from ps_cluster.files import locks
 from ps_cluster.launch import launcher, task_server
 from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.process_variables import LAUNCHER_PID, LIFE
 from ps_cluster.report import summary
 from ps_cluster.runs.run_dir import RunDir
@@ -38,7 +38,7 @@ from tests.helpers.data import only_named
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
-LIMITS = LauncherLimits(
+LIMITS = RunLimits(
     look_every_s=0.02,
     startup_s=20,
     standstill_s=20,

@@ -11,7 +11,7 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch.one_task import failed_for_good
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits
 from ps_cluster.launch.task_loop import Surroundings, TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
@@ -77,7 +77,7 @@ def loop(tmp_path):
             lambda addresses: [],
         )
         return TaskLoop(
-            Task(kind, 0), CLUSTER, call.run_dir, View(), call.requests, call.work, LauncherLimits(),
+            Task(kind, 0), CLUSTER, call.run_dir, View(), call.requests, call.work, RunLimits(),
             RendezvousLimits(wait_s), total_updates=7, evaluation=build_config().evaluation, surroundings=surroundings,
         ).run()  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_a_process_that_may_hang_writes_its_stacks_before_it_is_killed(loop):
 
 def test_a_frozen_process_is_ended(loop):
     loop.time.at(10, lambda: setattr(loop.work.child, "is_frozen", True))
-    assert loop("ps") == RETRY and loop.time.now_s == pytest.approx(10 + LauncherLimits.frozen_s, abs=1.5)
+    assert loop("ps") == RETRY and loop.time.now_s == pytest.approx(10 + RunLimits.frozen_s, abs=1.5)
 
 
 def test_a_server_reads_in_the_run_directory_that_all_is_trained(loop):

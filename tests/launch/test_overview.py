@@ -59,7 +59,7 @@ def boxes(svg):
 @pytest.mark.parametrize("mode", MODES.names)
 def test_a_planned_cluster_has_the_tasks_of_its_mode_and_each_tf_config_is_read_back(mode):
     tasks = as_json("--mode", mode, "--set", "optimizer.rule=sgd")["tasks"]
-    assert {task["job"] for task in tasks} == {*MODES[mode].cluster.tasks, "evaluator"}
+    assert {task["job"] for task in tasks} == {*MODES[mode].cluster.types, "evaluator"}
     for task in tasks:
         _, own = from_tf_config(json.dumps(task["tf_config"]))
         assert (own.type, own.index) == (task["job"], task["index"])

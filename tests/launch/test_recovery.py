@@ -6,7 +6,7 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import ON_DEATH, Task
 from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.launch.recovery import Recovery, RestartPolicy
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.system.supervisor import TaskExit
 
 
@@ -34,7 +34,7 @@ BACKS_OFF = [0.0, 0.5, 1.0, 2.0, 4.0, None]
     ],
 )
 def test_restarts_in_a_row_back_off_until_the_task_is_given_up(who, every_s, updates_each, delays):
-    recovery = Recovery(LauncherLimits(stable_s=20), ON_DEATH)
+    recovery = Recovery(RunLimits(stable_s=20), ON_DEATH)
     answers = [recovery.next_delay_s(death_of(who), n * updates_each, n * every_s) for n in range(len(delays))]
     assert answers == delays
 
@@ -48,18 +48,18 @@ def test_the_last_delay_is_that_of_all_further_restarts_and_a_new_row_begins_wit
 
 
 def test_time_in_which_it_was_silent_is_no_life():
-    recovery = Recovery(LauncherLimits(stable_s=20), ON_DEATH)
+    recovery = Recovery(RunLimits(stable_s=20), ON_DEATH)
     recovery.next_delay_s(death_of("worker-0"), 0, now_s=0.0)
     assert recovery.next_delay_s(death_of("worker-0"), 0, now_s=25.0, silent_s=10.0) == 0.5
 
 
 def test_workers_are_counted_each_by_itself():
-    recovery = Recovery(LauncherLimits(), ON_DEATH)
+    recovery = Recovery(RunLimits(), ON_DEATH)
     assert [recovery.next_delay_s(death_of(who), 0, 1.0) for who in ("worker-0", "worker-1")] == [0.0, 0.0]
 
 
 def test_deaths_that_restart_the_cluster_are_counted_together_and_the_first_one_is_told():
-    recovery = Recovery(LauncherLimits(), ON_DEATH)
+    recovery = Recovery(RunLimits(), ON_DEATH)
     for death in [death_of("ps-0"), death_of("worker-1", PORT_IN_USE), *[death_of("chief-0")] * 4]:
         assert recovery.restarts_all(death)
         delay_s = recovery.next_delay_s(death, 0, 1.0)
@@ -68,7 +68,7 @@ def test_deaths_that_restart_the_cluster_are_counted_together_and_the_first_one_
 
 
 def test_only_deaths_of_its_own_type_say_that_a_parameter_server_is_not_at_fault():
-    recovery = Recovery(LauncherLimits(), ON_DEATH)
+    recovery = Recovery(RunLimits(), ON_DEATH)
     for who in ("worker-0", "ps-1"):
         recovery.next_delay_s(death_of(who, PORT_IN_USE), 0, 1.0)
     assert not recovery.others_died(Task("ps", 1))

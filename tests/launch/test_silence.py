@@ -7,7 +7,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.launch.silence import SilenceDetector
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.runs.result_rows import ProgressRow, WorkerRow
 
 ROW_S = 0.5
@@ -25,7 +25,7 @@ class Training:
         self.config = build_config(None, values).with_values({"cluster.workers": workers})
         self.wait_s = self.config.longest_update_seconds() if wait_s is None else wait_s
         self.now = 0.0
-        self.silence = SilenceDetector(self.config, LauncherLimits(), self.now)
+        self.silence = SilenceDetector(self.config, RunLimits(), self.now)
         self.pids = {index: 100 + index for index in range(workers)}
         self.rates = dict.fromkeys(self.pids, 10.0)
         self.updates = Counter()  # by pid
@@ -244,7 +244,7 @@ def test_a_new_process_has_time_to_start():
     training = Training()
     training.train(20)
     training.restart(1, rate=0)
-    start_s = LauncherLimits.first_update_s + training.config.longest_update_seconds()
+    start_s = RunLimits.first_update_s + training.config.longest_update_seconds()
     assert training.train(start_s - 1) == []
     ((worker, at),) = training.train(3)
     assert worker == 1 and 20 + start_s <= at <= 22 + start_s

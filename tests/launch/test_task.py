@@ -162,7 +162,7 @@ def test_taken_port_is_exit_code_98_for_a_server_and_the_chief(run_dir, tmp_path
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             return listener.getsockname()[1]
 
-        topology = ClusterTopology.local(MODES["async"].cluster.tasks, 1, 1, evaluator=False, pick_port=taken_port)
+        topology = ClusterTopology.local(MODES["async"].cluster.types, 1, 1, evaluator=False, pick_port=taken_port)
         tasks = [task for task in topology.tasks if task.type != "worker"]  # whose server is as that of a ps
         started = [_start(run_dir, topology, task) for task in tasks]
         for process in started:
@@ -216,7 +216,7 @@ task.serve = stand_in("server")
 task.import_tensorflow = lambda: None  # nothing here uses it
 dataset = only_named("synthetic", Path("/data"), 100, 10)
 def body(root, mode, kind, index):
-    topology = ClusterTopology.local(MODES[mode].cluster.tasks, 2, 1, evaluator=True)
+    topology = ClusterTopology.local(MODES[mode].cluster.types, 2, 1, evaluator=True)
     config = build_config(None, {"mode.name": mode, "model.precision": "float32"})
     task.run_task(config, RunDir(Path(root)), dataset, topology, Task(kind, index), resume=False)
 for root, mode, kind, index in json.loads(sys.argv[1]):

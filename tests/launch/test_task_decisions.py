@@ -13,7 +13,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import BAD_INPUT, FAILED, FAILED_FOR_GOOD, PORT_IN_USE, RETRY, SUPERSEDED
 from ps_cluster.launch.actions import Kill, Notice, WriteStacks
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import (
     EndTask,
     PassSignalOn,
@@ -31,7 +31,7 @@ ALONE = ClusterTopology({"chief": ["a:1"]})
 CLUSTER = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
 THREE = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4", "e:5"]})
 SYNC = ClusterTopology({"worker": ["a:1", "b:2"]})
-LIMITS = LauncherLimits()
+LIMITS = RunLimits()
 INTERVAL_S = 0.5
 WITH_ALL, AT_ONCE = StartProcess(1), StartProcess(None)
 

@@ -19,7 +19,7 @@ def tf_config(cluster=CLUSTER, kind="worker", index=1) -> str:
 
 def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
     ports = itertools.count(4000)
-    topology = ClusterTopology.local(MODES["async"].cluster.tasks, 2, 1, evaluator=True, pick_port=lambda: next(ports))
+    topology = ClusterTopology.local(MODES["async"].cluster.types, 2, 1, evaluator=True, pick_port=lambda: next(ports))
     assert topology.cluster == {
         "chief": ["127.0.0.1:4000"], "ps": ["127.0.0.1:4001"], "worker": ["127.0.0.1:4002", "127.0.0.1:4003"]
     }  # fmt: skip
@@ -27,12 +27,12 @@ def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
 
 
 def test_real_ports_differ():
-    topology = ClusterTopology.local(MODES["elastic"].cluster.tasks, 8, 4, evaluator=False)
+    topology = ClusterTopology.local(MODES["elastic"].cluster.types, 8, 4, evaluator=False)
     assert len({topology.address(task) for task in topology.tasks}) == 13
 
 
 def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
-    topology = ClusterTopology.local(MODES["async"].cluster.tasks, 1, 1, evaluator=True)
+    topology = ClusterTopology.local(MODES["async"].cluster.types, 1, 1, evaluator=True)
     assert topology.address(Task("evaluator", 0)) is None
     written = json.loads(topology.tf_config(Task("evaluator", 0)))
     assert set(written["cluster"]) == {"chief", "ps", "worker"}
@@ -42,7 +42,7 @@ def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
 def test_an_absent_worker_is_no_task_but_keeps_its_address_until_it_starts():
     ports = itertools.count(4000)
     topology = ClusterTopology.local(
-        MODES["async"].cluster.tasks, 4, 1, evaluator=True, absent=frozenset({1, 3}), pick_port=lambda: next(ports)
+        MODES["async"].cluster.types, 4, 1, evaluator=True, absent=frozenset({1, 3}), pick_port=lambda: next(ports)
     )
     assert [worker.index for worker in topology.workers] == [0, 2] and len(topology.cluster["worker"]) == 4
     assert [worker.index for worker in topology.spare] == [1, 3]
@@ -69,7 +69,7 @@ def test_one_port_on_several_machines_and_several_on_one_are_taken():
 
 
 def test_what_is_written_to_tf_config_is_read_back():
-    topology = ClusterTopology.local(MODES["async"].cluster.tasks, 2, 2, evaluator=False)
+    topology = ClusterTopology.local(MODES["async"].cluster.types, 2, 2, evaluator=False)
     assert from_tf_config(topology.tf_config(Task("ps", 1))) == (topology, Task("ps", 1))
 
 
@@ -86,7 +86,7 @@ def test_what_is_written_to_tf_config_is_read_back():
     ],
 )
 def test_each_mode_has_its_tasks_its_leader_and_those_that_compute(mode, tasks, leader, computing):
-    topology = ClusterTopology.local(MODES[mode].cluster.tasks, 2, 1, evaluator=True)
+    topology = ClusterTopology.local(MODES[mode].cluster.types, 2, 1, evaluator=True)
     assert [str(task) for task in topology.tasks] == [*tasks, "evaluator-0"]
     assert str(topology.leader) == leader
     assert [str(task) for task in topology.tasks if topology.computes_gradients(task)] == computing

@@ -6,7 +6,8 @@ import pytest
 from ps_cluster.runs import journal
 from ps_cluster.runs.journal import RECORD
 from ps_cluster.runs.ledger import COUNTS
-from ps_cluster.runs.proof import MOST_PROBLEMS, ExpectedRows, FactorsOfRates, RoundShape, audit
+from ps_cluster.runs.proof import MOST_PROBLEMS, Audit, ExpectedRows, FactorsOfRates, RoundShape, audit, verdict
+from ps_cluster.runs.result_rows import Proof, ShardProof
 from ps_cluster.runs.step_set import StepSet
 from tests.helpers.ledgers import rows_of, write_journal
 
@@ -61,12 +62,9 @@ def run(tmp_path):
 
 def test_a_sound_run_holds_and_its_counts_and_progress_are_told(run):
     read = []
-    assert run.proof(on_rows=read.append) == {
-        "holds": True,
-        "problems": [],
-        "shards": [{"index": index, "rows": 6, "steps": 6, **run.counts[index]} for index in range(2)],
-        "duplicated": 0,
-    }
+    shards = [ShardProof(index=index, rows=6, steps=6, **run.counts[index]) for index in range(2)]
+    assert run.proof(on_rows=read.append) == Audit([], shards, duplicated=0)
+    assert verdict(shards, []) == Proof(holds=True, problems=[], shards=shards)
     assert sum(read) == 2 * UPDATES
 
 
@@ -110,46 +108,46 @@ BROKEN = {
 def test_what_is_wrong_with_a_run_is_told(run, broken):
     change, problems, duplicated = BROKEN[broken]
     proof = change(run).proof()
-    assert not proof["holds"] and proof["problems"] == problems
-    assert duplicated is None or proof["duplicated"] == duplicated
+    assert proof.problems == problems
+    assert duplicated is None or proof.duplicated == duplicated
 
 
 def test_a_damaged_row_is_named_and_what_lies_before_it_is_counted(run, tmp_path):
     proof = run.proof(damage=4)
-    assert not proof["holds"] and proof["problems"] == [
+    assert proof.problems == [
         f"row 4 of '{tmp_path / 'shard-1.bin'}' is damaged: its checksum is wrong",
         "shard 1: 6 gradients accepted, 4 rows",
         "shard 1: version 6, rows of 4 updates",
         "6 updates were handed out, 4 were applied",
     ]
-    assert [own["rows"] for own in proof["shards"]] == [6, 4]
+    assert [own.rows for own in proof.shards] == [6, 4]
 
 
 def test_an_update_that_was_never_handed_out(run):
     run.scheduled = StepSet(3, np.array([4, 5]))
     proof = run.change(0, 1, steps=FIVE, version=5).proof()
-    (problem,) = proof["problems"]
+    (problem,) = proof.problems
     assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 3")
-    assert not proof["holds"] and proof["duplicated"] == 0
+    assert proof.duplicated == 0
 
 
 def test_an_update_that_a_leader_leaves_is_no_problem_and_one_that_nobody_handed_out_is(run):
     run.change(0, 1, steps=FIVE, version=5).total = None
-    assert run.proof(leaves=True)["holds"], "it is lost, or done by the next leader"
-    assert not run.stopped(StepSet(3)).proof(leaves=True)["holds"]
+    assert not run.proof(leaves=True).problems, "it is lost, or done by the next leader"
+    assert run.stopped(StepSet(3)).proof(leaves=True).problems
 
 
 def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
-    assert run.change(0, 1, steps=[0, 2, 1, 3, 4], version=5).stopped(StepSet(5)).proof()["holds"]
+    assert not run.change(0, 1, steps=[0, 2, 1, 3, 4], version=5).stopped(StepSet(5)).proof().problems
     run.total = UPDATES
-    (problem,) = run.proof()["problems"]
+    (problem,) = run.proof().problems
     assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 5")
 
 
 def test_a_run_that_was_stopped_before_its_first_update_holds(tmp_path):
     run = Run(tmp_path, rows=rows_of([])).stopped(StepSet())
     run.counts = [dict.fromkeys(COUNTS, 0)] * 2
-    assert run.proof()["holds"]
+    assert not run.proof().problems
 
 
 def test_a_journal_that_the_system_refuses_to_read_is_a_problem_and_no_error(run, monkeypatch):
@@ -157,13 +155,16 @@ def test_a_journal_that_the_system_refuses_to_read_is_a_problem_and_no_error(run
         raise OSError(5, "Input/output error", "shard-0.bin")
 
     monkeypatch.setattr("ps_cluster.runs.journal.read", refuse)
-    assert "Input/output error: 'shard-0.bin'" in run.proof()["problems"][0]
+    assert "Input/output error: 'shard-0.bin'" in run.proof().problems[0]
 
 
 def test_there_are_no_more_lines_than_anybody_reads(tmp_path):
     journals = [write_journal(tmp_path / f"shard-{index}.bin", rows_of([0, 0, 0], version=7)) for index in range(4)]
     counts = np.array([[3, 2, 1, 0, 0]] * 4)
-    assert len(audit(journals, counts, ONE, StepSet(9), 10)["problems"]) == MOST_PROBLEMS
+    found = audit(journals, counts, ONE, StepSet(9), 10)
+    proof = verdict(found.shards, ["noted before", *found.problems, "noted before"])
+    assert len(found.problems) > MOST_PROBLEMS and not proof.holds
+    assert proof.problems == ["noted before", *found.problems[: MOST_PROBLEMS - 1]]
 
 
 def rounds_of(*steps):
@@ -177,8 +178,8 @@ OF_ROUNDS = (0, 2, 4, 3, 7, 8, 9, 11, 13, 12, 17, 16)
 
 def test_rounds_with_a_backup_worker_hold_without_the_steps_that_came_too_late(tmp_path):
     proof = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS)).proof()
-    assert proof["holds"] and proof["duplicated"] == 0
-    assert [(own["rows"], own["steps"]) for own in proof["shards"]] == [(12, 12)] * 2
+    assert not proof.problems and proof.duplicated == 0
+    assert [(own.rows, own.steps) for own in proof.shards] == [(12, 12)] * 2
 
 
 def on_both(problem):
@@ -195,18 +196,18 @@ def on_both(problem):
 )
 def test_what_is_wrong_with_rounds_is_told(tmp_path, steps, problems, duplicated):
     proof = Run(tmp_path, BACKUP, rounds_of(*steps)).proof()
-    assert (proof["holds"], proof["problems"], proof["duplicated"]) == (False, problems, duplicated)
+    assert (proof.problems, proof.duplicated) == (problems, duplicated)
 
 
 def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, monkeypatch):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:5], 2, *OF_ROUNDS[6:]))
     monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, 4))
-    assert set(run.proof()["problems"]) >= set(on_both("row 5: step 2 is of another round"))
+    assert set(run.proof().problems) >= set(on_both("row 5: step 2 is of another round"))
 
 
 def test_a_round_that_took_a_gradient_too_many(tmp_path):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS, 18)).change(0, versions=[1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
-    assert "shard 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
+    assert "shard 0: row 2: version 1, where 2 belongs" in run.proof().problems
 
 
 def graced(counts, open_ones=0):
@@ -224,9 +225,9 @@ OPEN = {"backup": (BACKUP, rounds_of(*OF_ROUNDS, 18)), "grace": (GRACE, graced(G
 def test_a_gradient_of_an_open_round_is_no_duplicate_and_an_update_too_many_is_two_gradients_too_many(tmp_path, rounds):
     run = Run(tmp_path, *OPEN[rounds])
     run.total = None
-    assert run.proof()["holds"] and run.proof()["duplicated"] == 0
+    assert not run.proof().problems and run.proof().duplicated == 0
     proof = run.change(0, version=UPDATES + 1).proof()
-    assert proof["problems"] == ["shard 0: version 7, rows of 6 updates"] and proof["duplicated"] == 2
+    assert proof.problems == ["shard 0: version 7, rows of 6 updates"] and proof.duplicated == 2
 
 
 @pytest.mark.parametrize("open_ones", [0, 1, 2])
@@ -236,7 +237,7 @@ def test_rounds_with_a_grace_period_hold_with_as_many_gradients_as_came(tmp_path
     run.total = None
     monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, chunk))
     proof = run.proof()
-    assert proof["holds"] and proof["duplicated"] == 0, proof["problems"]
+    assert not proof.problems and proof.duplicated == 0, proof.problems
 
 
 @pytest.mark.parametrize(
@@ -250,12 +251,12 @@ def test_rounds_with_a_grace_period_hold_with_as_many_gradients_as_came(tmp_path
 )
 def test_a_round_with_a_grace_period_of_too_few_or_too_many_gradients_is_named(tmp_path, versions, problem):
     run = Run(tmp_path, GRACE, graced(GRACED)).change(0, 1, versions=versions)
-    assert f"shard 0: {problem}" in run.proof()["problems"]
+    assert f"shard 0: {problem}" in run.proof().problems
 
 
 def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory(run):
     proof = run.change(1, steps=[0, 1, 2, 3, 4, 2**45]).proof()
-    assert not proof["holds"] and proof["problems"][0] == f"step {2**45} is out of reach of 0"
+    assert proof.problems[0] == f"step {2**45} is out of reach of 0"
 
 
 @pytest.mark.parametrize("column", ["step", "version", "staleness", "worker", "pid", "applied_time"])
@@ -263,7 +264,7 @@ def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory
 def test_a_value_that_no_row_can_have_is_a_problem_though_its_checksum_is_right(run, column, value):
     run.rows[1][column][5] = value
     proof = run.proof()
-    assert not proof["holds"] and f"has {column} " in proof["problems"][0]
+    assert f"has {column} " in proof.problems[0]
 
 
 WORKERS = [0, 1, 3, 2, 4, 0]
@@ -272,7 +273,7 @@ OF_MORE = {"worker": WORKERS, "rate_factor": FactorsOfRates(3).read(np.array(WOR
 
 def test_a_rate_that_was_lowered_as_the_workers_in_the_rows_demand(tmp_path):
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
-    assert run.proof(expected=ExpectedRows(begun_with=3))["holds"]
+    assert not run.proof(expected=ExpectedRows(begun_with=3)).problems
     assert run.rows[0]["rate_factor"] == pytest.approx([1, 1, 1, 9 / 16, 9 / 25, 9 / 25])
 
 
@@ -288,5 +289,5 @@ def test_a_rate_that_was_lowered_otherwise_than_the_workers_demand(tmp_path, beg
     run = Run(tmp_path, rows=rows_of(range(6), version=np.arange(1, 7), **OF_MORE))
     if factor is not None:
         run.rows[1]["rate_factor"][row] = factor
-    problems = run.proof(expected=ExpectedRows(begun_with=begun_with))["problems"]
+    problems = run.proof(expected=ExpectedRows(begun_with=begun_with)).problems
     assert any(f"shard 1: {told}" in problem for problem in problems)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.launch.silence import SilenceDetector
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED
 from ps_cluster.training.step import StepResult
@@ -272,7 +272,7 @@ def test_a_worker_computes_a_dropped_step_again_from_what_the_answer_brought(met
 def test_a_worker_whose_gradients_are_all_dropped_is_not_taken_for_silent():
     def tells(method):
         config = build_config(overrides={"staleness.method": method})
-        return SilenceDetector(config, LauncherLimits(), 0.0)._tells
+        return SilenceDetector(config, RunLimits(), 0.0)._tells
 
     assert [tells(method) for method in ("none", "gather", "drop", "same_version")] == [True, True, False, False]
     assert store_of("drop").drops and not store_of("gather").drops

@@ -14,7 +14,7 @@ from ps_cluster.training import chief as chief_module
 from ps_cluster.training.background_poller import BackgroundPoller
 from ps_cluster.training.chief import LEAST_POLL_S, POLL_S, Chief
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.step_source import Dispatches
+from ps_cluster.training.step_source import DispatchGraphs
 from tests.helpers.ledgers import rows_of
 
 CONFIG = build_config(
@@ -49,7 +49,7 @@ class Session:
 
     rests, broken = False, None
     seconds_to_checkpoint = math.inf
-    store, graphs = STORE, Dispatches(lambda repeats: None)
+    store, graphs = STORE, DispatchGraphs(lambda repeats: None)
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
@@ -154,7 +154,7 @@ def test_nothing_is_handed_out_at_rest(rests):
 def test_steps_that_nobody_does_are_left_to_the_next_leader_where_there_may_be_one(monkeypatch):
     monkeypatch.setattr(chief_module, "DRAIN_TIMEOUT_S", 0.2)
     monkeypatch.setattr(Brisk, "longest_wait_seconds", 0.0)
-    _, session, thread, drain = run(lambda dispatcher, session: None, silent_after_s=60.0)
+    _, session, thread, drain = run(lambda dispatcher, session: None, lost_after_s=60.0)
     while not session.progress.outstanding:
         thread.join(0.05)
     end(thread, drain)
@@ -215,7 +215,7 @@ def test_a_worker_that_holds_up_a_round_is_asked_to_start_again_and_no_other():
     session = SimpleNamespace(progress=progress, store=STORE, graphs=None)
     chief = Chief(
         config, session, None,
-        silent_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0],
+        lost_after_s=60.0, start_again=lambda *one: asked.append(one), clock=lambda: now[0],
         present=lambda: frozenset(present),
     )  # fmt: skip
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from ps_cluster.config.schema import dispatch_size
+from ps_cluster.config.dispatch_size import dispatch_size
 
 
 @pytest.mark.parametrize(

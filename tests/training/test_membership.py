@@ -34,7 +34,7 @@ def members(monkeypatch):
     one = Membership(
         {index: f"a:{index}" for index in range(3)}, {0, 1}, lambda task: unwelcome.get(task.index),
         reach=lambda addresses: {key for key, address in addresses.items() if address in up}, notify=said.append,
-        silent_after_s=60, cut=cut.append, clock=time_.clock,
+        lost_after_s=60, cut=cut.append, clock=time_.clock,
     )  # fmt: skip
     one.up, one.updates, one.said, one.unwelcome, one.were_cut, one.time = up, updates, said, unwelcome, cut, time_
     yield one
@@ -207,7 +207,7 @@ def test_a_member_that_falls_silent_while_another_is_taken_in_is_cut_off_too(mem
     """TensorFlow waits for it, until its connections are cut."""
     cut = threading.Event()
     members._cut = lambda address: (members.were_cut.append(address), cut.set())
-    members._silent_after_s = 0.05
+    members._lost_after_s = 0.05
 
     def update(workers):
         members.up.discard("a:1")

@@ -128,8 +128,8 @@ def trained(once):
 
 def test_what_the_shards_write_is_proved(trained, tmp_path):
     proof = trained.proof(tmp_path)
-    assert proof["holds"], proof["problems"]
-    assert [shard["rows"] for shard in proof["shards"]] == [trained.total] * len(trained.rows)
+    assert not proof.problems, proof.problems
+    assert [shard.rows for shard in proof.shards] == [trained.total] * len(trained.rows)
 
 
 MUTANTS = {
@@ -163,15 +163,15 @@ def test_every_change_of_it_is_told(trained, tmp_path, name):
     at = len(trained.rows) - 1
     change(trained, at)
     proof = trained.proof(tmp_path)
-    assert not proof["holds"]
-    assert any(re.search(says, problem) for problem in proof["problems"]), proof["problems"]
+    assert proof.problems
+    assert any(re.search(says, problem) for problem in proof.problems), proof.problems
 
 
 @eagerly()
 def test_an_update_beyond_the_bound_is_told(tmp_path):
     run = Trained("bounded", 1)
     run.put(0, -1, "staleness", 4)
-    (problem,) = run.proof(tmp_path)["problems"]
+    (problem,) = run.proof(tmp_path).problems
     assert "has staleness 4, where 3 is the bound" in problem
     before = ShardAudit(RoundShape(1, 1, 1), ExpectedRows(most_staleness=3), holds_from=len(run.rows[0]))
     before.read(run.rows[0])
@@ -182,7 +182,7 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
 def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
     run = Trained("sync-ps", 1)
     run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
-    (problem,) = run.proof(tmp_path)["problems"]
+    (problem,) = run.proof(tmp_path).problems
     assert problem == "shard 0: 1 rows of steps that were never handed out, the first is step 6"
 
 
@@ -194,7 +194,7 @@ def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_
     for holds_from, holds in ((3, True), (2, False)):
         expected = ExpectedRows(rates=run.rates, holds_from=[holds_from])
         proof = audit(journals, run.counts, RoundShape(1, 1, 1), run.scheduled, UPDATES, expected)
-        assert proof["holds"] == holds, proof["problems"]
+        assert (not proof.problems) is holds, proof.problems
 
 
 def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_otherwise():

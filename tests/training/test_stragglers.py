@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.schema import Slowness, machine_means, parse_stragglers
+from ps_cluster.config.stragglers import Slowness, machine_means, parse_stragglers
 from ps_cluster.training.slow_down import SlowDown, sleep
 
 

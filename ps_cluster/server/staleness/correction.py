@@ -2,7 +2,7 @@
 
 The shard (`server/shard.py`) calls its correction in its critical section. At a pull, `given` returns the weights that the
 worker gets. At a push, `accepts` decides whether the gradient counts at all, and `correct` returns the corrected gradient and
-its share. With `gathers` above 1, the shard changes the weights only with every `gathers`-th gradient. Notation: w are the
+its share. With `gathered_gradients` K above 1, the shard changes the weights only with every K-th gradient. Notation: w are the
 current weights, w_bak the weights of the worker's last pull, g the worker's gradient.
 """
 
@@ -40,7 +40,7 @@ class Correction:
 
     Attributes:
       capabilities: the correction's capabilities. `accepts` is called only if they include `drops`.
-      gathers: the number of accepted gradients after which the weights change, by the mean of these gradients.
+      gathered_gradients: the number of accepted gradients after which the weights change, by the mean of these gradients.
       needs_step: whether `after_update` has something to do.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the shard.
       of_version: variables [n] that belong to a version, like the weights. `given` gets those of the pulled version.
@@ -51,7 +51,7 @@ class Correction:
 
     capabilities = Capabilities()
     needs_step = False
-    gathers = 1
+    gathered_gradients = 1
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
         """Create the state.

@@ -22,6 +22,10 @@ class GatherSettings(StalenessSettings):
         description="The weights change with every so many gradients; null: as many as workers.",
     )
 
+    def gathered_gradients(self, workers: int) -> int:
+        """Return K: the weights change with every K-th gradient. `workers`: the workers that train or are emulated."""
+        return self.gather or workers
+
 
 class Gathered(Correction):
     """Changes the weights with every K-th gradient, by the mean of K gradients, each scaled by 1 / sqrt(1 + τ).
@@ -33,12 +37,12 @@ class Gathered(Correction):
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int, places: int):
         super().__init__(settings, weights, workers, places)
-        self.gathers = self._settings.gather or workers
+        self.gathered_gradients: int = self._settings.gathered_gradients(workers)
         self.slots = {"gathered": tf.Variable(tf.zeros_like(weights), trainable=False)}
 
     def changes_since(self, arrival: Arrival) -> tf.Tensor:
         """Return how often the weights changed between the pull and now, int64 []."""
-        return arrival.now // self.gathers - arrival.pulled // self.gathers
+        return arrival.now // self.gathered_gradients - arrival.pulled // self.gathered_gradients
 
     def correct(self, gradient: tf.Tensor, arrival: Arrival) -> Corrected:
         return gradient, tf.math.rsqrt(1 + tf.cast(self.changes_since(arrival), gradient.dtype))
@@ -55,10 +59,11 @@ class Gather(StalenessMethod):
     def gathered_gradients(self, config: RunConfig) -> int:
         """Return K, the number of gradients with which the weights change."""
         settings: Any = config.staleness
-        return settings.gather or config.mode_kind.emulated_workers(config)
+        gathered: int = settings.gathered_gradients(config.mode_kind.emulated_workers(config))
+        return gathered
 
-    def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
+    def equation(self, settings: GatherSettings, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient with the share 1 / sqrt(1 + changes of the weights since the pull)."""
-        every = settings.gather or arrived.workers
+        every = settings.gathered_gradients(arrived.workers)
         changes = arrived.updates_before // every - (arrived.updates_before - arrived.staleness) // every
         return CorrectedParts(arrived.gradient, 1 / np.sqrt(1 + changes))

@@ -10,6 +10,7 @@ from ps_cluster.config.datasets import is_by_worker
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import complete_config
+from ps_cluster.notices import Notify
 
 BATCH_SIZE = 128
 # All arms use this update rule, whatever rule the network usually has: the benchmark compares ways to train, not rules.
@@ -70,7 +71,7 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
     return complete_config(build_config(overrides=overrides | RULE | dict(values or {}) | named), packed)
 
 
-def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Callable[[str], None]) -> RunConfig:
+def with_length(case: RunConfig, rate: Rate, *, unit: str, arm: str, notify: Notify) -> RunConfig:
     """Return `case` with a number of updates. Where none is known, short runs of `arm` find it.
 
     Args:

@@ -15,7 +15,7 @@ from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.launch.launcher import TASK_ARGV, run_local
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.report.progress import ProgressView, make_view
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -31,7 +31,7 @@ def run_cluster(root: Path, task_module: Sequence[str] = (), view: ProgressView 
     run_dir = RunDir.open(root)
     argv = (sys.executable, "-m", *task_module) if task_module else TASK_ARGV
     # The launcher sees no updates of a module that is not the project's own.
-    limits = LauncherLimits(standstill_s=ARM_TIMEOUT_S) if task_module else LauncherLimits()
+    limits = RunLimits(standstill_s=ARM_TIMEOUT_S) if task_module else RunLimits()
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     view = view or make_view()
     if code := run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits):

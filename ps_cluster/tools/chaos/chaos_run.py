@@ -27,6 +27,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.result_rows import Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -53,7 +54,7 @@ def run_chaos(
     *,
     faults: Sequence[Fault] | None = None,
     bounds: ChaosBounds = ChaosBounds(),
-    notify: Callable[[str], None] = print_line,
+    notify: Notify = print_line,
 ) -> int:
     """Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM.
 
@@ -106,7 +107,7 @@ class Experiment(ABC):
         root: Path,
         faults: Sequence[Fault] | None,
         bounds: ChaosBounds,
-        notify: Callable[[str], None],
+        notify: Notify,
         stop_requested: Callable[[], bool],
     ):
         """Prepare an experiment. `faults`: by default those of the plan."""

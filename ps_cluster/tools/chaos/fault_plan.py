@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ps_cluster.config.tasks import OnDeaths, Task
+from ps_cluster.notices import Notify
 from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind, Run
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
@@ -48,7 +49,7 @@ def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on
 
 
 def allowed_here(
-    kinds: Mapping[FaultKind, str | None], run: Run, notify: Callable[[str], None]
+    kinds: Mapping[FaultKind, str | None], run: Run, notify: Notify
 ) -> tuple[list[FaultKind], dict[str, str]]:
     """Return the kinds that can hit `run` on this system, and the reasons against the others, by their names.
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
+from ps_cluster.notices import Notify
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.tools.chaos.chaos_report import Injected
 from ps_cluster.tools.chaos.fault_plan import Fault
@@ -25,11 +26,11 @@ class ChaosBounds:
     """Time limits, and the least time between faults (s)."""
 
     look_every_s: float = 0.1
-    training_s: float = LauncherLimits.startup_s + 30
+    training_s: float = RunLimits.startup_s + 30
     recovery_s: float = 60.0
     # The launcher gives up on a cluster that dies a few times in a row, each time without having got further.
     whole_cluster_spacing_s: float = 10.0
-    end_s: float = LauncherLimits.drain_s + LauncherLimits.scoring_s + 60
+    end_s: float = RunLimits.drain_s + RunLimits.scoring_s + 60
 
 
 class Runner:
@@ -45,7 +46,7 @@ class Runner:
         *,
         bounds: ChaosBounds = ChaosBounds(),
         stop_requested: Callable[[], bool] = lambda: False,
-        notify: Callable[[str], None] = print,
+        notify: Notify = print,
         kill: Callable[[int, int], None] = os.kill,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,

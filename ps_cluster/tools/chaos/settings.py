@@ -104,7 +104,7 @@ class ChaosSettings:
         """The tasks that can be hit. Only the launcher knows their addresses."""
         workers, servers = self.workers, self.parameter_servers
         return ClusterTopology.local(
-            MODES[self.mode].cluster.tasks, workers, servers, evaluator=True, pick_port=lambda: 0
+            MODES[self.mode].cluster.types, workers, servers, evaluator=True, pick_port=lambda: 0
         )
 
     def wanted(self) -> dict[FaultKind, str | None]:

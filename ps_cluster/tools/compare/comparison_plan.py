@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ps_cluster.config import RunConfig, build_config, rates_found, user_code
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.schema import parse_stragglers
 from ps_cluster.config.sections import check_used, flat, joined, nested, uses, without_unused
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.user_layers import trusted
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error

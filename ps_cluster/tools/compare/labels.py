@@ -35,13 +35,8 @@ def labels(configs: Sequence[RunConfig]) -> list[str]:
     places = [(_label(config), config.training.batch_size_per_worker) for config in configs]
     found = {place: _differing([one for one, where in zip(settings, places) if where == place]) for place in places}
     named = []
-    for config, mine, place in zip(configs, settings, places):
-        shown = config.mode_kind.uses.unlabelled
-        words = [
-            f"{_SHORT.get(key, key)}={mine[key]}"
-            for key in mine
-            if key in found[place] and (not key.startswith("mode.") or key.removeprefix("mode.") in shown)
-        ]
+    for mine, place in zip(settings, places):
+        words = [f"{_SHORT.get(key, key)}={mine[key]}" for key in mine if key in found[place]]
         named.append(" ".join((place[0], *words)))
     return named
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER
+from ps_cluster.config.tasks import CHIEF, EVALUATOR, PS, WORKER, leader_type
 from ps_cluster.errors import UserError
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 
 _GRACE_S = 30  # for a worker to hand back its steps, or any task to end
 
@@ -55,9 +55,9 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     """
     mode, cluster = config.mode_kind, config.cluster
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
-    leader = CHIEF if CHIEF in mode.cluster.tasks else WORKER
-    types = (*mode.cluster.tasks, EVALUATOR) if cluster.evaluator else mode.cluster.tasks
-    drain_s = int(LauncherLimits().for_waits_of(config.longest_update_seconds()).drain_s)
+    leader = leader_type(mode.cluster.types)
+    types = (*mode.cluster.types, EVALUATOR) if cluster.evaluator else mode.cluster.types
+    drain_s = int(RunLimits().for_waits_of(config.longest_update_seconds()).drain_s)
     values = {field: _by_type(field, some, types) for field, some in given.items()}
     return tuple(
         Role(
@@ -79,7 +79,7 @@ def check_for_tasks(config: RunConfig, min_workers: int | None) -> None:
 
     check_named(config)
     mode = config.mode_kind
-    check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.tasks else 0, mode)
+    check_min_workers(min_workers, config.cluster.workers if WORKER in mode.cluster.types else 0, mode)
     if (folder := config.data.data_dir) is not None and not folder.is_absolute():
         raise UserError(f"data.data_dir: got '{folder}': name the whole path, as the tasks find it")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.launch.pinning import keeps_to_cores
 from ps_cluster.tools.simulate.calibration import FinishedRun, bytes_per_parameter

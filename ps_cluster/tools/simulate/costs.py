@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.config.modes import MODES, Mode, Waits
-from ps_cluster.config.schema import Stragglers
+from ps_cluster.config.stragglers import Stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.config.schema import TASK_VARIATION, Stragglers, machine_means
+from ps_cluster.config.stragglers import TASK_VARIATION, Stragglers, machine_means
 
 _NUMBERS_AT_ONCE = 1 << 14
 

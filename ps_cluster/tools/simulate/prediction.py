@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from ps_cluster.config.modes import Waits
-from ps_cluster.config.schema import Stragglers
+from ps_cluster.config.stragglers import Stragglers
 from ps_cluster.tools.simulate.costs import Costs, SimulatedCluster
 from ps_cluster.tools.simulate.drawing import Slow, gamma
 from ps_cluster.tools.simulate.one_machine import OneMachine

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.config.modes import Waits
-from ps_cluster.config.schema import dispatch_size
 from ps_cluster.tools.simulate.costs import Costs, SimulatedCluster
 from ps_cluster.tools.simulate.drawing import Slow
 from ps_cluster.tools.simulate.events import Events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import UpdateRule, make_rule
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.step_source import AsynchronousSteps, StepSource
-from ps_cluster.training.worker import Compute, Dispatch, steps_graph
+from ps_cluster.training.worker import Compute, DispatchGraph, steps_graph
 
 if TYPE_CHECKING:  # These import TensorFlow, and the launcher imports this module.
     from ps_cluster.training.job import TrainingJob
@@ -29,20 +30,24 @@ class DefaultMode(Mode):
     shard: type[ParameterShard] = ParameterShard
     step_source: type[StepSource] = AsynchronousSteps
 
+    def parts(self) -> Mapping[str, type]:
+        """Return the attributes that have to name a class, each with the base class of that class."""
+        return {"shard": ParameterShard, "step_source": StepSource}
+
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        for part, base in (("shard", ParameterShard), ("step_source", StepSource)):
-            given = getattr(self, part)
-            if not isinstance(given, type) or not issubclass(given, base):
-                wanted = f"a subclass of {base.__module__}.{base.__name__}"
-                raise ValueError(f"mode.name: got '{self.name}': its {part} is {given!r:.200}, but has to be {wanted}")
+        if self.shard.capabilities.waits and type(self).dispatch is DefaultMode.dispatch:
+            raise ValueError(
+                f"mode.name: got '{self.name}': pushes wait in its shard, {self.shard.__name__}, but its workers run the graph "
+                "of mode async, which cannot wait: override its method `dispatch`"
+            )
 
     def train(self, job: TrainingJob) -> None:
         from ps_cluster.training.chief import train
 
         train(job)
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         return steps_graph(store, compute, config, repeats=repeats)
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:

@@ -17,7 +17,7 @@ from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard, put
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Compute, Dispatch, TimedComputation
+from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation
 
 DEFAULT_MAX_STALENESS = 3  # used if no bound is set
 # A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other workers
@@ -207,7 +207,7 @@ class BoundedShard(WaitingShard):
         return tf.reduce_all(staleness <= self._max_staleness)
 
 
-def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
     """Return the graph of a dispatch in which workers may have to wait before they pull. See `steps_graph`.
 
     If a push was dropped, the worker pulls again and computes the step again.
@@ -234,7 +234,7 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
 
-    dispatch: Dispatch = run_steps
+    dispatch: DispatchGraph = run_steps
     return dispatch
 
 
@@ -253,7 +253,7 @@ class Bounded(DefaultMode):
     promise = Promise(waits=Waits.FOR_A_BOUND)
     shard = BoundedShard
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         return bounded_graph(store, compute, config, repeats=repeats)
 
     def most_staleness(self, config: RunConfig) -> int | None:

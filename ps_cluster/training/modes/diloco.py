@@ -22,10 +22,10 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.fragments import fragments_graph
 from ps_cluster.training.modes.local_steps import LocalMode, LocalTraining
-from ps_cluster.training.modes.outer_steps import UNLABELLED, DelayedNesterov, OuterSettings, delayed_nesterov
+from ps_cluster.training.modes.outer_steps import DelayedNesterov, OuterSettings, delayed_nesterov
 from ps_cluster.training.modes.waiting import put
 from ps_cluster.training.step import TrainStep
-from ps_cluster.training.worker import Compute, Dispatch
+from ps_cluster.training.worker import Compute, DispatchGraph
 
 if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
@@ -127,10 +127,10 @@ class Diloco(LocalMode):
     says = "workers train by themselves for many steps; each such period is one outer step, as it arrives"
     Settings = DilocoSettings
     cluster = ClusterShape(pins_workers=True)
-    uses = UsedSettings(ignores=frozenset({"lookahead"}), unlabelled=UNLABELLED)
+    uses = UsedSettings(ignores=frozenset({"lookahead"}))
     shard = DilocoShard
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         if not self.settings(config).fragments:
             return super().dispatch(store, compute, config, repeats=repeats)
         assert isinstance(compute, LocalTraining)

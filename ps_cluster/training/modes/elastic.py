@@ -158,7 +158,7 @@ class Elastic(LocalMode):
             "one that comes later would pull the centre back to the first weights, and exchanges go by beta / workers"
         ),
     )
-    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), own_rule="sgd", unlabelled=frozenset({"beta"}))
+    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), own_rule="sgd")
     shard = ElasticShard
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.store import ParameterStore
@@ -14,7 +14,7 @@ from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.local_steps import LocalOptimizer, LocalTraining, Progress
 from ps_cluster.training.slow_down import SlowDown
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Dispatch, StepTimes, with_remainders, worker_row
+from ps_cluster.training.worker import DispatchGraph, StepTimes, with_remainders, worker_row
 from ps_cluster.training.worker_state import ErrorFeedback
 
 _APART = 1_000_003  # the distance between the seeds of two shards
@@ -106,7 +106,7 @@ class FragmentedWorker:
             return after([self._versions[index].assign(numbers[0])], 0), outcome
 
 
-def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> Dispatch:
+def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunConfig) -> DispatchGraph:
     """Return the graph of a dispatch that exchanges the shards one by one. See `steps_graph`."""
     shards, steps = len(store.shards), config.batches_per_step
     stragglers = parse_stragglers(config.cluster.straggler)
@@ -139,5 +139,5 @@ def fragments_graph(store: ParameterStore, training: LocalTraining, config: RunC
             1
         ]
 
-    dispatch: Dispatch = run_steps
+    dispatch: DispatchGraph = run_steps
     return dispatch

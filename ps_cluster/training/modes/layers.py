@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import UsedSettings
-from ps_cluster.training.modes.split_network import IGNORED, UNLABELLED, SplitNetwork, SplitSettings, split_cluster
+from ps_cluster.training.modes.split_network import IGNORED, SplitNetwork, SplitSettings, split_cluster
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -88,7 +88,7 @@ class Layers(SplitNetwork):
     says = "the layers of one network are on different workers"
     Settings = LayersSettings
     cluster = split_cluster("layers", "activations; gradients back", "each has layers of its own")
-    uses = UsedSettings(ignores=IGNORED, unlabelled=UNLABELLED | {"placement", "soft_placement"})
+    uses = UsedSettings(ignores=IGNORED)
 
     def cut(
         self, config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int

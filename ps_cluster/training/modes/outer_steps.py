@@ -20,9 +20,6 @@ from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 from ps_cluster.training.modes.local_steps import local_steps_field
 
-# The settings that labels of runs leave out.
-UNLABELLED = frozenset({"outer_rate", "outer_momentum", "momentum_every", "momentum_spread"})
-
 
 class OuterSettings(ModeSettings):
     local_steps: int = local_steps_field(16)

@@ -12,5 +12,5 @@ class Single(DefaultMode):
 
     name = "single"
     says = "one process trains by itself"
-    cluster = ClusterShape(tasks=(CHIEF,), fixed_workers="it has none")
+    cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has none")
     promise = Promise(is_stale=False)

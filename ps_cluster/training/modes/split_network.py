@@ -9,10 +9,10 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ClusterShape, Flow, ModeSettings, Promise, UsedSettings
-from ps_cluster.config.tasks import CHIEF, ON_DEATH, WORKER, OnDeath
+from ps_cluster.config.tasks import CHIEF, ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.modes.base import DefaultMode
-from ps_cluster.training.worker import Compute, Dispatch
+from ps_cluster.training.worker import Compute, DispatchGraph
 
 if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
@@ -33,18 +33,17 @@ def split_cluster(splits: str, flow: str, fixed_workers: str) -> ClusterShape:
       fixed_workers: as in `ClusterShape`.
     """
     return ClusterShape(
-        tasks=(CHIEF, WORKER),
+        types=(CHIEF, WORKER),
         flows=(Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, flow)),
         fixed_workers=fixed_workers,
         # A step needs every worker, and the weights of a dead one are gone.
-        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)},
+        on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
         splits=splits,
     )
 
 
 # A gradient is computed in parts, so no worker knows the norm of the whole.
 IGNORED = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
-UNLABELLED = frozenset({"log_placement"})
 
 
 class SplitNetwork(DefaultMode):
@@ -52,7 +51,7 @@ class SplitNetwork(DefaultMode):
 
     Settings = SplitSettings
     promise = Promise(is_stale=False)
-    uses = UsedSettings(ignores=IGNORED, unlabelled=UNLABELLED)
+    uses = UsedSettings(ignores=IGNORED)
 
     @abstractmethod
     def cut(
@@ -72,7 +71,7 @@ class SplitNetwork(DefaultMode):
 
         train(job, self)
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         from ps_cluster.training.split_step import SplitStep
         from ps_cluster.training.split_trainer import SplitDispatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_cluster.config.modes import ClusterShape, Flow, Promise, Waits
-from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
+from ps_cluster.config.tasks import ON_DEATH, WITH_ALL_WORKERS, WORKER
 from ps_cluster.training.modes.base import DefaultMode
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ class Sync(DefaultMode):
     name = "sync"
     says = "all workers average each gradient by all-reduce, without parameter servers"
     cluster = ClusterShape(
-        tasks=(WORKER,),
+        types=(WORKER,),
         flows=(Flow(WORKER, WORKER, "parts of gradients, in a ring"),),
         fixed_workers="each all-reduce needs all of them",
         # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
-        on_death={**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)},
+        on_death={**ON_DEATH, WORKER: WITH_ALL_WORKERS},
     )
     promise = Promise(waits=Waits.FOR_ALL_REDUCE, is_stale=False)
 

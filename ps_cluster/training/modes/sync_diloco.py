@@ -17,7 +17,7 @@ from ps_cluster.config.modes import UsedSettings
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.training.modes.local_steps import LocalTraining
-from ps_cluster.training.modes.outer_steps import UNLABELLED, DelayedNesterov, OuterSettings, delayed_nesterov
+from ps_cluster.training.modes.outer_steps import DelayedNesterov, OuterSettings, delayed_nesterov
 from ps_cluster.training.modes.sync_ps import SyncPs, SyncPsSettings
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import Compute
@@ -41,7 +41,7 @@ class SyncDiloco(SyncPs):
     says = "workers train by themselves for many steps; the mean of a round's periods is one outer step"
     Settings = SyncDilocoSettings
     promise = replace(SyncPs.promise, takes_local_steps=True)
-    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}), unlabelled=UNLABELLED)
+    uses = UsedSettings(ignores=frozenset({"staleness", "lookahead"}))
 
     def worker_step(self, step: TrainStep, config: RunConfig, start: InitialState, keep: np.ndarray) -> Compute:
         return LocalTraining(step, config, start, keep)

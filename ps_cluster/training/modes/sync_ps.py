@@ -21,7 +21,7 @@ from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.step_source import StepSource
-from ps_cluster.training.worker import Compute, Dispatch, TimedComputation
+from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation
 
 _NOT_YET = -1  # instead of the version at which a worker is admitted
 
@@ -135,7 +135,7 @@ class RoundShard(WaitingShard):
 class Rounds(StepSource):
     """Hands out rounds, as one dispatch for every worker. If a worker gets a second one, its rounds are already done."""
 
-    def dispatches(self) -> Iterator[bool]:
+    def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
         while begin < total:
             end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
@@ -149,7 +149,7 @@ class Rounds(StepSource):
             yield True
 
 
-def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> Dispatch:
+def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> DispatchGraph:
     """Return the graph of a dispatch that takes part in every round below a version. The argument is int64 []."""
     computation = TimedComputation(compute, config, store)
     (shard,) = store.shards
@@ -176,7 +176,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         start = pull(identity, end)
         return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
 
-    dispatch: Dispatch = run_rounds
+    dispatch: DispatchGraph = run_rounds
     return dispatch
 
 
@@ -196,7 +196,7 @@ class SyncPs(DefaultMode):
     shard = RoundShard
     step_source = Rounds
 
-    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> Dispatch:
+    def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
         return rounds_graph(store, compute, config)
 
     def check(self, config: RunConfig) -> None:

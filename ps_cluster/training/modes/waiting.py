@@ -16,6 +16,7 @@ from typing import Any
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
+from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import QUEUE, queue_named
 from ps_cluster.server.ordering import after
@@ -24,6 +25,8 @@ from ps_cluster.server.shard import ParameterShard
 
 class WaitingShard(ParameterShard):
     """A shard where workers wait until another worker, or the passing of time, has changed something."""
+
+    capabilities = Capabilities(waits=True)
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ps_cluster.config.tasks import ON_DEATH
-from ps_cluster.launch.stages import LauncherLimits
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.tools.chaos.chaos_run import run_chaos
 from ps_cluster.tools.chaos.fault_plan import SHORTEST_PAUSE_S, make_fault
 from ps_cluster.tools.chaos.kinds import FAULTS
@@ -40,7 +40,7 @@ def disturbed(tmp_path_factory):
     lines = []
     # On a busy machine a worker that falls silent may do so while another one is taken in. Then training stands still until
     # the leader's task ends it, and begins again.
-    bounds = ChaosBounds(whole_cluster_spacing_s=0, recovery_s=LauncherLimits.standstill_s + ChaosBounds.recovery_s)
+    bounds = ChaosBounds(whole_cluster_spacing_s=0, recovery_s=RunLimits.standstill_s + ChaosBounds.recovery_s)
     code = run_chaos(settings, folder, faults=faults, bounds=bounds, notify=lines.append)
     return code, json.loads((folder / "chaos.json").read_text()), lines, folder
 

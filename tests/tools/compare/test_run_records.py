@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from ps_cluster.config import build_config
+from ps_cluster.config.user_code import TRUSTED
 from ps_cluster.errors import UserError
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare.groups import make_groups, make_views
@@ -117,6 +119,17 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
 )
 def test_an_arm_is_named_after_what_sets_it_apart(tmp_path, settings, label):
     assert labels([read(tmp_path, settings).config]) == [label]
+
+
+def test_arms_that_differ_in_a_setting_of_a_mode_of_ones_own_have_different_names(tmp_path, monkeypatch):
+    monkeypatch.delenv(TRUSTED, raising=False)
+    (tmp_path / "mine.py").write_text(
+        "from ps_cluster.config.modes import ModeSettings\nfrom ps_cluster.training.modes.base import DefaultMode\n"
+        "class Settings(ModeSettings):\n    every: int = 2\nclass Toy(DefaultMode):\n    Settings = Settings\n"
+    )
+    mode = f"{tmp_path}/mine.py:Toy"
+    configs = [build_config(overrides={"mode.name": mode, "mode.every": every}) for every in (2, 3)]
+    assert labels(configs) == [f"{mode} mode.every=2", f"{mode} mode.every=3"]
 
 
 def groups_of(tmp_path, *settings):

@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.tools.simulate import prediction
 from ps_cluster.tools.simulate.prediction import predict
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.config.schema import parse_stragglers
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.tools.simulate import training
 from ps_cluster.tools.simulate.prediction import predict, simulate
 

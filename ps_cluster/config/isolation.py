@@ -1,0 +1,31 @@
+"""The values of `cluster.isolation`: one of WORDS, or the only network interface on which a task accepts connections."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ps_cluster.errors import did_you_mean
+
+WORDS = ("auto", "require", "off")
+INTERFACE = r"^interface=[A-Za-z0-9_.:@-]{1,15}$"  # the longest name in Linux; the firewall would read a * as a pattern
+
+
+def _check_isolation(value: object) -> object:
+    if value in WORDS or (isinstance(value, str) and re.fullmatch(INTERFACE, value)):
+        return value
+    nearest = did_you_mean(value, WORDS) if isinstance(value, str) else ""
+    words = ", ".join(map(repr, WORDS))
+    raise ValueError(f"{nearest}Input should be {words} or, for `task`, interface=NAME, e.g. interface=wg0")
+
+
+Isolation = Annotated[
+    Literal["auto", "require", "off"] | Annotated[str, Field(pattern=INTERFACE)], BeforeValidator(_check_isolation)
+]
+
+
+def interface_of(setting: str) -> str | None:
+    """Return the network interface that the setting names; None if the setting is one of WORDS."""
+    return None if setting in WORDS else setting.partition("=")[2]
