@@ -67,6 +67,7 @@ def squashed(x):
     return keras.ops.tanh(x)
 
 
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")  # it was not trained yet
 def test_layers_functions_losses_and_metrics_of_a_script_travel_with_the_model_by_value(tmp_path):
     mine = keras.Sequential([keras.Input((2,)), Doubled(), keras.layers.Dense(1, activation=squashed)])
     mine.compile("adam", too_large, metrics=[Furthest(name="furthest")])
