@@ -100,7 +100,6 @@ _OF_FILES = ("run directory", "best model", "results", "curves", "continue", "sc
 
 def _say(line: Line) -> None:
     """Print a line, unless it points to files that are going to be removed."""
-    if not line.partition("] ")[2].startswith(_OF_FILES) and not line.startswith(
-        tuple(f" {name} " for name in _OF_FILES)
-    ):
+    text, names = str(line), tuple(f" {name} " for name in _OF_FILES)
+    if not text.partition("] ")[2].startswith(_OF_FILES) and not text.startswith(names):
         print_line(line)

@@ -93,6 +93,8 @@ OWN_WAYS = {
     "files/writing.py": "the opener",
     "system/namespace.py": "/proc alone, and nothing of ours is imported there",
     "data/packing.py": "in a folder of a random name that it has just made",
+    "api/streams.py": "in a temporary folder that was made for it",
+    "models/by_value.py": "in a temporary folder that it has just made",
     "data/tfds_reader.py": "in a temporary folder that was made for it",
     "tools/chaos/kinds/clock.py": "in a folder that it has just made",
     "tools/chaos/control_group.py": "a control group",

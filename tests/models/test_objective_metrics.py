@@ -41,7 +41,7 @@ class NotCompiled:
 def found(spec, rows, outputs, model=None):
     """The metrics of packed targets and of a network's outputs, which come in batches."""
     judge = judge_of(spec, model=model)
-    compiled = CompiledMetrics(model or NotCompiled(), spec.outputs)
+    compiled = CompiledMetrics(model or NotCompiled())
     metrics = ObjectiveMetrics(judge, compiled)
     for start in range(0, len(rows), BATCH):
         batch = slice(start, start + BATCH)
@@ -160,7 +160,7 @@ def test_a_metric_that_compile_has_too_is_left_to_it():
     outputs = RNG.normal(size=(N, 2)).astype(np.float32)
     model = network(2, loss=keras.losses.BinaryCrossentropy(from_logits=True), metrics=metrics)
     assert found(spec, rows, outputs, model) == {}
-    modes = scored_metrics(judge_of(spec, model=model), CompiledMetrics(model, 2))
+    modes = scored_metrics(judge_of(spec, model=model), CompiledMetrics(model))
     assert modes == {"prc": "max", "accuracy": "max", "f1": None}
 
 
