@@ -29,7 +29,7 @@ class Largest(keras.callbacks.Callback):
 history = ps_cluster.fit(
     model, x, y, validation_split=0.2, epochs=1_000, batch_size=32, workers=2, verbose=0,
     callbacks=[
-        keras.callbacks.EarlyStopping("val_auc", mode="max", patience=3, min_delta=0.002, restore_best_weights=True),
+        keras.callbacks.EarlyStopping("val_auc", mode="max", patience=3, restore_best_weights=True),
         keras.callbacks.CSVLogger("epochs.csv"),
         Largest(),
     ],
