@@ -1,10 +1,11 @@
-"""Train ordinary Keras programs twice, by Keras's `fit` and by `run --workers 3 --ps 1`, and compare their test scores.
+"""Train Keras programs by Keras's `fit`, by `ps_cluster.fit` and by `run --workers 3 --ps 1`, and compare their test scores.
 
     python -m benchmarks.parity_with_fit --data-dir PATH --output parity.json
     python -m benchmarks.parity_with_fit --programs "regression,dropout" --seeds 1
 
-Both get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so both make equally many
-updates. The run gets no setting beside its length.
+All get the same arrays, epochs, batch, optimizer and rate. A worker's batch is that of `fit`, so all make equally many updates.
+The runs get no setting beside their length. `fit` and `ps_cluster.fit` are scored by their last weights, a run by its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ COLUMNS = {
     "program": Column(heading="program"),
     "epochs": Column(heading="epochs"),
     "fit": Column(heading="`fit`", digits=1, spread="deviation"),
+    "cluster_fit": Column(heading="`ps_cluster.fit`", digits=1, spread="deviation"),
     "run": Column(heading="run", digits=1, spread="deviation"),
     "difference": Column(heading="difference"),
 }
@@ -59,16 +61,33 @@ def score_of_fit(name: str, seed: int) -> float:
 
     Of several targets, it is that of the first.
     """
-    program = PROGRAMS[name]
-    arrays = program.data()
     keras.utils.set_random_seed(seed)
-    model = program.build()
-    x, x_test = (for_fit(part_of(arrays, "x", split)) for split in ("train", "test"))
-    target: Any = part_of(arrays, "y", "test")
+    program = PROGRAMS[name]
+    model, arrays = program.build(), program.data()
     model.fit(
-        x, part_of(arrays, "y", "train"), batch_size=BATCH, epochs=program.epochs, verbose=0,
-        class_weight=program.class_weight or None,
+        for_fit(part_of(arrays, "x", "train")), part_of(arrays, "y", "train"), batch_size=BATCH, epochs=program.epochs,
+        verbose=0, class_weight=program.class_weight or None,
     )  # fmt: skip
+    return score_of(model, arrays)
+
+
+def score_of_cluster_fit(name: str, seed: int, settings: Mapping[str, object]) -> float:
+    """Train by `ps_cluster.fit` with three workers and a parameter server, and return the same score."""
+    keras.utils.set_random_seed(seed)
+    program = PROGRAMS[name]
+    model, arrays = program.build(), program.data()
+    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        ps_cluster.fit(
+            model, part_of(arrays, "x", "train"), part_of(arrays, "y", "train"), batch_size=BATCH, epochs=program.epochs,
+            verbose=0, class_weight=program.class_weight or None, workers=3, ps=1, seed=seed, settings=settings,
+            run_dir=Path(folder) / "run",
+        )  # fmt: skip
+    return score_of(model, arrays)
+
+
+def score_of(model: keras.Model, arrays: Arrays) -> float:
+    """Return the score of a trained model in percent."""
+    x_test, target = for_fit(part_of(arrays, "x", "test")), part_of(arrays, "y", "test")
     outputs = model.predict(x_test, verbose=0)
     if isinstance(target, dict):
         first = next(iter(target))
@@ -108,7 +127,7 @@ def score_of_run(name: str, seed: int, settings: Mapping[str, object]) -> float:
 def main(
     programs: tuple[str, ...], seeds: int, data_dir: Path | None, assignments: tuple[str, ...], output: Path | None
 ) -> None:
-    """Compare each program's test scores by `fit` and by a run, over some seeds."""
+    """Compare each program's test scores by `fit`, by `ps_cluster.fit` and by a run, over some seeds."""
     if unknown := [name for name in programs if name not in PROGRAMS]:
         raise UserError(f"--programs: got '{unknown[0]}': choose of {', '.join(PROGRAMS)}")
     if data_dir:
@@ -121,11 +140,12 @@ def main(
             if PROGRAMS[name].data is cifar10 and not data_dir:
                 print_line(f"{name}: left out: it needs --data-dir")
                 continue
-            by_fit, by_run = [], []
+            scores: dict[str, Any] = {"fit": [], "cluster_fit": [], "run": []}
             for seed in range(seeds):
-                by_fit.append(pool.submit(score_of_fit, name, seed).result())
-                by_run.append(pool.submit(score_of_run, name, seed, settings).result())
-            scores = {"fit": by_fit, "run": by_run, "difference": f"{mean(by_run) - mean(by_fit):+.1f}"}
+                scores["fit"].append(pool.submit(score_of_fit, name, seed).result())
+                scores["cluster_fit"].append(pool.submit(score_of_cluster_fit, name, seed, settings).result())
+                scores["run"].append(pool.submit(score_of_run, name, seed, settings).result())
+            scores["difference"] = f"{mean(scores['run']) - mean(scores['fit']):+.1f}"
             rows.append({"program": name, "epochs": PROGRAMS[name].epochs, **scores})
             print_line(table([keep(output, rows, COLUMNS)]).splitlines()[-1])
 
