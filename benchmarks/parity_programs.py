@@ -258,9 +258,9 @@ def mobile_net() -> keras.Model:
     return keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, include_top=False, weights=None)
 
 
-def transferred() -> keras.Model:
+def transferred(weights: Path) -> keras.Model:
     base = mobile_net()
-    base.load_weights(WEIGHTS_FILE)
+    base.load_weights(weights)
     for layer in base.layers[:-40]:
         layer.trainable = False
     image = keras.Input((28, 28, 1))
@@ -342,7 +342,7 @@ PROGRAMS = {
     "normalization": Program(normalized, large_numbers, 5),
     "LSTM with masks": Program(lambda: of_sequences(layers.LSTM(16)), sequences, 15),
     "GRU with masks": Program(lambda: of_sequences(layers.GRU(16)), sequences, 15),
-    "transfer learning": Program(transferred, digits_and_weights, 6),
+    "transfer learning": Program(lambda: transferred(WEIGHTS_FILE), digits_and_weights, 6),
     "loss of a layer": Program(
         lambda: of_digits(layers.Flatten(), layers.Dense(64, "relu"), SmallActivity()), digits, 15
     ),

@@ -8,7 +8,7 @@ import numpy as np
 import ps_cluster
 
 draw = np.random.default_rng(0)
-x = draw.normal(size=(12_000, 6)).astype("float32")
+x = draw.normal(size=(10_000, 6)).astype("float32")
 y = (x[:, 0] * x[:, 1] + 0.3 * draw.normal(size=len(x)) > 0).astype("int32")  # generated, and 10 % are hard to tell
 
 model = keras.Sequential(
@@ -27,9 +27,9 @@ class Largest(keras.callbacks.Callback):
 
 
 history = ps_cluster.fit(
-    model, x, y, validation_split=0.2, epochs=1_000, batch_size=32, workers=2, verbose=0,
+    model, x, y, validation_split=0.2, epochs=100, batch_size=32, workers=2, verbose=0,
     callbacks=[
-        keras.callbacks.EarlyStopping("val_auc", mode="max", patience=3, restore_best_weights=True),
+        keras.callbacks.EarlyStopping("val_auc", mode="max", patience=2, restore_best_weights=True),
         keras.callbacks.CSVLogger("epochs.csv"),
         Largest(),
     ],
@@ -37,5 +37,5 @@ history = ps_cluster.fit(
 with open("epochs.csv") as file:
     rows = list(csv.DictReader(file))
 best = max(history.history["val_auc"])
-score = model.evaluate(x[-2_400:], y[-2_400:], verbose=0, return_dict=True)
+score = model.evaluate(x[-2_000:], y[-2_000:], verbose=0, return_dict=True)
 print(f"stopped after {len(rows)} scored epochs; restored AUC {score['auc']:.3f}, best {best:.3f}")

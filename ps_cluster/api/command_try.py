@@ -47,7 +47,7 @@ def try_run(words: Sequence[str], config: RunConfig) -> int:
     began = time.monotonic()
     workers = config.training_workers
     with tempfile.TemporaryDirectory(prefix="ps-cluster-try-") as folder:
-        run = RunDir(Path(folder, "run").resolve())
+        run = RunDir(Path(os.path.realpath(folder), "run"))
         settings = {"training.steps": workers * _MOST_UPDATES, **_QUICKLY}
         argv = [*COMMAND, "run", *without_options(words, _LENGTH, flags=("--try",)), "--run-dir", str(run.root)]
         argv += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

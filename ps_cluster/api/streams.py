@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from rich.console import Console
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 from ps_cluster.report.byte_progress import byte_progress
+from ps_cluster.report.terminal import make_console
 
 MOST_BYTES = 50 * 10**9
 _KEPT_FREE_BYTES = 10**9
@@ -33,7 +33,7 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
     columns: dict[tuple[str, ...], _Column] = {}
     structure, limit = None, _bytes_allowed(folder)
     done = 0
-    with byte_progress(Console(stderr=True), lines=False) as (_, show):
+    with byte_progress(make_console(), lines=False) as (_, show):
         for number, batch in enumerate(_first(batches, steps)):
             if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 raise UserError(
