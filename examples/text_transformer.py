@@ -38,16 +38,17 @@ def build():
     places = layers.Embedding(WORDS, 32)(keras.ops.arange(WORDS))
     x = layers.Embedding(words.vocabulary_size(), 32)(words(text)) + places
     for _ in range(2):
-        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(4, 8)(x, x))
-        x = layers.LayerNormalization()(x + layers.Dense(32)(layers.Dense(64, "gelu")(x)))
+        normed = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(4, 8)(normed, normed)
+        x = x + layers.Dense(32)(layers.Dense(64, "gelu")(layers.LayerNormalization()(x)))
     model = keras.Model(text, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)))
-    rate = keras.optimizers.schedules.CosineDecay(1e-4, STEPS, warmup_target=3e-3, warmup_steps=STEPS // 10)
+    rate = keras.optimizers.schedules.CosineDecay(1e-4, STEPS, warmup_target=2e-3, warmup_steps=STEPS // 10)
     model.compile(keras.optimizers.AdamW(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
 
-STEPS = 1_200 if SMALL else 2_000
-data = (sentences(4_000 if SMALL else 20_000, seed=0), sentences(1_000, seed=1))
+STEPS = 1_800 if SMALL else 2_000
+data = (sentences(8_000 if SMALL else 20_000, seed=0), sentences(1_000, seed=1))
 result = ps_cluster.train(model=build, data=data, workers=2, ps=1, steps=STEPS, batch_size=32)
 print(f"test accuracy {result.history[-1]['test_accuracy']:.1%}")
 for sentence in ("I found the music really great", "the plot was not good not", "it was not awful"):
