@@ -35,7 +35,7 @@ from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits, taken
 from ps_cluster.launch.task_loop import TaskLoop
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Notify, ignore
 from ps_cluster.process_variables import LAUNCHER_PID, temporary_files_in
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.report.run_state import TaskState
@@ -159,7 +159,7 @@ class OneTask:
                 set_fence(self.claim.check)
             self.resumes = self._resumes()  # asked again: until the claim another leader may have saved
             if self.leads and self.resumes:  # check before config.yaml is overwritten
-                begun = newest_checkpoint(self.config, self.run_dir, self.dataset, lambda line: None)
+                begun = newest_checkpoint(self.config, self.run_dir, self.dataset, ignore)
                 notify(f"run directory '{self.run_dir.root}': training continues from step {begun.step:,}")
             self._write_files()
             self.view.start(self.config, self.run_dir, self.dataset, described_objective(self.config, self.dataset))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ps_cluster.notices import ignore
 from ps_cluster.runs.checkpoints import (
     ACCEPTED_STEPS,
     BY_SHARD,
@@ -44,7 +45,7 @@ def newest_even(directory: Path) -> int | None:
         if not is_consistent_cut(checkpoint.arrays):
             raise CheckpointError("it is not even")
 
-    checkpoint = load_to_go_on([directory], lambda line: None, check)
+    checkpoint = load_to_go_on([directory], ignore, check)
     return checkpoint.step if checkpoint else None
 
 

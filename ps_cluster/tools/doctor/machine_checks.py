@@ -14,6 +14,7 @@ from ps_cluster.config import RunConfig, build_config
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writable import check_folder
 from ps_cluster.launch.memory import needed_bytes
+from ps_cluster.notices import ignore
 from ps_cluster.system import machine
 from ps_cluster.system.limits import Allowance, FreeMemory, allowance, room
 from ps_cluster.system.private_network import NAMESPACE_ARGV, network_for
@@ -100,7 +101,7 @@ def user_namespaces(namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> Finding
     """Check that a run gets a network of its own, in which nobody else reaches its ports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with network_for("auto", folder, folder, lambda line: None, namespace_argv) as network:
+        with network_for("auto", folder, folder, ignore, namespace_argv) as network:
             if network.isolated:
                 return ok("a run gets a network of its own")
             return warn(
