@@ -104,7 +104,8 @@ def main(data_dir: Path, seeds: int, output: Path | None) -> None:
                 row["again"].append(again)
                 print_line(f"seed {seed}, {row['arm']}: {trained:.1f}, {again:.1f}")
             record = keep(output, rows, COLUMNS)
-    print_line(table([record]))
+    for line in table([record]).splitlines():
+        print_line(line)
 
 
 if __name__ == "__main__":
