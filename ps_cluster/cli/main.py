@@ -24,7 +24,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("cli.trained", "Write the best model for other programs."),
     },
     "Look": {
-        "runs": ("cli.runs", "List, show and remove runs."),
+        "runs": ("cli.runs", "List, compare, show and remove runs."),
         "health": ("cli.runs", "Say whether a run lives and makes progress."),
         "cluster": ("cli.runs", "Show the tasks of a cluster."),
         "data": ("cli.data", "List, fetch, verify, show and remove data sets."),

@@ -79,7 +79,7 @@ def size_of(run_dir: RunDir) -> int:
     return sum(path.lstat().st_size for path in run_dir.root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-# `ps-cluster runs [list] | show | rm`
+# `ps-cluster runs [list] | page | show | rm`
 
 DEFAULT = Path("runs")
 
@@ -97,9 +97,11 @@ class ListsByItself(OneLineErrors):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=ListsByItself, epilog=examples("runs", "runs FOLDER", "runs show runs/mine", "runs rm runs/mine"))
+@click.group(
+    cls=ListsByItself, epilog=examples("runs", "runs FOLDER", "runs page", "runs show runs/mine", "runs rm runs/mine")
+)
 def runs() -> None:
-    """List, show and remove runs; without a command: list.
+    """List, compare, show and remove runs; without a command: list.
 
     A folder that is called like a command is written ./show.
     """
@@ -120,6 +122,36 @@ def list_(folder: Path, json_file: Path | None) -> None:
         run_list.print_runs(found, make_console())
     else:
         print_line(f"there are no runs in '{folder}'")
+
+
+@runs.command(
+    "page", epilog=examples("runs page", "runs page other-folder --output all.html", "runs page comparison/runs --once")
+)
+@click.argument("folder", type=FOLDER, default=DEFAULT)
+@option("--output", type=OUTPUT_FILE, default=Path("runs.html"), metavar="FILE.html", help="The file.")
+@option("--once", is_flag=True, help="Write the page once, although a run trains.")
+def page_(folder: Path, output: Path, once: bool) -> int:
+    """Write one page of all runs in FOLDER, to filter them and to compare their curves and settings.
+
+    While a run trains, the page is written again every few seconds, and a browser reads it again. That ends with the
+    last run, or with Ctrl-C.
+    """
+    from ps_cluster.report.runs_page import RunsPage, keep_writing
+    from ps_cluster.system.stop_signals import StopRequests
+
+    page = RunsPage(folder, output, print_note)
+    found = page.look() if folder.exists() or folder != DEFAULT else []
+    if not found:
+        print_line(f"there are no runs in '{folder}'")
+        return 0
+    page.write(found, None)
+    print_line(f"written: {output}")
+    if once or not page.is_live(found):
+        return 0
+    print_line("a run trains: the page is written again every few seconds, until no run trains or Ctrl-C")
+    with StopRequests() as stop:
+        keep_writing(page, stop.wait)
+    return stop.exit_code if stop.count else 0
 
 
 @runs.command(epilog=examples("runs show runs/mine", "runs show runs/mine --page", "runs show elsewhere/run"))

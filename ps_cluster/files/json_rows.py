@@ -45,8 +45,9 @@ def last_row(path: Path, model: type[Model]) -> Model | None:
     for up_to_last in (min(_END_BYTES, LOOK_BYTES), LOOK_BYTES):
         tail = RowTail(path, model)
         tail.skip(up_to_last)
-        if rows := tail.new_rows():
-            return rows[-1]
+        for line in reversed(tail.new_lines()):
+            if (row := tail.row(line)) is not None:
+                return row
     return None
 
 
@@ -94,6 +95,10 @@ class RowTail(Generic[Model]):
 
     def new_rows(self) -> list[Model]:
         """Return the new rows within the next LOOK_BYTES bytes."""
+        return [row for line in self.new_lines() if (row := self.row(line)) is not None]
+
+    def new_lines(self) -> list[bytes]:
+        """Return the new complete lines within the next LOOK_BYTES bytes, for `row`."""
         content = self._read(self.offset, LOOK_BYTES)
         lines, end, _ = content.rpartition(b"\n")
         if not end:
@@ -102,7 +107,7 @@ class RowTail(Generic[Model]):
         self.offset += len(lines) + 1
         first = 1 if self._within_a_line else 0
         self._within_a_line = False
-        return [row for line in lines.split(b"\n")[first:] if (row := self.row(line)) is not None]
+        return lines.split(b"\n")[first:]
 
     def _leave_long_line(self, begin: bytes) -> None:
         if len(begin) < LOOK_BYTES:

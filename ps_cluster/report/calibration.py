@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ps_cluster.report.plots import PALETTE, Plot, small_plot
+from ps_cluster.report.colours import PALETTE
+from ps_cluster.report.plots import Plot, small_plot
 
 BINS = 15  # as many as in the paper's tables
 

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from ps_cluster.files.json_rows import some_rows
-from ps_cluster.report.plots import PALETTE, plain_ticks
+from ps_cluster.report.colours import PALETTE
+from ps_cluster.report.plots import plain_ticks
 from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 

@@ -17,6 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from ps_cluster.report.colours import PALETTE
+
 DPI = 150
 
 
@@ -50,9 +52,8 @@ class Plot:
         return content.getvalue()
 
 
-# Okabe and Ito, "Color Universal Design", 2008, without their yellow, which is faint on white. The numbers of colours,
-# lines and markers share no divisor, so 35 arms differ in colour or line, and more arms in their marker.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The numbers of colours, lines and markers share no divisor, so 35 arms differ in colour or line, and more arms in their
+# marker.
 Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or an offset and lengths of dashes and gaps
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged

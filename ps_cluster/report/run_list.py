@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
@@ -36,6 +38,7 @@ COLOURS = {
     UNKNOWN: "dim",
 }
 
+Found = TypeVar("Found")
 _OF_SCORE = ("test_accuracy", "test_error", "step")
 
 
@@ -71,18 +74,41 @@ class ListedRun:
         return words.removeprefix("accuracy ")
 
 
-def read_listed(run_dir: RunDir) -> ListedRun:
-    """Return what the files of a run tell. Raises UserError or OSError where they are damaged."""
-    settings = flat(read_yaml(run_dir.config))
-    names = (settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
-    mode, dataset, model = (name if isinstance(name, str) else None for name in names)
-    summary = None
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run that tell what it is. `settings`: dotted key → value. `running`: a command works in its folder."""
+
+    run_dir: RunDir
+    settings: Json
+    summary: Summary | None
+    running: bool
+
+    @property
+    def ended(self) -> Summary | None:
+        """The summary, if it is of the whole run; None while the run goes on, since it may be of an earlier part."""
+        return None if self.running else self.summary
+
+
+def read_files(run_dir: RunDir) -> RunFiles:
+    """Return the settings and the summary of a run. Raises UserError or OSError where they are damaged."""
+    settings, summary = flat(read_yaml(run_dir.config)), None
     with contextlib.suppress(FileNotFoundError):
         summary = read_json(run_dir.summary, Summary)
-    running = locks.is_held(run_dir.root)
-    state = RUNNING if running else summary.outcome if summary else UNKNOWN
-    found = _of_rows(run_dir) if summary is None or running else _of_summary(summary)
+    return RunFiles(run_dir, settings, summary, locks.is_held(run_dir.root))
+
+
+def listed(files: RunFiles) -> ListedRun:
+    """Return what the files of a run tell. Raises OSError if the run was removed meanwhile."""
+    run_dir, names = files.run_dir, (files.settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
+    mode, dataset, model = (name if isinstance(name, str) else None for name in names)
+    state = RUNNING if files.running else files.summary.outcome if files.summary else UNKNOWN
+    found = _of_summary(files.ended) if files.ended else _of_rows(run_dir)
     return ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model, **found)
+
+
+def read_listed(run_dir: RunDir) -> ListedRun:
+    """Return what the files of a run tell. Raises UserError or OSError where they are damaged."""
+    return listed(read_files(run_dir))
 
 
 def _of_summary(summary: Summary) -> Json:
@@ -104,8 +130,8 @@ def _of_rows(run_dir: RunDir) -> Json:
     return found
 
 
-def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
-    """Return the runs in a folder, newest first. Damaged ones are passed over with a notice, other folders without.
+def run_dirs(folder: Path) -> list[RunDir]:
+    """Return the run directories in a folder, in the order of their names.
 
     Raises:
       UserError: it is no folder that can be read, or is a run itself.
@@ -113,18 +139,31 @@ def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
     if RunDir(folder).config.is_file():
         raise UserError(f"FOLDER: got '{folder}': it is a run itself: {PROGRAM} runs show {shlex.quote(str(folder))}")
     try:
-        roots = [path for path in folder.iterdir() if RunDir(path).config.is_file()]
+        return [RunDir(path) for path in sorted(folder.iterdir()) if RunDir(path).config.is_file()]
     except OSError as error:
         raise UserError(f"FOLDER: got '{folder}': it can't be read: {error.strerror}") from error
-    found = []
-    for root in sorted(roots):
+
+
+def read_each(found: Iterable[RunDir], read: Callable[[RunDir], Found], notify: Notify) -> list[Found]:
+    """Return what `read` returns for each run. A damaged run is passed over with a notice."""
+    results = []
+    for run_dir in found:
         try:
-            found.append(read_listed(RunDir(root)))
+            results.append(read(run_dir))
         except UserError as error:
             notify(f"passed over: {error}")
         except OSError as error:  # removed meanwhile, or no permission
-            notify(f"passed over: '{root}' can't be read: {error.strerror}")
-    return sorted(found, key=lambda run: -run.began_at)
+            notify(f"passed over: '{run_dir.root}' can't be read: {error.strerror}")
+    return results
+
+
+def listed_runs(folder: Path, notify: Notify) -> list[ListedRun]:
+    """Return the runs in a folder, newest first. Damaged ones are passed over with a notice, other folders without.
+
+    Raises:
+      UserError: it is no folder that can be read, or is a run itself.
+    """
+    return sorted(read_each(run_dirs(folder), read_listed, notify), key=lambda run: -run.began_at)
 
 
 def print_runs(runs: list[ListedRun], console: Console) -> None:
@@ -135,9 +174,9 @@ def print_runs(runs: list[ListedRun], console: Console) -> None:
     last = {"test": RIGHT, f"{unit}/s": RIGHT}
     table = plain_table(run={**FOLD, "ratio": 2}, state=LEFT, age=RIGHT, **names, **last)
     for run in runs:
-        chosen = (_short(name) for name in (run.mode, run.dataset, run.model))
+        chosen = (short_name(name) for name in (run.mode, run.dataset, run.model))
         speed = "–" if run.examples_per_second is None else f"{run.examples_per_second:,.0f}"
-        state = Text(_state(run), COLOURS[run.state])
+        state = Text(state_text(run), COLOURS[run.state])
         table.add_row(run.root.name, state, age(now - run.began_at), *chosen, run.score, speed)
     console.print(table)
 
@@ -145,7 +184,7 @@ def print_runs(runs: list[ListedRun], console: Console) -> None:
 def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
     """Print what is known of a run without a summary, or of one that is running."""
     facts: tuple[tuple[str, str | Text], ...] = (
-        ("run", Text(_state(run), COLOURS[run.state])),
+        ("run", Text(state_text(run), COLOURS[run.state])),
         ("began", f"{age(time.time() - run.began_at)} ago"),
         *((label, name or "–") for label, name in (("mode", run.mode), ("data", run.dataset), ("network", run.model))),
         ("test", f"{run.score} at step {run.step:,}" if run.step is not None else "not scored yet"),
@@ -170,13 +209,13 @@ def age(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
-def _state(run: ListedRun) -> str:
+def state_text(run: ListedRun) -> str:
     """Return the state, of a running one with its progress."""
     if run.state == RUNNING and run.updates is not None and run.total:
         return f"{run.state} {run.updates / run.total:.0%}"
     return run.state
 
 
-def _short(name: str | None) -> str:
+def short_name(name: str | None) -> str:
     """Return the name of something of the package, or of a user's file without its folders."""
     return "–" if name is None else Path(user_code.short_name(name)).name

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import Malformed, number_text
 from ps_cluster.report.analysis import MISTAKES, Analysis, Mistake
-from ps_cluster.report.plots import PALETTE, Plot, plain_ticks, small_plot
+from ps_cluster.report.colours import PALETTE
+from ps_cluster.report.plots import Plot, plain_ticks, small_plot
 from ps_cluster.runs.predictions import Predictions
 
 _MOST_DRAWN = 3  # outputs with plots of their own

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal.signal` takes and returns it
+
+_LOOK_S = 0.1
 
 
 def stop_signals() -> tuple[int, ...]:
@@ -51,6 +54,13 @@ class StopRequests:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for so many seconds, or until a stop signal. Return whether none has come inside the block so far."""
+        until = time.monotonic() + seconds
+        while not self.count and (left := until - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left))  # a signal does not end a sleep
+        return not self.count
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.count += 1

@@ -1,8 +1,11 @@
-"""The commands `runs`, `runs show` and `runs rm`: nothing is trained, and no code of a run is run."""
+"""The commands `runs`, `runs page`, `runs show` and `runs rm`: nothing is trained, and no code of a run is run."""
 
 import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +17,8 @@ from ps_cluster.report.run_list import age
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
+from tests.helpers.processes import wait_until
+from tests.helpers.real_cluster import PROJECT
 from tests.helpers.rows import progress_row
 
 
@@ -116,6 +121,40 @@ def test_a_page_of_a_run_that_goes_on_is_refused(folder):
     with locks.sole_use(folder / "good", "run directory", print):
         told = run("show", "runs/good", "--page")
     assert_one_line(told.exit_code, told.stderr, ["good", "in use"])
+
+
+def test_the_page_of_all_runs_is_written_once_when_none_trains(folder):
+    told = run("page")
+    page = (folder.parent / "runs.html").read_text()
+    assert (told.exit_code, told.stdout) == (0, "written: runs.html\n")
+    assert all(f">{name}</span>" in page for name in ("good", "bad", "killed")) and 'http-equiv="refresh"' not in page
+
+
+def test_without_runs_no_page_is_written(folder):
+    told = run("page", "runs/no-run", "--output", "empty.html")
+    assert (told.exit_code, told.stdout) == (0, "there are no runs in 'runs/no-run'\n")
+    assert not (folder.parent / "empty.html").exists()
+
+
+def test_the_page_is_kept_up_while_a_run_trains_until_ctrl_c_and_then_refreshes_itself_no_more(folder):
+    page = folder.parent / "runs.html"
+    with locks.sole_use(folder / "good", "run directory", print):
+        once = run("page", "--once")
+        assert (
+            once.exit_code == 0 and 'http-equiv="refresh"' not in page.read_text() and ">running<" in page.read_text()
+        )
+        command = subprocess.Popen(
+            [sys.executable, PROJECT / "cli.py", "runs", "page"], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            wait_until(lambda: 'http-equiv="refresh"' in page.read_text(), 60)
+            command.send_signal(signal.SIGINT)
+            told, _ = command.communicate(timeout=60)
+        finally:
+            command.kill()
+            command.wait(10)
+    assert command.returncode == 130 and "until no run trains or Ctrl-C" in told
+    assert 'http-equiv="refresh"' not in page.read_text()
 
 
 def test_rm_asks_and_removes_nothing_without_a_yes(folder):

@@ -1,0 +1,264 @@
+"""Write one page of all runs in a folder, and write it again while one of them trains. No TensorFlow, and no code of a run.
+
+The page needs no other file. Its browser may load nothing and may run only the script of this package, so what stands in
+the files of a run can do nothing else than be shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files as package_files
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ps_cluster.files.json_files import Json
+from ps_cluster.files.values import number_text, one_line
+from ps_cluster.files.writing import remove_leftovers, write_whole
+from ps_cluster.notices import Notify
+from ps_cluster.report.colours import PALETTE
+from ps_cluster.report.pages import rendered
+from ps_cluster.report.run_list import RUNNING, age, read_each, run_dirs, short_name, state_text
+from ps_cluster.report.run_state import clock
+from ps_cluster.report.shown_runs import Point, ShownRun, read_shown
+from ps_cluster.runs.run_dir import RunDir
+
+MOST_RUNS = 1000
+MOST_SETTINGS, MOST_SETTING_CHARACTERS = 300, 2_000_000  # of the settings that differ
+MOST_PROBLEMS = 5  # that the page names
+REWRITE_S, LONGEST_S = 5.0, 60.0
+BUSY_SHARE = 0.1  # of the time: reading takes a core from the training that is watched
+IDLE_LOOKS = 3  # a comparison or a sweep starts its next run some seconds after the last one
+
+FILTERS = ("outcome", "mode", "data", "network")
+
+
+class Cell:
+    """A cell of the table of runs. `order`: what its column is sorted by; None comes last."""
+
+    def __init__(self, text: str | None, order: float | str | None):
+        self.text = "–" if text is None else text
+        self.order = order
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A choice of the runs with one value of a column, and how many of them there are."""
+
+    name: str
+    choices: Mapping[str, int]
+
+
+class RunsPage:
+    """The page of the runs in a folder. Runs that have not changed are not read again."""
+
+    def __init__(self, folder: Path, output: Path, notify: Notify, most_runs: int = MOST_RUNS):
+        self._folder, self._output, self._notify, self._most_runs = folder, output.absolute(), notify, most_runs
+        self._known: dict[Path, tuple[object, ShownRun]] = {}
+        self._problems: dict[str, None] = {}  # in the order in which they were found
+        self._left_out = 0
+
+    def look(self) -> list[ShownRun]:
+        """Return the runs in the folder, newest first, at most `most_runs`.
+
+        Raises:
+          UserError: it is no folder that can be read, or is a run itself.
+        """
+        found = sorted(run_dirs(self._folder), key=_began, reverse=True)
+        self._left_out = len(found[self._most_runs :])
+        shown = read_each(found[: self._most_runs], self._read, self._tell_once)
+        self._known = {run.listed.root: self._known[run.listed.root] for run in shown}
+        return sorted(shown, key=lambda run: -run.listed.began_at)
+
+    @staticmethod
+    def is_live(runs: Sequence[ShownRun]) -> bool:
+        """Return whether one of the runs trains."""
+        return any(run.listed.state == RUNNING for run in runs)
+
+    def write(self, runs: Sequence[ShownRun], refresh_s: float | None) -> None:
+        """Write the page. `refresh_s`: seconds after which a browser reads it again; None: it stays as it is."""
+        script = package_files(__package__).joinpath("templates/runs.js").read_text(encoding="utf-8")
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        settings, more_settings = differing_settings(runs)
+        page = rendered(
+            __package__,
+            "runs.html",
+            folder=one_line(str(self._folder.absolute())),
+            refresh_s=refresh_s,
+            script=Markup(script),  # it is this package's, and has no end of a script element in it
+            digest=digest,
+            colours=PALETTE,
+            headings=HEADINGS,
+            runs=[(run, self._link(run), cells(run, time.time())) for run in runs],
+            filters=list(_filters(runs)),
+            data={"runs": [_embedded(run) for run in runs], "settings": settings},
+            has_generated=any(run.is_generated for run in runs),
+            left_out=list(self._left_out_lines(len(runs), more_settings)),
+            problems=len(self._problems),
+            first_problems=list(self._problems)[:MOST_PROBLEMS],
+            states=Counter(run.listed.state for run in runs),
+        )
+        remove_leftovers(self._output.parent, self._output.name)
+        write_whole(self._output, page, lasting=refresh_s is None)
+
+    def _read(self, run_dir: RunDir) -> ShownRun:
+        signature = _signature(run_dir)
+        before, shown = self._known.get(run_dir.root, (None, None))
+        if shown is None or before != signature or shown.listed.state == RUNNING:
+            shown = read_shown(run_dir)
+        self._known[run_dir.root] = signature, shown
+        return shown
+
+    def _tell_once(self, problem: str) -> None:
+        if problem not in self._problems:
+            self._notify(problem)
+        self._problems[problem] = None
+
+    def _link(self, run: ShownRun) -> str | None:
+        """Return the address of the page of a run, from the folder of this page."""
+        if run.page is None:
+            return None
+        return quote(f"./{os.path.relpath(run.page, os.path.realpath(self._output.parent))}")
+
+    def _left_out_lines(self, shown: int, more_settings: int) -> Iterator[str]:
+        """Yield what the page leaves out to stay of a size that a browser shows."""
+        if self._left_out:
+            yield (
+                f"Only the {shown:,} newest runs are on this page: {self._left_out:,} older ones are left out. To see "
+                "them, move runs into folders of their own."
+            )
+        if more_settings:
+            yield f"{more_settings:,} settings that differ are left out: the page would be too large with them."
+
+
+def keep_writing(page: RunsPage, wait: Callable[[float], bool]) -> None:
+    """Write the page again and again until no run has trained at `IDLE_LOOKS` looks one after the other.
+
+    Args:
+      wait: waits for so many seconds. Returns False if the page is to be written for the last time.
+    """
+    idle, goes_on, pause_s = 0, True, REWRITE_S
+    while goes_on and idle < IDLE_LOOKS:
+        began = time.monotonic()
+        runs = page.look()
+        page.write(runs, pause_s)
+        idle = 0 if page.is_live(runs) else idle + 1
+        pause_s = min(LONGEST_S, max(REWRITE_S, (time.monotonic() - began) / BUSY_SHARE))
+        goes_on = wait(pause_s)
+    page.write(page.look(), None)
+
+
+def differing_settings(
+    runs: Sequence[ShownRun], most: int = MOST_SETTINGS, most_characters: int = MOST_SETTING_CHARACTERS
+) -> tuple[list[Json], int]:
+    """Return the settings that are not the same in all runs, and how many of them are left out.
+
+    Each is {"key", "values": its distinct values, "of": for each run the index of its value, -1 if it has none}.
+    """
+    found: list[Json] = []
+    characters = left_out = 0
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        of_runs = [run.settings.get(key) for run in runs]
+        values = list(dict.fromkeys(value for value in of_runs if value is not None))
+        if len(values) == 1 and None not in of_runs:
+            continue
+        size = len(key) + sum(map(len, values)) + 3 * len(runs)
+        if len(found) == most or characters + size > most_characters:
+            left_out += 1
+            continue
+        characters += size
+        places: dict[str | None, int] = {None: -1} | {value: place for place, value in enumerate(values)}
+        found.append({"key": key, "values": values, "of": [places[value] for value in of_runs]})
+    return found, left_out
+
+
+HEADINGS = (
+    "run", "outcome", "age", "mode", "data", "network", "test metric", "test loss", "updates", "training time",
+    "examples/s", "mean staleness", "staleness p95",
+)  # fmt: skip
+
+
+def cells(run: ShownRun, now: float) -> list[Cell]:
+    """Return the cells below `HEADINGS`, without that of the run itself."""
+    one, numbers = run.listed, run.numbers
+    names = (short_name(one.mode), _data(run), short_name(one.model))
+    merit = one.test_accuracy if one.test_accuracy is not None else None if one.test_error is None else -one.test_error
+    return [
+        Cell(state_text(one), one.state),
+        Cell(age(now - one.began_at), now - one.began_at),
+        *(Cell(name, name.lower()) for name in names),
+        Cell(one.score, merit),
+        _number(numbers.test_loss, number_text),
+        _number(one.updates, "{:,}".format),
+        _number(numbers.train_seconds, clock),
+        _number(one.examples_per_second, "{:,.0f}".format),
+        _number(numbers.staleness_mean, "{:.2f}".format),
+        _number(numbers.staleness_p95, "{:,}".format),
+    ]
+
+
+def values_of_filters(run: ShownRun) -> dict[str, str]:
+    """Return the value of each of `FILTERS`."""
+    one = run.listed
+    return dict(zip(FILTERS, (one.state, short_name(one.mode), _data(run), short_name(one.model))))
+
+
+def _filters(runs: Sequence[ShownRun]) -> Iterator[Filter]:
+    found = [values_of_filters(run) for run in runs]
+    for name in FILTERS:
+        counts = Counter(values[name] for values in found)
+        yield Filter(name, dict(sorted(counts.items())))
+
+
+def _data(run: ShownRun) -> str:
+    return short_name(run.listed.dataset) + (" (generated)" if run.is_generated else "")
+
+
+def _number(value: float | None, text: Callable[[float], str]) -> Cell:
+    return Cell(None if value is None else text(value), value)
+
+
+def _embedded(run: ShownRun) -> Json:
+    """Return what the script draws of a run."""
+    return {
+        "name": run.listed.root.name,
+        "unit": run.listed.unit,
+        "filters": values_of_filters(run),
+        "tested": {measure: _short_points(points) for measure, points in run.tested.items()},
+        "trained": {measure: _short_points(points) for measure, points in run.trained.items()},
+        "staleness": [[one.staleness, _digits(one.share)] for one in run.numbers.at_most],
+    }
+
+
+def _short_points(points: Sequence[Point]) -> list[list[float | None]]:
+    return [[_digits(point.train_seconds), point.examples, _digits(point.value)] for point in points]
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _began(run_dir: RunDir) -> float:
+    try:
+        return run_dir.config.stat().st_mtime
+    except OSError:  # it was removed meanwhile
+        return 0.0
+
+
+def _signature(run_dir: RunDir) -> object:
+    """Return what changes when one of the files that the page shows is written."""
+    found = []
+    for path in (run_dir.config, run_dir.summary, run_dir.evaluation, run_dir.progress, run_dir.results_page):
+        try:
+            stat = path.stat()
+            found.append((stat.st_mtime_ns, stat.st_size))
+        except OSError:
+            found.append((0, -1))
+    return found

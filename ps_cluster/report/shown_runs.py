@@ -1,0 +1,164 @@
+"""Read what the page of several runs shows of each: numbers, curves, staleness and settings. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.files import untrusted
+from ps_cluster.files.json_rows import last_row, some_rows
+from ps_cluster.files.values import in_words, one_line
+from ps_cluster.report.run_list import ListedRun, RunFiles, listed, read_files
+from ps_cluster.runs.result_rows import (
+    STALENESS_BOUNDS,
+    EvaluationRow,
+    ProgressRow,
+    ScoreRow,
+    StalenessBuckets,
+    Summary,
+)
+from ps_cluster.runs.run_dir import RunDir
+
+MEASURES = ("accuracy", "error", "loss")
+MOST_POINTS = 40  # of a curve: a browser draws those of 20 runs at once
+MOST_CHARACTERS = 200  # of the name or the value of a setting
+
+Item = TypeVar("Item")
+
+
+class Point(NamedTuple):
+    """A point of a curve. The seconds or the examples may be unknown."""
+
+    train_seconds: float | None
+    examples: int | None
+    value: float
+
+
+class Stale(NamedTuple):
+    """The share of the updates that are at most this stale."""
+
+    staleness: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The newest numbers of a run; None for those that are not known.
+
+    Attributes:
+      at_most: the distribution of staleness; empty without updates.
+    """
+
+    test_loss: float | None = None
+    train_seconds: float | None = None
+    staleness_mean: float | None = None
+    staleness_p95: int | None = None
+    at_most: Sequence[Stale] = ()
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """A run as the page shows it.
+
+    Attributes:
+      tested, trained: measure → its curve over test examples, and over training examples. Only those with points.
+      settings: dotted key → value in words.
+      page: the file with its results, if it is this user's.
+    """
+
+    listed: ListedRun
+    is_generated: bool
+    numbers: Numbers
+    tested: Mapping[str, list[Point]]
+    trained: Mapping[str, list[Point]]
+    settings: Mapping[str, str] = field(repr=False)
+    page: Path | None
+
+
+def read_shown(run_dir: RunDir) -> ShownRun:
+    """Return what the files of a run tell. Raises UserError or OSError where they are damaged."""
+    files = read_files(run_dir)
+    one = listed(files)
+    trained = [row for row in some_rows(run_dir.progress, ProgressRow, MOST_POINTS) if row.applied]
+    return ShownRun(
+        one,
+        is_generated=_is_generated(files, one.dataset),
+        numbers=_of_summary(files.ended) if files.ended else _of_rows(run_dir),
+        tested=_curves(_scores(files), "test_"),
+        trained=_curves(trained, ""),
+        settings={_short(key): _short(in_words(value)) for key, value in files.settings.items()},
+        page=_own_page(run_dir),
+    )
+
+
+def _scores(files: RunFiles) -> Sequence[ScoreRow]:
+    if files.ended:
+        return _thinned(files.ended.evaluation.history)
+    return some_rows(files.run_dir.evaluation, EvaluationRow, MOST_POINTS)
+
+
+def _curves(rows: Iterable[ScoreRow | ProgressRow], prefix: str) -> dict[str, list[Point]]:
+    rows, found = list(rows), {}
+    for measure in MEASURES:
+        values = ((row, getattr(row, prefix + measure)) for row in rows)
+        found[measure] = [Point(row.train_seconds, row.examples, value) for row, value in values if value is not None]
+    return {measure: points for measure, points in found.items() if points}
+
+
+def _of_summary(summary: Summary) -> Numbers:
+    stale = summary.staleness
+    counts = sorted((int(staleness), count) for staleness, count in stale.histogram.items())
+    return Numbers(
+        summary.evaluation.test_loss, summary.train_seconds, stale.mean, stale.p95, _thinned(_cumulated(counts))
+    )
+
+
+def _of_rows(run_dir: RunDir) -> Numbers:
+    row, score = last_row(run_dir.progress, ProgressRow), last_row(run_dir.evaluation, EvaluationRow)
+    loss = None if score is None else score.test_loss
+    if row is None:
+        return Numbers(loss)
+    buckets = row.staleness or StalenessBuckets(counts=[], sum=0)
+    steps = sum(buckets.counts)
+    return Numbers(
+        loss,
+        row.train_seconds,
+        staleness_mean=buckets.sum / steps if steps else None,
+        at_most=_cumulated(list(zip(STALENESS_BOUNDS, buckets.counts)), steps),
+    )
+
+
+def _cumulated(counts: Sequence[tuple[int, int]], steps: int | None = None) -> list[Stale]:
+    """Return the distribution of counted staleness, in ascending order. `steps`: of all; None: as many as are counted."""
+    totals = list(accumulate(count for _, count in counts))
+    whole = steps if steps is not None else totals[-1] if totals else 0
+    found = [Stale(staleness, total / whole) for (staleness, _), total in zip(counts, totals)] if whole else []
+    everything = next((index for index, one in enumerate(found) if one.share == 1), len(found))
+    return found[: everything + 1]
+
+
+def _thinned(items: Sequence[Item]) -> list[Item]:
+    """Return at most `MOST_POINTS` items, evenly spaced, and the last one."""
+    every = -(-len(items) // MOST_POINTS) or 1
+    found = list(items[::every])
+    return found if not items or (len(items) - 1) % every == 0 else [*found, items[-1]]
+
+
+def _is_generated(files: RunFiles, dataset: str | None) -> bool:
+    if files.summary and files.summary.dataset_kind:
+        return files.summary.dataset_kind == "synthetic"
+    return dataset in DATASETS.own and DATASETS[dataset].kind == "synthetic"
+
+
+def _short(text: str) -> str:
+    return one_line(text, MOST_CHARACTERS)
+
+
+def _own_page(run_dir: RunDir) -> Path | None:
+    """Return the page of a run, unless another user could have written it: a browser would run what is in it."""
+    page = run_dir.results_page
+    return page if page.is_file() and not untrusted.is_foreign(page) else None
