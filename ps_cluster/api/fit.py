@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from ps_cluster.api import keywords
-from ps_cluster.api.fit_data import Examples, FitData, fit_data
+from ps_cluster.api.fit_data import Examples, FitData, evaluate, fit_data
 from ps_cluster.api.keras_callbacks import ACCURACIES, metric_names
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
@@ -28,7 +28,7 @@ from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.run_dir import RunDir
 
 BATCH_SIZE = 32  # as in Model.fit
-METRIC_EXAMPLES = 2_048  # training examples on which metrics other than the accuracy are measured
+METRIC_EXAMPLES = 2_048  # on which metrics are measured that the run does not report
 _OF_NUMBERS = (
     "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "mean_absolute_percentage_error", "msle",
     "mean_squared_logarithmic_error", "huber", "log_cosh", "logcosh", "poisson", "cosine_similarity",
@@ -153,7 +153,13 @@ def fit(
                     model=model,
                     first_epoch=initial_epoch,
                     verbose=level,
-                    extra_logs=partial(_metrics_on, model, data.train.part(0, METRIC_EXAMPLES)),
+                    examples=data.train.part(0, 2),
+                    extra_logs=partial(
+                        _measured,
+                        model,
+                        data.train.part(0, METRIC_EXAMPLES),
+                        data.validation and data.validation.part(0, METRIC_EXAMPLES),
+                    ),
                     say=say,
                 )
             )
@@ -199,12 +205,20 @@ def _predicts_numbers(model: keras.Model, train: Examples) -> bool:
     return train.y.dtype.kind in "iuf" and not np.isin(train.y[:METRIC_EXAMPLES], (0, 1)).all()
 
 
-def _metrics_on(model: keras.Model, examples: Examples) -> dict[str, float]:
-    """Return the compiled metrics that the updates do not report, measured on some training examples."""
-    if metric_names(model) <= ACCURACIES:
+def _measured(model: keras.Model, train: Examples, validation: Examples | None) -> dict[str, float]:
+    """Return the logs of an epoch that the run does not report, measured on some examples.
+
+    These are metrics of the training other than the accuracy and, of several outputs, the loss of each.
+    """
+    outputs = train.y if isinstance(train.y, Mapping) and len(train.y) > 1 else {}
+    if not outputs and metric_names(model) <= ACCURACIES:
         return {}
-    found = model.evaluate(examples.x, examples.y, verbose=0, return_dict=True)
-    return {name: float(value) for name, value in found.items() if name != "loss" and name not in ACCURACIES}
+    found = evaluate(model, train)
+    logs = {name: value for name, value in found.items() if name != "loss" and name not in ACCURACIES}
+    losses = {f"{name}_loss" for name in outputs} & found.keys()
+    if losses and validation is not None:
+        logs |= {f"val_{name}": value for name, value in evaluate(model, validation).items() if name in losses}
+    return logs
 
 
 def _verbosity(verbose: str | int) -> int:

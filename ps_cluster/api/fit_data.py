@@ -212,6 +212,12 @@ def _weight(weight: Any) -> Any:
     return None if weight is None else np.asarray(weight)
 
 
+def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
+    """Return the loss and the metrics of a model by the names of Keras, as its own `evaluate` measures them."""
+    found = model.evaluate(examples.x, examples.y, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in found.items()}
+
+
 def _mapped(part: Any, function: Any) -> Any:
     if part is None:
         return None

@@ -87,7 +87,7 @@ def _write_model(model: Any, folder: Path) -> str:
     try:
         model.save(file)
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 300)
+        told = one_line(f"{type(error).__name__}: {error}".partition("Example:")[0], 300)  # Keras goes on with a class
         raise UserError(
             f"model: Keras can't save it, so it can't be sent to the processes that train: {told}"
         ) from error

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ps_cluster.api.fit_data import Examples, evaluate
 from ps_cluster.api.keras_callbacks import CallbackCaller, EpochReader, check_callbacks
 from ps_cluster.config import RunConfig, load_config, user_code
 from ps_cluster.config.networks import NETWORKS
@@ -46,6 +47,7 @@ class RunCallbacks:
         *,
         callbacks: Sequence[keras.callbacks.Callback],
         model: Any = None,
+        examples: Examples | None = None,
         first_epoch: int = 0,
         verbose: int = 0,
         extra_logs: Callable[[], Mapping[str, float]] = dict,
@@ -55,9 +57,11 @@ class RunCallbacks:
 
         Args:
           model: the Keras model that the callbacks get. If it is something else, the network of the run is built for them.
+          examples: some examples as the caller has them, on which the model's metrics are built. Keras chooses "accuracy" by
+            the form of the targets, and the run may have one-hot rows as labels.
           first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
         """
-        self._run_dir, self._callbacks, self._given = run_dir, callbacks, model
+        self._run_dir, self._callbacks, self._given, self._examples = run_dir, callbacks, model, examples
         self._first_epoch, self._verbose, self._extra_logs, self._say = first_epoch, verbose, extra_logs, say
 
     @cached_property
@@ -90,6 +94,9 @@ class RunCallbacks:
     def _model(self) -> keras.Model:
         """Return the model for the callbacks, with its metrics built: Keras asks them in which direction they improve."""
         spec, model = self._dataset.spec, self._given
+        if self._examples is not None:
+            evaluate(model, self._examples)
+            return model
         if not isinstance(model, keras.Model):
             if code := NETWORKS.code_of(self._config.model.name):
                 user_code.trust(code)  # the caller has given it

@@ -125,7 +125,7 @@ def list_(folder: Path, json_file: Path | None) -> None:
 
 
 @runs.command(
-    "page", epilog=examples("runs page", "runs page other-folder --output all.html", "runs page comparison/runs --once")
+    "page", epilog=examples("runs page", "runs page other-folder --output all.html", "runs page other-folder --once")
 )
 @click.argument("folder", type=FOLDER, default=DEFAULT)
 @option("--output", type=OUTPUT_FILE, default=Path("runs.html"), metavar="FILE.html", help="The file.")

@@ -6,6 +6,7 @@ function that cloudpickle can write.
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -52,8 +53,44 @@ def _copy(examples: ExampleSpec, *, content: bytes, objects: Mapping[str, Any]) 
         file = Path(folder, "model.keras")
         file.write_bytes(content)
         # Safe mode refuses functions that are stored as code. Here the whole copy is code, which the caller has sent.
-        model = keras.saving.load_model(file, custom_objects=dict(objects), safe_mode=False)
+        model = keras.saving.load_model(file, custom_objects=_loadable(objects), safe_mode=False)
     return in_own_units(model, examples)
+
+
+def _loadable(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the objects with those that Keras can save but not load replaced by a `_LayerByArguments`."""
+    return {name: _LayerByArguments(one) if _lacks_config(one) else one for name, one in objects.items()}
+
+
+def _lacks_config(kind: Any) -> bool:
+    """Return whether a class of layers leaves `get_config` to Keras, and its `__init__` takes only arguments of its own."""
+    if not (isinstance(kind, type) and issubclass(kind, keras.Layer)):
+        return False
+    layer: Any = kind
+    if layer.get_config is not keras.Layer.get_config or layer.__init__ is keras.Layer.__init__:
+        return False
+    return all(one.kind is not one.VAR_KEYWORD for one in inspect.signature(layer.__init__).parameters.values())
+
+
+class _LayerByArguments:
+    """Stands for a class of layers without `get_config` while a model is loaded.
+
+    Keras notes the arguments that such a layer was made with, and saves them together with `trainable` and `dtype`. When it
+    loads the model, it gives `__init__` all of them, and fails if `__init__` takes no `**kwargs`.
+    """
+
+    def __init__(self, kind: type[keras.Layer]):
+        self._kind = kind
+
+    def from_config(self, config: Mapping[str, Any]) -> keras.Layer:
+        """Return a layer with the saved arguments, and with what Keras has added to them."""
+        taken = inspect.signature(self._kind.__init__).parameters
+        layer = self._kind.from_config({name: value for name, value in config.items() if name in taken})
+        if "dtype" not in taken:
+            layer.dtype_policy = keras.dtype_policies.deserialize(config["dtype"])
+        if "trainable" not in taken and not config["trainable"]:
+            layer.trainable = False
+        return layer
 
 
 def _parts_of(model: keras.Model) -> Iterator[Any]:

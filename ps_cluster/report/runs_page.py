@@ -22,7 +22,7 @@ from markupsafe import Markup
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text, one_line
 from ps_cluster.files.writing import remove_leftovers, write_whole
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Line, Notify
 from ps_cluster.report.colours import PALETTE
 from ps_cluster.report.pages import rendered
 from ps_cluster.report.run_list import RUNNING, age, read_each, run_dirs, short_name, state_text
@@ -116,10 +116,10 @@ class RunsPage:
         self._known[run_dir.root] = signature, shown
         return shown
 
-    def _tell_once(self, problem: str) -> None:
-        if problem not in self._problems:
-            self._notify(problem)
-        self._problems[problem] = None
+    def _tell_once(self, line: Line) -> None:
+        if str(line) not in self._problems:
+            self._notify(line)
+        self._problems[str(line)] = None
 
     def _link(self, run: ShownRun) -> str | None:
         """Return the address of the page of a run, from the folder of this page."""

@@ -1,5 +1,6 @@
 """The Python API on real clusters: its page and the examples, run as a user runs them."""
 
+import json
 import os
 import re
 import subprocess
@@ -32,6 +33,14 @@ for number, path in enumerate(examples):
     os.chdir(f"{{folder}}/{{number}}")
     sys.argv = [path, "--small"]
     runpy.run_path(path, run_name="__main__")
+"""
+# Runs the code cells of a notebook one after the other, as a notebook does: no file has their functions.
+CELLS = """
+import json, pathlib, sys
+
+for cell in json.loads(pathlib.Path(sys.argv[1]).read_text())["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), "<cell>", "exec"))
 """
 
 
@@ -83,3 +92,19 @@ def test_every_example_runs_and_ends_with_what_it_promises(of_keras, tmp_path):
     told = python(tmp_path, "-", *chosen, script=ONE_AFTER_THE_OTHER)
     for path, part in zip(chosen, told.split(SEPARATOR)[1:], strict=True):
         assert re.search(EXAMPLES[path.name], part), f"{path.name}:\n{part[-3000:]}"
+
+
+@pytest.mark.timeout(600)  # four trainings
+def test_the_cells_of_the_notebook_train_compare_and_fit(tmp_path):
+    notebook = PROJECT / "examples" / "first_steps.ipynb"
+    cells = json.loads(notebook.read_text())["cells"]
+    assert len(cells) <= 12 and "generated" in "".join(cells[0]["source"])
+    assert all(cell["outputs"] == [] for cell in cells if cell["cell_type"] == "code"), "commit it without outputs"
+    told = python(tmp_path, "-", notebook, script=CELLS)
+    trained, fitted = map(ps_cluster.Result, sorted((tmp_path / "runs").iterdir()))
+    for run in (trained, fitted):
+        assert run.summary["proof"]["holds"] and run.history[-1]["test_accuracy"] > 0.95
+    assert re.search(r"^mean staleness \d\.\d\d, at most \d+; the proof holds: True$", told, re.M)
+    assert len(re.findall(r"^(?:async|sync)\b.*: test accuracy (?:9\d|100)\.\d%$", told, re.M)) == 2
+    assert re.search(r"^(9[5-9]|100)\.\d% of new points are told right; after each epoch: \[0\.9", told, re.M)
+    assert (tmp_path / "comparison" / "report.html").is_file()

@@ -83,6 +83,43 @@ def test_layers_functions_losses_and_metrics_of_a_script_travel_with_the_model_b
     assert write_network(mine, tmp_path) == str(reference), "the same model has the same name"
 
 
+class Block(keras.layers.Layer):
+    """A layer as in many examples of Keras: without `get_config` and without `**kwargs`."""
+
+    def __init__(self, width, rate=0.1):
+        super().__init__()
+        self.inner = keras.Sequential([keras.layers.Dense(width, activation="relu"), keras.layers.Dropout(rate)])
+
+    def call(self, x):
+        return self.inner(x)
+
+
+class OfBlocks(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = Block(4, rate=0.5), keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")  # it was not trained yet
+@pytest.mark.filterwarnings("ignore:`build..` was called on layer:UserWarning")  # Keras's, of layers without `build`
+def test_layers_and_models_that_keras_can_save_but_not_load_travel_with_their_arguments(tmp_path):
+    x = np.ones((3, 2), "float32")
+    frozen, subclassed = Block(5), OfBlocks()
+    frozen.trainable, frozen.dtype_policy = False, keras.DTypePolicy("mixed_bfloat16")
+    subclassed(x)
+    for mine in (keras.Sequential([keras.Input((2,)), frozen, Block(4), keras.layers.Dense(1)]), subclassed):
+        mine.compile("adam", "mse")
+        reference = user_code.parse(write_network(mine, tmp_path))
+        user_code.trust(reference.file)
+        copied = user_code.load(reference)(type("Spec", (), {"objective": "classification"}))
+        assert np.array_equal(copied.predict(x, verbose=0), mine.predict(x, verbose=0))
+        assert [one.shape for one in copied.trainable_weights] == [one.shape for one in mine.trainable_weights]
+        assert copied.layers[0].compute_dtype == mine.layers[0].compute_dtype
+
+
 def test_a_model_that_can_not_be_saved_is_refused_in_one_line(tmp_path):
     class Unsaved(keras.layers.Layer):
         def __init__(self, value):
