@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import getitem
 from typing import Any, NamedTuple, TypeAlias
@@ -69,10 +70,15 @@ class CompiledLoss:
         # Keras's losses take a probability's score, where it has one: the gradient of a probability of 0 or 1 is lost.
         given = (targets, outputs, weights, [notes_of(output) for output in keras.tree.flatten(outputs)])
         of_part = part and MicroBatch(*map(tf.TensorSpec.from_tensor, part))
-        # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
-        with tf.init_scope():
+
+        def trace() -> Any:
             _build(self._compiled, targets, outputs)
-            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
+            return self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given), of_part)
+
+        # Within a strategy, Keras divides a loss by the number of replicas. A thread of its own is outside of any strategy.
+        # `tf.init_scope` is not: it goes back to the scope of the strategy that is around the graph.
+        with ThreadPoolExecutor(1) as outside:
+            graph = outside.submit(trace).result()
         if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
             raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
         return graph(*given, part)

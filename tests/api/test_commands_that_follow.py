@@ -12,7 +12,7 @@ from ps_cluster.api.command_words import without_options
 from tests.helpers.processes import assert_none_left
 
 PROJECT = Path(__file__).resolve().parents[2]
-SMALL = "--dataset synthetic --model tutorial_cnn --workers 2"
+SMALL = "--dataset synthetic --workers 2"
 CALLBACKS = """
 import keras
 
@@ -40,7 +40,7 @@ def run(folder, *options):
 @pytest.mark.cluster
 def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_left(tmp_path):
     """Temporary files, of which none may be left, are looked for after every test of real processes."""
-    code, told, error = run(tmp_path, "--try", "--epochs", "100")
+    code, told, error = run(tmp_path, "--try", "--model", "tutorial_cnn", "--epochs", "100")
     assert code == 0, error
     assert "try: the whole way worked in" in told and "savedmodel" in told and "test accuracy" in told
     assert "run directory" not in told and not list(tmp_path.iterdir())
@@ -49,7 +49,9 @@ def test_the_whole_way_is_tried_with_two_updates_by_each_worker_and_nothing_is_l
 @pytest.mark.cluster
 def test_callbacks_of_a_file_see_an_epoch_and_one_that_fails_ends_the_run_and_is_told_in_one_line(tmp_path):
     (tmp_path / "my.py").write_text(CALLBACKS)
-    code, told, error = run(tmp_path, "--callbacks", "my.py:callbacks", "--epochs", "1000", "--run-dir", "one")
+    code, told, error = run(
+        tmp_path, "--callbacks", "my.py:callbacks", "--model", "tutorial_cnn", "--epochs", "1000", "--run-dir", "one"
+    )
     assert "epoch 0 has ['accuracy', 'loss', 'val_accuracy', 'val_loss']" in told
     last = error.strip().splitlines()[-1]
     assert code == 1 and "my.py:callbacks' raised ZeroDivisionError" in last and "on_epoch_end of epoch 1" in last
@@ -62,3 +64,23 @@ def test_options_are_left_out_with_their_values_and_others_stay():
     assert without_options(words, ("--a", "--b"), ("--flag",)) == ["--c"]
     assert without_options(words, ("--c",)) == ["--a", "1", "--b=2", "--flag"]
     assert without_options(words, ()) == words
+
+
+COMPILED = """
+import keras
+
+def build(examples):
+    model = keras.Sequential([keras.Input(examples.image("mine").shape), keras.layers.Flatten(), keras.layers.Dense(10)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+"""
+
+
+@pytest.mark.cluster
+def test_a_loss_of_compile_is_not_divided_by_the_number_of_workers_that_wait_for_each_other(tmp_path):
+    """Within TensorFlow's strategy of these workers Keras divides it. The proof computes updates again outside of it."""
+    (tmp_path / "my.py").write_text(COMPILED)
+    code, _, error = run(tmp_path, "--mode", "sync", "--model", "my.py:build", "--steps", "20", "--run-dir", "one")
+    assert code == 0, error
+    assert ps_cluster.Result(tmp_path / "one").summary["proof"]["recomputed"]["updates"] > 0
+    assert_none_left(tmp_path)
