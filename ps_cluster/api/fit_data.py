@@ -129,6 +129,8 @@ def _examples(
     own.mkdir()
     first: list[int] = []
     found = write_stream(_watched(batches, first), own, what, steps=steps, say=say)
+    if what == "x":
+        say("x: each epoch trains on these examples, so random changes of examples belong into layers of the model")
     inputs, targets, weights = (*found, None)[:3]
     return Examples(_by_name(model, what, inputs), _by_output(model, targets), _weight(weights)), first[0]
 
@@ -214,7 +216,10 @@ def _weight(weight: Any) -> Any:
 
 def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
     """Return the loss and the metrics of a model by the names of Keras, as its own `evaluate` measures them."""
-    found = model.evaluate(examples.x, examples.y, verbose=0, return_dict=True)
+    x = _mapped(
+        examples.x, lambda array: tf.constant(array) if array.dtype.kind in "OSU" else array
+    )  # Keras refuses texts
+    found = model.evaluate(x, examples.y, verbose=0, return_dict=True)
     return {name: float(value) for name, value in found.items()}
 
 

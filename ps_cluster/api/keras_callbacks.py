@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ps_cluster.api.update_means import UpdateMeans
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.values import one_line
@@ -22,7 +23,7 @@ from ps_cluster.models.flat import assign
 from ps_cluster.notices import Notify
 from ps_cluster.private_names import given_to_compile
 from ps_cluster.runs import checkpoints
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
 # Modules whose callbacks are known to do nothing within an epoch that has to be done, if they are set up as checked below.
@@ -113,33 +114,30 @@ class Epoch:
 class EpochReader:
     """Reads the epochs of a run from the files that its processes write."""
 
-    def __init__(self, run_dir: RunDir, examples: int, *, scored: bool):
+    def __init__(self, run_dir: RunDir, examples: int, *, scored: bool, metric: str = "accuracy"):
         """Begin with the first epoch.
 
         Args:
+          metric: the metric that each update reports, "accuracy" or "error".
           examples: the number of training examples, which make one epoch.
           scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
-        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._updates = UpdateMeans(run_dir, metric)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
-        self._waiting: list[ProgressRow] = []
-        self._applied = 0
-        self._last_logs: dict[str, float] = {}
         self._seen: set[int] = set()
         self._last_number = -1
 
     def new_epochs(self) -> Iterator[Epoch]:
         """Yield the epochs that have ended since the last call."""
         rows = self._evaluation.new_rows() if self._scored else self._new_checkpoints()
-        self._waiting += [row for row in self._progress.new_rows() if row.applied and row.phase != "saving"]
         for row in rows:
             number = max(0, round((row.examples or 0) / self._examples) - 1)
             if row.step in self._seen or number <= self._last_number:
                 continue
             self._seen.add(row.step)
             self._last_number = number
-            yield Epoch(number, row.step, self._training_logs(row.step) | _validation_logs(row))
+            yield Epoch(number, row.step, self._updates.up_to(row.examples or 0) | _validation_logs(row))
 
     def _new_checkpoints(self) -> list[EvaluationRow]:
         """Return a row without scores for each new checkpoint."""
@@ -149,26 +147,6 @@ class EpochReader:
                 meta = checkpoints.load(checkpoints.path_of(folder, step)).meta
                 rows.append(EvaluationRow(step=step, examples=meta.examples))
         return rows
-
-    def _training_logs(self, step: int) -> dict[str, float]:
-        """Return the means over the updates up to a step and after the epoch before.
-
-        An epoch may be so short that no row of progress was written in it. Then the next or the last row counts.
-        """
-        of_epoch = [row for row in self._waiting if row.applied <= step]
-        self._waiting = [row for row in self._waiting if row.applied > step]
-        rows = of_epoch or self._waiting[:1]
-        updates = np.maximum(1, np.diff([self._applied, *(row.applied for row in rows)]))
-        for name in ("loss", "accuracy", "error"):
-            values = [
-                (getattr(row, name), count) for row, count in zip(rows, updates) if getattr(row, name) is not None
-            ]
-            if values:
-                self._last_logs[name] = float(
-                    np.average([value for value, _ in values], weights=[count for _, count in values])
-                )
-        self._applied = of_epoch[-1].applied if of_epoch else self._applied
-        return dict(self._last_logs)
 
 
 def _validation_logs(row: EvaluationRow) -> dict[str, float]:

@@ -74,7 +74,10 @@ class RunCallbacks:
 
     @cached_property
     def _reader(self) -> EpochReader:
-        return EpochReader(self._run_dir, self._dataset.train_examples, scored=self._config.cluster.evaluator)
+        data, scored = self._dataset, self._config.cluster.evaluator
+        return EpochReader(
+            self._run_dir, data.train_examples, scored=scored, metric=OBJECTIVES[data.spec.objective].field
+        )
 
     @cached_property
     def caller(self) -> CallbackCaller:

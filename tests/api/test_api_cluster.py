@@ -108,3 +108,45 @@ def test_the_cells_of_the_notebook_train_compare_and_fit(tmp_path):
     assert len(re.findall(r"^(?:async|sync)\b.*: test accuracy (?:9\d|100)\.\d%$", told, re.M)) == 2
     assert re.search(r"^(9[5-9]|100)\.\d% of new points are told right; after each epoch: \[0\.9", told, re.M)
     assert (tmp_path / "comparison" / "report.html").is_file()
+
+
+TEXTS_AND_ONE_HOT = """
+import keras, numpy as np, tensorflow as tf
+import ps_cluster
+
+class Block(keras.layers.Layer):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = keras.layers.Dense(width, activation="relu")
+
+    def call(self, x):
+        return self.inner(x)
+
+draw = np.random.default_rng(0)
+colour, size = draw.choice(["red", "green", "blue"], 1000), draw.normal(size=1000).astype("float32")
+kind = keras.utils.to_categorical(1 * (colour == "red") + (size > 0), 3)
+price = 3 * size[:, None]
+
+lookup = keras.layers.StringLookup(vocabulary=["red", "green", "blue"], output_mode="one_hot")
+inputs = {"colour": keras.Input((1,), dtype="string", name="colour"), "size": keras.Input((1,), name="size")}
+hidden = Block(32)(keras.layers.concatenate([lookup(inputs["colour"]), inputs["size"]]))
+outputs = [keras.layers.Dense(3, "softmax", name="kind")(hidden), keras.layers.Dense(1, name="price")(hidden)]
+model = keras.Model(inputs, outputs)
+losses = {"kind": "categorical_crossentropy", "price": "mse"}
+model.compile("adam", losses, metrics={"kind": ["accuracy", keras.metrics.AUC(name="auc")], "price": "mae"})
+
+y = {"kind": kind, "price": price}
+data = tf.data.Dataset.from_tensor_slices(({"colour": colour, "size": size}, y)).shuffle(1000).batch(10)
+history = ps_cluster.fit(model, data, validation_data=data, epochs=3, workers=2, verbose=2).history
+names = ["loss", "kind_loss", "price_loss", "kind_accuracy", "kind_auc", "price_mae"]
+print("missing:", [name for name in names for name in (name, f"val_{name}") if name not in history])
+print("the same:", model.evaluate(data, return_dict=True, verbose=0)["loss"] - history["val_loss"][-1])
+"""
+
+
+@pytest.mark.timeout(200)
+def test_fit_trains_on_a_stream_of_texts_with_one_hot_targets_and_a_layer_without_config(tmp_path):
+    """What the run trains on has another form than what the caller's model is measured on."""
+    told = python(tmp_path, "-c", TEXTS_AND_ONE_HOT)
+    assert "missing: []" in told
+    assert abs(float(told.partition("the same: ")[2])) < 1e-3

@@ -134,6 +134,21 @@ def test_a_model_that_can_not_be_saved_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_a_model_whose_arguments_keras_does_not_note_is_refused_without_the_example_that_keras_adds(tmp_path):
+    class Wide(keras.Model):
+        def __init__(self, width):
+            super().__init__()
+            self.inner = keras.layers.Dense(width)
+
+        def call(self, x):
+            return self.inner(x)
+
+    model = Wide(2)
+    model(np.ones((1, 2), "float32"))
+    with pytest.raises(ps_cluster.UserError, match="Object Wide was created .* Please implement `get_config..`.$"):
+        write_network(model, tmp_path)
+
+
 def test_a_function_of_a_child_process_of_multiprocessing_is_sent_by_value(tmp_path, monkeypatch):
     """There the main module is called `__mp_main__`, which the processes of a run do not have."""
     script = type(inspect)("__mp_main__")

@@ -1,5 +1,6 @@
 """Keras callbacks over the files of a run that no cluster has trained."""
 
+import contextlib
 import json
 
 import keras
@@ -10,6 +11,8 @@ from ps_cluster.api.keras_callbacks import CallbackCaller, Epoch, EpochReader, c
 from ps_cluster.errors import UserError
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint, CheckpointMeta
+from ps_cluster.runs.journal import Journal
+from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.run_dir import RunDir
 
 pytestmark = pytest.mark.slow
@@ -61,20 +64,37 @@ def add(run_dir, name, **row):
         file.write(json.dumps(row) + "\n")
 
 
+def write_updates(run_dir, losses, term=1):
+    """Append updates of 10 examples each, with an accuracy of a tenth of the loss."""
+    run_dir.journals.mkdir(exist_ok=True)
+    rows = np.zeros(len(losses), ROW)
+    rows["examples"], rows["loss"], rows["metric"] = 10, losses, losses
+    with contextlib.closing(Journal(run_dir.journal(0, term))) as journal:
+        journal.append(rows)
+
+
 def test_an_epoch_has_the_means_over_its_updates_and_the_scores_of_its_checkpoint(run_dir):
     reader = EpochReader(run_dir, 100, scored=True)
-    for applied, loss in ((2, 4.0), (8, 2.0), (12, 1.0), (20, 0.5)):
-        add(run_dir, "progress.jsonl", phase="training", applied=applied, loss=loss, accuracy=loss / 10)
+    write_updates(run_dir, [4.0] * 2 + [2.0] * 8 + [1.0] * 4 + [0.5] * 7)
     assert list(reader.new_epochs()) == []
-    add(run_dir, "evaluation.jsonl", step=10, examples=103, test_loss=3.0, test_accuracy=0.5, compiled={"auc": 0.75})
+    add(run_dir, "evaluation.jsonl", step=10, examples=100, test_loss=3.0, test_accuracy=0.5, compiled={"auc": 0.75})
     add(run_dir, "evaluation.jsonl", step=20, examples=200, test_loss=2.0)
     first, second = reader.new_epochs()
     assert (first.number, first.checkpoint) == (0, 10) and (second.number, second.checkpoint) == (1, 20)
     assert first.logs == {
-        "loss": pytest.approx((2 * 4 + 6 * 2) / 8), "accuracy": pytest.approx((2 * 0.4 + 6 * 0.2) / 8),
-        "val_loss": 3.0, "val_accuracy": 0.5, "val_auc": 0.75,
+        "loss": pytest.approx(2.4), "accuracy": pytest.approx(0.24), "val_loss": 3.0, "val_accuracy": 0.5, "val_auc": 0.75,
     }  # fmt: skip
-    assert second.logs["loss"] == pytest.approx((4 * 1 + 8 * 0.5) / 12)
+    assert second.logs == {"loss": pytest.approx(0.7), "accuracy": pytest.approx(0.07), "val_loss": 2.0}
+
+
+def test_updates_that_a_failed_leader_has_left_behind_its_last_state_are_in_no_mean(run_dir):
+    reader = EpochReader(run_dir, 100, scored=True, metric="error")
+    write_updates(run_dir, [4.0] * 10 + [9.0] * 5)
+    add(run_dir, "evaluation.jsonl", step=10, examples=100)
+    assert [epoch.logs["loss"] for epoch in reader.new_epochs()] == [4.0]
+    write_updates(run_dir, [1.0] * 10, term=2)
+    add(run_dir, "evaluation.jsonl", step=20, examples=200)
+    assert [epoch.logs for epoch in reader.new_epochs()] == [{"loss": 1.0, "error": pytest.approx(0.1)}]
 
 
 def test_a_second_score_of_an_epoch_ends_no_epoch(run_dir):
