@@ -136,7 +136,7 @@ def page_(folder: Path, output: Path, once: bool) -> int:
     While a run trains, the page is written again every few seconds, and a browser reads it again. That ends with the
     last run, or with Ctrl-C.
     """
-    from ps_cluster.report.runs_page import RunsPage, keep_writing
+    from ps_cluster.report.runs_page import REWRITE_S, RunsPage, keep_writing
     from ps_cluster.system.stop_signals import StopRequests
 
     page = RunsPage(folder, output, print_note)
@@ -144,9 +144,10 @@ def page_(folder: Path, output: Path, once: bool) -> int:
     if not found:
         print_line(f"there are no runs in '{folder}'")
         return 0
-    page.write(found, None)
+    stays = page.is_live(found) and not once
+    page.write(found, REWRITE_S if stays else None)
     print_line(f"written: {output}")
-    if once or not page.is_live(found):
+    if not stays:
         return 0
     print_line("a run trains: the page is written again every few seconds, until no run trains or Ctrl-C")
     with StopRequests() as stop:

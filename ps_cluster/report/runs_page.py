@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from ps_cluster.files import locks
 from ps_cluster.files.json_files import Json
 from ps_cluster.files.values import number_text, one_line
 from ps_cluster.files.writing import remove_leftovers, write_whole
@@ -62,7 +63,8 @@ class RunsPage:
     def __init__(self, folder: Path, output: Path, notify: Notify, most_runs: int = MOST_RUNS):
         self._folder, self._output, self._notify, self._most_runs = folder, output.absolute(), notify, most_runs
         self._known: dict[Path, tuple[object, ShownRun]] = {}
-        self._problems: dict[str, None] = {}  # in the order in which they were found
+        self._problems: list[str] = []  # of the last look
+        self._told: set[str] = set()
         self._left_out = 0
 
     def look(self) -> list[ShownRun]:
@@ -72,7 +74,7 @@ class RunsPage:
           UserError: it is no folder that can be read, or is a run itself.
         """
         found = sorted(run_dirs(self._folder), key=_began, reverse=True)
-        self._left_out = len(found[self._most_runs :])
+        self._left_out, self._problems = len(found[self._most_runs :]), []
         shown = read_each(found[: self._most_runs], self._read, self._tell_once)
         self._known = {run.listed.root: self._known[run.listed.root] for run in shown}
         return sorted(shown, key=lambda run: -run.listed.began_at)
@@ -102,7 +104,7 @@ class RunsPage:
             has_generated=any(run.is_generated for run in runs),
             left_out=list(self._left_out_lines(len(runs), more_settings)),
             problems=len(self._problems),
-            first_problems=list(self._problems)[:MOST_PROBLEMS],
+            first_problems=self._problems[:MOST_PROBLEMS],
             states=Counter(run.listed.state for run in runs),
         )
         remove_leftovers(self._output.parent, self._output.name)
@@ -111,15 +113,16 @@ class RunsPage:
     def _read(self, run_dir: RunDir) -> ShownRun:
         signature = _signature(run_dir)
         before, shown = self._known.get(run_dir.root, (None, None))
-        if shown is None or before != signature or shown.listed.state == RUNNING:
+        if shown is None or before != signature:
             shown = read_shown(run_dir)
         self._known[run_dir.root] = signature, shown
         return shown
 
     def _tell_once(self, line: Line) -> None:
-        if str(line) not in self._problems:
+        self._problems.append(str(line))
+        if str(line) not in self._told:
             self._notify(line)
-        self._problems[str(line)] = None
+            self._told.add(str(line))
 
     def _link(self, run: ShownRun) -> str | None:
         """Return the address of the page of a run, from the folder of this page."""
@@ -253,8 +256,8 @@ def _began(run_dir: RunDir) -> float:
 
 
 def _signature(run_dir: RunDir) -> object:
-    """Return what changes when one of the files that the page shows is written."""
-    found = []
+    """Return what changes when a command begins or ends to work in a run, or when one of its files is written."""
+    found: list[object] = [locks.is_held(run_dir.root)]
     for path in (run_dir.config, run_dir.summary, run_dir.evaluation, run_dir.progress, run_dir.results_page):
         try:
             stat = path.stat()

@@ -340,9 +340,8 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
         ("bench", "--output"), ("chaos", "--run-dir"), ("cluster show", "--json"), ("cluster show", "--svg"),
         ("compare", "--output"), ("data list", "--json"), ("data show", "--output"), ("doctor", "--json"),
         ("ensemble", "--output"), ("export", "--output"), ("k8s render", "--output"), ("predict", "--output"),
-        ("runs list", "--json"), ("runs page", "--output"),
-        ("simulate", "--json"), ("simulate", "--save-costs"), ("slurm render", "--output"),
-        ("sweep", "--output"), ("task", "--run-dir"),
+        ("runs list", "--json"), ("runs page", "--output"), ("simulate", "--json"), ("simulate", "--save-costs"),
+        ("slurm render", "--output"), ("sweep", "--output"), ("task", "--run-dir"),
     }, "that of run is made at once"  # fmt: skip
 
 

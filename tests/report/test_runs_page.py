@@ -134,6 +134,9 @@ def test_a_damaged_run_is_named_once_and_on_the_page(page, folder, told):
     html, data = written(page, folder)
     assert len(told) == 1 and "first/summary.json" in told[0]
     assert "1 folder could not be read and is passed over" in html and len(data["runs"]) == 1
+    (folder / "first/summary.json").unlink()
+    html, data = written(page, folder)
+    assert "passed over" not in html and len(data["runs"]) == 2
 
 
 def test_only_what_has_changed_is_read_again(page, folder):
