@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.api.command_words import without_options
+from ps_cluster.api.keras_callbacks import check_callbacks
 from ps_cluster.api.program import COMMAND, Program
-from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
-from ps_cluster.config import RunConfig, user_code
+from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
+from ps_cluster.config import RunConfig, build_config, user_code
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.runs.run_dir import RunDir
@@ -74,16 +74,10 @@ def run_with_callbacks(name: str, words: Sequence[str], config: RunConfig, root:
 
 def _settings(config: RunConfig) -> list[str]:
     """Return the options with which each epoch is scored, unless the user has chosen when checkpoints are written."""
-    chosen: dict[str, Any] = {"checkpoints.every_epochs": config.checkpoints.every_epochs}
-    if config.checkpoints.every_seconds != "auto":
-        chosen["checkpoints.every_seconds"] = config.checkpoints.every_seconds
-    values = with_epochs_scored({name: value for name, value in chosen.items() if value is not None})
-    return [
-        word
-        for name, value in values.items()
-        if name not in chosen or chosen[name] is None
-        for word in ("--set", f"{name}={value}")
-    ]
+    usual = build_config().checkpoints
+    chosen = {f"checkpoints.{name}": value for name, value in config.checkpoints if value != getattr(usual, name)}
+    added = {name: value for name, value in with_epochs_scored(chosen).items() if name not in chosen}
+    return [word for name, value in added.items() for word in ("--set", f"{name}={value}")]
 
 
 def _in_one_line(reference: user_code.Reference, error: Exception, run: RunDir) -> str:

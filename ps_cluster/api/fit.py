@@ -14,10 +14,10 @@ import numpy as np
 
 from ps_cluster.api import keywords
 from ps_cluster.api.fit_data import Examples, FitData, evaluate, fit_data
-from ps_cluster.api.keras_callbacks import ACCURACIES, metric_names
+from ps_cluster.api.keras_callbacks import ACCURACIES, check_callbacks, metric_names
 from ps_cluster.api.program import COMMAND, refuse_within_a_run
 from ps_cluster.api.result import Result
-from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
+from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 from ps_cluster.api.train import train_new
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.notices import Notify
 
-USED_WITHOUT_VALIDATION = (
-    100  # a data set needs examples to test on. Without validation data nobody looks at their score.
-)
+# A data set needs examples to test on. Without validation data nobody looks at their score.
+USED_WITHOUT_VALIDATION = 100
 
 
 @dataclass(frozen=True)
@@ -216,14 +215,14 @@ def _weight(weight: Any) -> Any:
 
 def evaluate(model: keras.Model, examples: Examples) -> dict[str, float]:
     """Return the loss and the metrics of a model by the names of Keras, as its own `evaluate` measures them."""
-    x = _mapped(
-        examples.x, lambda array: tf.constant(array) if array.dtype.kind in "OSU" else array
-    )  # Keras refuses texts
+    # Keras takes texts as tensors alone.
+    x = _mapped(examples.x, lambda array: tf.constant(array) if array.dtype.kind in "OSU" else array)
     found = model.evaluate(x, examples.y, verbose=0, return_dict=True)
     return {name: float(value) for name, value in found.items()}
 
 
-def _mapped(part: Any, function: Any) -> Any:
+def _mapped(part: Any, function: Callable[[Any], Any]) -> Any:
+    """Return the function of an array, or of each array in a dictionary; None for None."""
     if part is None:
         return None
     return {name: function(array) for name, array in part.items()} if isinstance(part, Mapping) else function(part)

@@ -39,7 +39,6 @@ _REFUSED: dict[type[keras.callbacks.Callback], str] = {
     "weights on the parameter server",
 }
 
-
 ACCURACIES = {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
 """Names of metrics for which the accuracy stands that each update reports."""
 
@@ -133,19 +132,21 @@ class EpochReader:
         rows = self._evaluation.new_rows() if self._scored else self._new_checkpoints()
         for row in rows:
             number = max(0, round((row.examples or 0) / self._examples) - 1)
-            if row.step in self._seen or number <= self._last_number:
-                continue
+            is_new = row.step not in self._seen and number > self._last_number
             self._seen.add(row.step)
+            if not is_new:
+                continue
             self._last_number = number
             yield Epoch(number, row.step, self._updates.up_to(row.examples or 0) | _validation_logs(row))
 
     def _new_checkpoints(self) -> list[EvaluationRow]:
-        """Return a row without scores for each new checkpoint."""
+        """Return a row without scores for each new checkpoint. One that is deleted before it is read ends no epoch."""
         folder, rows = self._run_dir.checkpoints, []
         for step in checkpoints.steps(folder):
             if step not in self._seen:
-                meta = checkpoints.load(checkpoints.path_of(folder, step)).meta
-                rows.append(EvaluationRow(step=step, examples=meta.examples))
+                with contextlib.suppress(checkpoints.CheckpointGone):
+                    meta = checkpoints.load(checkpoints.path_of(folder, step)).meta
+                    rows.append(EvaluationRow(step=step, examples=meta.examples))
         return rows
 
 

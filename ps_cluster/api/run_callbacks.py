@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.api.fit_data import Examples, evaluate
-from ps_cluster.api.keras_callbacks import CallbackCaller, EpochReader, check_callbacks
+from ps_cluster.api.keras_callbacks import CallbackCaller, EpochReader
 from ps_cluster.config import RunConfig, load_config, user_code
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import OBJECTIVES
@@ -24,8 +24,6 @@ from ps_cluster.notices import Notify
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
-
-__all__ = ["RunCallbacks", "check_callbacks", "with_epochs_scored"]
 
 CHECKPOINTS_KEPT = 10  # so that a callback that takes long still finds the checkpoint of its epoch
 

@@ -41,8 +41,9 @@ def write_stream(batches: Iterable[Any], folder: Path, what: str, *, steps: int 
                 )
             structure = batch
             for path, value in _leaves(batch):
-                column = columns.setdefault(path, _Column(folder, f"{what}: {' '.join(path)}"))
-                done += column.add(value, number)
+                if path not in columns:
+                    columns[path] = _Column(folder / f"{len(columns)}.bin", f"{what}: {' '.join(path)}")
+                done += columns[path].add(value, number)
             if done > limit:
                 raise UserError(
                     f"{what}: its first {number + 1:,} batches take {done / 1e9:.1f} GB, and there is room for "
@@ -97,10 +98,9 @@ def _filled(part: Any, path: tuple[str, ...], columns: Mapping[tuple[str, ...], 
 class _Column:
     """One array of all batches: numbers go into a file, strings into memory."""
 
-    def __init__(self, folder: Path, what: str):
-        self._what = what
-        self._path = folder / f"{len(list(folder.iterdir()))}.bin"
-        self._file: IO[bytes] = self._path.open("wb")
+    def __init__(self, path: Path, what: str):
+        self._what, self._path = what, path
+        self._file: IO[bytes] = path.open("wb")
         self._dtype: np.dtype[Any] | None = None
         self._shape: tuple[int, ...] = ()
         self._texts: list[np.ndarray] = []

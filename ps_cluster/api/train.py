@@ -84,7 +84,8 @@ def train(
         partial(Listener, on_progress=on_progress, on_evaluation=on_evaluation)
     ]
     if callbacks is not None:
-        from ps_cluster.api.run_callbacks import RunCallbacks, check_callbacks, with_epochs_scored
+        from ps_cluster.api.keras_callbacks import check_callbacks
+        from ps_cluster.api.run_callbacks import RunCallbacks, with_epochs_scored
 
         values = with_epochs_scored(values)
         listeners.append(partial(RunCallbacks, callbacks=check_callbacks(callbacks), model=model))

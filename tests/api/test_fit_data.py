@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.api.fit_data import fit_data
+from ps_cluster.api.streams import write_stream
 from ps_cluster.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -57,6 +58,11 @@ def test_a_stream_is_read_once_into_arrays_in_its_own_order(x, more, size):
     found, batch_size = arrays(x, say=told.append, **more)
     assert (found["x_train"] == X).all() and (found["y_train"] == Y).all() and batch_size == size
     assert "x: packed 20 examples" in told[0] and "random changes of examples belong into layers" in told[1]
+
+
+def test_a_stream_of_many_batches_needs_one_file_for_each_of_its_arrays(tmp_path):
+    write_stream(iter([(X, Y)] * 50), tmp_path, "x", steps=None, say=lambda line: None)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_weights_of_a_stream_are_weights_of_examples():

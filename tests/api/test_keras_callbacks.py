@@ -156,3 +156,12 @@ def test_an_exception_of_a_callback_says_in_which_method_it_was_raised(run_dir):
     with pytest.raises(ZeroDivisionError) as error:
         caller.end_epoch(Epoch(0, 10, {}), run_dir.checkpoints)
     assert "on_epoch_end of epoch 1 of your callbacks" in error.value.__notes__[0]
+
+
+def test_a_checkpoint_within_an_epoch_that_has_ended_is_read_once_and_ends_none(run_dir, monkeypatch):
+    reader, read, load = EpochReader(run_dir, 100, scored=False), [], checkpoints.load
+    monkeypatch.setattr(checkpoints, "load", lambda path: read.append(path) or load(path))
+    save(run_dir, 10, [1, 2])
+    save(run_dir, 11, [1, 2])
+    assert [epoch.checkpoint for epoch in reader.new_epochs()] == [10]
+    assert list(reader.new_epochs()) == [] and len(read) == 2
