@@ -61,9 +61,10 @@ def score_of_fit(name: str, seed: int) -> float:
 
     Of several targets, it is that of the first.
     """
-    keras.utils.set_random_seed(seed)
     program = PROGRAMS[name]
-    model, arrays = program.build(), program.data()
+    arrays = program.data()  # may write the weights that the model begins with
+    keras.utils.set_random_seed(seed)
+    model = program.build()
     model.fit(
         for_fit(part_of(arrays, "x", "train")), part_of(arrays, "y", "train"), batch_size=BATCH, epochs=program.epochs,
         verbose=0, class_weight=program.class_weight or None,
@@ -73,9 +74,10 @@ def score_of_fit(name: str, seed: int) -> float:
 
 def score_of_cluster_fit(name: str, seed: int, settings: Mapping[str, object]) -> float:
     """Train by `ps_cluster.fit` with three workers and a parameter server, and return the same score."""
-    keras.utils.set_random_seed(seed)
     program = PROGRAMS[name]
-    model, arrays = program.build(), program.data()
+    arrays = program.data()  # may write the weights that the model begins with
+    keras.utils.set_random_seed(seed)
+    model = program.build()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         ps_cluster.fit(
             model, part_of(arrays, "x", "train"), part_of(arrays, "y", "train"), batch_size=BATCH, epochs=program.epochs,

@@ -23,8 +23,10 @@ def sentences(count, seed):
     for praises, negated in zip(label, turned):
         words = draw.choice(FILLERS, draw.integers(5, 15)).tolist()
         opinion = draw.choice(PRAISE if praises != negated else BLAME)
+        if not negated and draw.integers(0, 2):  # so the word "not" alone tells little
+            words.insert(draw.integers(0, len(words)), "not it")
         words.insert(draw.integers(0, len(words)), f"not {opinion}" if negated else opinion)
-        texts.append(" ".join(words if negated else [*words, "not"]))  # so the word "not" alone tells nothing
+        texts.append(" ".join(words))
     return texts, label
 
 
@@ -47,10 +49,10 @@ def build():
     return model
 
 
-STEPS = 1_800 if SMALL else 2_000
-data = (sentences(8_000 if SMALL else 20_000, seed=0), sentences(1_000, seed=1))
+STEPS = 2_500
+data = (sentences(10_000 if SMALL else 20_000, seed=0), sentences(1_000, seed=1))
 result = ps_cluster.train(model=build, data=data, workers=2, ps=1, steps=STEPS, batch_size=32)
 print(f"test accuracy {result.history[-1]['test_accuracy']:.1%}")
-for sentence in ("I found the music really great", "the plot was not good not", "it was not awful"):
+for sentence in ("I found the music really great", "the plot was not good", "it was not awful"):
     scores = result.model.predict(tf.constant([[sentence]]), verbose=0)[0]
     print(f"{sentence}: {'praises' if scores[1] > scores[0] else 'does not praise'}")

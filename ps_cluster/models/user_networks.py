@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.objectives import OBJECTIVES, TARGET, TEXT, ExampleSpec, Field
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
 from ps_cluster.models.end_graphs import last_activation
@@ -34,7 +34,7 @@ def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
         raise ValueError(f"it returns {returned}, not a keras.Model")
     if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
         fields = spec.inputs.items()
-        model(as_arguments({name: _zeros(field) for name, field in fields}))
+        model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
     model = without_units(model)
     _check_class(model)
     _check_variables(model)
@@ -54,12 +54,6 @@ def check_network(model: Any, spec: ExampleSpec) -> keras.Model:
         _check_scores(model, spec.targets[array], output)
     _check_compiled(model, spec, outputs)
     return model
-
-
-def _zeros(field: Field) -> tf.Tensor:
-    """Return an example of an input: zeros, or empty texts."""
-    shape = [1, *field.shape]
-    return tf.fill(shape, "") if field.dtype == TEXT else tf.zeros(shape, field.network_dtype)
 
 
 def _check_class(model: keras.Model) -> None:
