@@ -99,10 +99,10 @@ def fit(
         process, with the weights of the epoch in `self.model`. What acts within an epoch is refused by name.
       validation_split: the share of the examples, from the end of the arrays, that is only scored.
       validation_data: (x, y), (x, y, sample_weight), or a stream, that is scored after each epoch.
-      shuffle: has to be True: examples are shuffled anew in each epoch.
+      shuffle: has to be True. The examples of each epoch are shuffled.
       class_weight: class → the weight of its examples in the loss.
       sample_weight: a weight for each example.
-      initial_epoch: the number of the first epoch. The optimizer begins anew.
+      initial_epoch: the number of the first epoch. The optimizer starts without moments from earlier calls.
       steps_per_epoch: updates of an epoch; needed for a generator.
       validation_steps: batches of `validation_data` that are scored; None: all.
       validation_batch_size: the size of the batches that `validation_steps` counts; it does not change a score.
