@@ -24,7 +24,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.files.reading import open_regular
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import open_to_write
-from ps_cluster.runs.ledger import ROW, check_values
+from ps_cluster.runs.ledger import NO_ROWS, ROW, check_values
 from ps_cluster.runs.rows import Count, Row, Text
 from ps_cluster.runs.run_dir import RunDir
 
@@ -238,7 +238,7 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
     with _opened(piece.path) as file:
         while done < piece.rows:
             content = file.read(min(chunk_rows, piece.rows - done) * RECORD.itemsize)
-            records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
+            records = _whole_records(content)
             sound = _checksums(records["row"], checksum) == records["crc"]
             good = len(sound) if sound.all() else int(np.argmin(sound))
             _check_values(piece.path, done, records["row"][:good])
@@ -248,6 +248,43 @@ def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[
             if good < len(sound) or not len(records):
                 raise JournalDamaged(f"row {done + good} of '{piece.path}' is damaged: its checksum is wrong")
             done += len(records)
+
+
+def _whole_records(content: bytes) -> np.ndarray:
+    """Return the records in the content of a file, whose last record may not be whole yet."""
+    return np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
+
+
+class JournalTail:
+    """Reads the rows of one shard while a run writes them. Checksums are not checked: `read` does that.
+
+    Attributes:
+      waiting: a structured array [k] of ROW, the rows that were read and not taken yet.
+    """
+
+    def __init__(self, run_dir: RunDir, index: int):
+        """Begin before the first row of the shard `index`."""
+        self._run_dir, self._index = run_dir, index
+        self._name, self._read = "", 0  # the newest leader's file, and how many of its rows were read
+        self.waiting = NO_ROWS
+
+    def look(self) -> None:
+        """Read the new rows. Rows that an earlier leader has left behind its last state, and nobody has taken, are dropped."""
+        for path in sorted(self._run_dir.journals.glob(f"shard-{self._index}-term-*.bin")):
+            if path.name < self._name:
+                continue
+            if path.name > self._name:
+                self._name, self._read, self.waiting = path.name, 0, NO_ROWS
+            with open_regular(path) as file:
+                file.seek(self._read * RECORD.itemsize)
+                records = _whole_records(file.read())
+            self._read += len(records)
+            self.waiting = np.concatenate([self.waiting, records["row"]])
+
+    def take(self, count: int) -> np.ndarray:
+        """Return the first waiting rows, and remove them."""
+        rows, self.waiting = self.waiting[:count], self.waiting[count:]
+        return rows
 
 
 def _opened(path: Path) -> BinaryIO:
