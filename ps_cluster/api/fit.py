@@ -113,8 +113,8 @@ def fit(
       options: the options of `ps-cluster run`: workers, ps, mode, seed, …
     Returns:
       A FitHistory. `history` has the keys of `Model.fit`. `loss` and the accuracy are means over the updates of an epoch; other
-      metrics of the training are measured on up to 2,048 training examples at its end. If epochs are shorter than it takes to
-      write a checkpoint, some are left out; `epoch` has the numbers of those that are there.
+      metrics of the training are measured on up to 2,048 training examples at its end. The workers wait at the
+      end of each epoch until its checkpoint is written.
     Raises:
       UserError: bad input, in one line that says what to do.
       TrainingFailed: the training failed.
@@ -142,7 +142,13 @@ def fit(
         if data.batch_size is not None and batch_size is not None:
             raise UserError("batch_size: x is a stream, which has batches of its own: leave batch_size out")
         size = batch_size or data.batch_size or BATCH_SIZE
-        values = _settings_of(model, data, values, size, epochs - initial_epoch, steps_per_epoch, class_weight)
+        passes = 1.0  # over the training examples in an epoch
+        if steps_per_epoch is not None and data.batch_size is None:  # of a stream, only these steps were read
+            passes = steps_per_epoch * size / len(data.train)
+            values = {"training.steps": steps_per_epoch * (epochs - initial_epoch), **values}
+        values = with_epochs_scored(
+            _settings_of(model, data, size, epochs - initial_epoch, class_weight) | dict(values), passes
+        )
         listeners: list[RunCallbacks] = []
 
         def listen(run_dir: RunDir) -> RunCallbacks:
@@ -151,6 +157,7 @@ def fit(
                     run_dir,
                     callbacks=[*found, *([EpochLines(epochs)] if level else [])],
                     model=model,
+                    passes=passes,
                     first_epoch=initial_epoch,
                     verbose=level,
                     examples=data.train.part(0, 2),
@@ -176,24 +183,19 @@ keywords.show_keywords(fit)
 def _settings_of(
     model: keras.Model,
     data: FitData,
-    values: Mapping[str, Any],
     batch_size: int,
     epochs: int,
-    steps_per_epoch: int | None,
     class_weight: Mapping[int, float] | None,
 ) -> dict[str, Any]:
-    """Return the settings of the run: what the arguments of `fit` say, and what the caller has chosen over it."""
+    """Return the settings of the run that follow from the arguments of `fit`."""
     found: dict[str, Any] = {"training.batch_size_per_worker": batch_size, "training.epochs": epochs}
-    if steps_per_epoch is not None and data.batch_size is None:
-        found |= {"training.steps": steps_per_epoch * epochs}
-        found |= {"checkpoints.every_epochs": steps_per_epoch * batch_size / len(data.train)}
     if data.validation is None:
         found["cluster.evaluator"] = False
     if class_weight is not None:
         found["training.class_weights"] = {str(label): float(weight) for label, weight in class_weight.items()}
     if _predicts_numbers(model, data.train):
         found["data.objective"] = "regression"
-    return with_epochs_scored(found | dict(values))
+    return found
 
 
 def _predicts_numbers(model: keras.Model, train: Examples) -> bool:

@@ -7,6 +7,7 @@ epochs in the files of the run, and `CallbackCaller` hands each one to the callb
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,15 +114,25 @@ class Epoch:
 class EpochReader:
     """Reads the epochs of a run from the files that its processes write."""
 
-    def __init__(self, run_dir: RunDir, examples: int, *, scored: bool, metric: str = "accuracy"):
+    def __init__(
+        self,
+        run_dir: RunDir,
+        examples: float,
+        *,
+        examples_per_update: int = 0,
+        scored: bool,
+        metric: str = "accuracy",
+    ):
         """Begin with the first epoch.
 
         Args:
           metric: the metric that each update reports, "accuracy" or "error".
-          examples: the number of training examples, which make one epoch.
+          examples: the number of examples of an epoch.
+          examples_per_update: the last update of an epoch may end up to half of it too early.
           scored: whether an epoch ends with its score; without an evaluator it ends with its checkpoint.
         """
         self._run_dir, self._examples, self._scored = run_dir, examples, scored
+        self._examples_per_update = examples_per_update
         self._updates = UpdateMeans(run_dir, metric)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._seen: set[int] = set()
@@ -131,7 +142,7 @@ class EpochReader:
         """Yield the epochs that have ended since the last call."""
         rows = self._evaluation.new_rows() if self._scored else self._new_checkpoints()
         for row in rows:
-            number = max(0, round((row.examples or 0) / self._examples) - 1)
+            number = math.floor(((row.examples or 0) + self._examples_per_update / 2) / self._examples) - 1
             is_new = row.step not in self._seen and number > self._last_number
             self._seen.add(row.step)
             if not is_new:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -28,11 +29,15 @@ from ps_cluster.runs.run_dir import RunDir
 CHECKPOINTS_KEPT = 10  # so that a callback that takes long still finds the checkpoint of its epoch
 
 
-def with_epochs_scored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with which each epoch is scored, unless the caller has chosen when checkpoints are written."""
+def with_epochs_scored(values: Mapping[str, Any], passes: float = 1.0) -> dict[str, Any]:
+    """Return settings with which each epoch is scored, unless the caller has chosen when checkpoints are written.
+
+    Args:
+      passes: the length of an epoch, in passes over the training examples.
+    """
     found = {"checkpoints.keep": CHECKPOINTS_KEPT, **values}
     if not {"checkpoints.every_epochs", "checkpoints.every_seconds"} & values.keys():
-        found["checkpoints.every_epochs"] = 1
+        found = {"checkpoints.every_epochs": passes, "checkpoints.exact": True, **found}
     return found
 
 
@@ -46,6 +51,7 @@ class RunCallbacks:
         callbacks: Sequence[keras.callbacks.Callback],
         model: Any = None,
         examples: Examples | None = None,
+        passes: float = 1.0,
         first_epoch: int = 0,
         verbose: int = 0,
         extra_logs: Callable[[], Mapping[str, float]] = dict,
@@ -57,10 +63,12 @@ class RunCallbacks:
           model: the Keras model that the callbacks get. If it is something else, the network of the run is built for them.
           examples: some examples as the caller has them, on which the model's metrics are built. Keras chooses "accuracy" by
             the form of the targets, and the run may have one-hot rows as labels.
+          passes: the length of an epoch, in passes over the training examples.
           first_epoch, verbose, extra_logs, say: as for `CallbackCaller`.
         """
         self._run_dir, self._callbacks, self._given, self._examples = run_dir, callbacks, model, examples
-        self._first_epoch, self._verbose, self._extra_logs, self._say = first_epoch, verbose, extra_logs, say
+        self._passes, self._first_epoch, self._verbose = passes, first_epoch, verbose
+        self._extra_logs, self._say = extra_logs, say
 
     @cached_property
     def _config(self) -> RunConfig:
@@ -72,9 +80,13 @@ class RunCallbacks:
 
     @cached_property
     def _reader(self) -> EpochReader:
-        data, scored = self._dataset, self._config.cluster.evaluator
+        data, config = self._dataset, self._config
         return EpochReader(
-            self._run_dir, data.train_examples, scored=scored, metric=OBJECTIVES[data.spec.objective].field
+            self._run_dir,
+            self._passes * data.train_examples,
+            examples_per_update=config.examples_per_update,
+            scored=config.cluster.evaluator,
+            metric=OBJECTIVES[data.spec.objective].field,
         )
 
     @cached_property
@@ -85,7 +97,7 @@ class RunCallbacks:
             self._callbacks,
             self._model(),
             epochs=self._first_epoch + round(training.epochs),
-            steps=-(-examples // training.batch_size_per_worker),
+            steps=math.ceil(self._passes * examples / training.batch_size_per_worker),
             first_epoch=self._first_epoch,
             verbose=self._verbose,
             extra_logs=self._extra_logs,

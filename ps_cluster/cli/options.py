@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from ps_cluster.cli.command_line import FOLDER, OUTPUT, NameOf, Number, OneOf, Whole, completions, is_given, option
 from ps_cluster.config import LONGEST_SECONDS, Resolved, parse_assignment, resolve, user_code
-from ps_cluster.config.datasets import NO_VARIATION, VARIATIONS, read_variations
+from ps_cluster.config.augmentation import NO_VARIATION, VARIATIONS, read_variations
 from ps_cluster.config.known_keys import known_keys
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import PAGE, sections

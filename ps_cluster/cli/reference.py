@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from ps_cluster.cli.options import CONFIG_OPTIONS
-from ps_cluster.config.datasets import VARIATIONS
+from ps_cluster.config.augmentation import VARIATIONS
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, Choice, flat, own_settings
 from ps_cluster.config.user_layers import EXTENDS

@@ -1,18 +1,18 @@
-"""Define the base classes of data sets and forms of data, samples of the examples, and the settings of augmentation."""
+"""Define the base classes of data sets and of forms of data."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import (
     OBJECTIVES,
@@ -28,9 +28,9 @@ from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.config.registry import Registry
 from ps_cluster.config.setting_types import PathFromText, Section
 from ps_cluster.config.user_code import absolute_path
-from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.errors import UserError
 from ps_cluster.files.patterns import is_pattern, matches
-from ps_cluster.files.values import Malformed, decimal, refuse_address, whole
+from ps_cluster.files.values import Malformed, refuse_address
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -44,242 +44,6 @@ Augment: TypeAlias = "Callable[[Inputs, Batch, ExampleSpec, Any], dict[str, tf.T
 """(inputs, their batch, the form of an example, the section `data`) → the augmented inputs."""
 MeanOverViews: TypeAlias = "Callable[[NetworkOutputs, Inputs], tf.Tensor]"
 """(network, inputs) → the mean of the network's outputs over views of each example, float32 [B, outputs]."""
-
-
-# The settings of image augmentation, and their short form. This part does not need TensorFlow, because the launcher reads
-# the settings too.
-
-
-def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
-    lowest, highest = factors
-    if lowest > highest:
-        raise ValueError(f"lowest factor {lowest} is above the highest, {highest}")
-    return factors
-
-
-Factor = Annotated[float, Field(ge=0, le=100)]
-# The tuple is not strict, because YAML has lists instead of tuples. Its factors are strict.
-FactorRange = Annotated[tuple[Factor, Factor], Field(strict=False), AfterValidator(_ascending)]
-
-
-class Augmentation(Section):
-    """The settings of `ps_cluster.data.augment.augment`. The defaults change nothing.
-
-    A value out of range raises pydantic's `ValidationError`, which names the field and the value.
-    """
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    crop_padding_pixels: int = Field(0, ge=0, le=10_000)
-    """Pad every side with this many mirrored pixels, and crop to the old size at a random place."""
-
-    flip: Literal["none", "random", "alternating"] = "none"
-    """Mirror left-right. random: with probability 1/2 at each step. alternating: each image in every second epoch."""
-
-    hue_delta: float = Field(0.0, ge=0, le=0.5)
-    """Shift the hue by up to this fraction of the colour circle, in either direction."""
-
-    contrast_range: FactorRange = (1.0, 1.0)
-    """Multiply the distance from each channel's mean by a factor from this range."""
-
-    saturation_range: FactorRange = (1.0, 1.0)
-    """Multiply the saturation by a factor from this range."""
-
-    cutout_pixels: int = Field(0, ge=0, le=10_000)
-    """Side of a square in each image that is filled with the mean colour."""
-
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError, with the setting and its value, for an augmentation that images of `shape` do not allow."""
-        *sides, channels = shape
-        if self.crop_padding_pixels >= min(sides):
-            raise ValueError(
-                f"data.augmentation.crop_padding_pixels: got {self.crop_padding_pixels}: images of {sides[0]}x{sides[1]} "
-                f"have at most {min(sides) - 1} to mirror"
-            )
-        if channels != 3 and (self.hue_delta or self.saturation_range != (1, 1)):
-            raise ValueError(
-                f"data.augmentation: hue_delta and saturation_range need 3 channels, images have {channels}"
-            )
-
-
-class Variation(NamedTuple):
-    """A part of the short form `flip,crop=4,hue=0.1`.
-
-    Attributes:
-      setting: the setting of `Augmentation` that the part sets.
-      read: parses the text after "=".
-      form: shows users how to write the part.
-      bare: the value if the part is the name alone; None if the name needs a value.
-    """
-
-    setting: str
-    read: Callable[[str], Any]
-    form: str
-    bare: Any = None
-
-
-def _range(text: str) -> list[float]:
-    lowest, _, highest = text.partition("-")
-    return [decimal(lowest), decimal(highest)]
-
-
-# A name without a value means the value in configs/default.yaml.
-VARIATIONS = {
-    "flip": Variation("flip", str, "flip or flip=random", "alternating"),
-    "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
-    "hue": Variation("hue_delta", decimal, "hue=0.1"),
-    "contrast": Variation("contrast_range", _range, "contrast=0.8-1.2"),
-    "saturation": Variation("saturation_range", _range, "saturation=0.8-1.2"),
-    "cutout": Variation("cutout_pixels", whole, "cutout=8"),
-}
-NO_VARIATION = "none"
-
-
-def read_variations(text: str) -> dict[str, Any]:
-    """Parse the short form, e.g. "flip,crop=4,hue=0.1" or "none". Return all settings; what it omits is switched off.
-
-    Raises:
-      ValueError: a name is unknown or appears twice, or a value can't be read.
-    """
-    settings = Augmentation().model_dump(mode="json")
-    seen: set[str] = set()
-    for part in () if text.strip() == NO_VARIATION else text.split(","):
-        name, has_value, value = (piece.strip() for piece in part.partition("="))
-        if name not in VARIATIONS:
-            forms = ", ".join(variation.form for variation in VARIATIONS.values())
-            raise ValueError(f"{did_you_mean(name, VARIATIONS)}there are {forms}, and {NO_VARIATION} alone")
-        if name in seen:
-            raise ValueError(f"{name} is there twice")
-        seen.add(name)
-        variation = VARIATIONS[name]
-        settings[variation.setting] = _value(variation, value) if has_value else variation.bare
-        if settings[variation.setting] is None:
-            raise ValueError(f"{name} needs a value: write {variation.form}")
-    return settings
-
-
-def _value(variation: Variation, text: str) -> Any:
-    try:
-        return variation.read(text)
-    except Malformed as error:
-        raise ValueError(f"{text!r:.80} {error}: write {variation.form}") from error
-
-
-# The training examples that a run, or each of its workers, uses: all, a data shard, or a bootstrap sample.
-
-ALL = "all"
-OF_WORKER = "shard:worker"  # as many data shards as workers; each worker uses the shard with its index
-OF_FILES = "files:worker"  # each worker uses whole files of the data set; becomes rows:… once the data is there
-MOST_SHARDS = 1000
-# A bootstrap sample draws without replacement from this many copies of each example. That is practically the same as to
-# draw with replacement.
-COPIES = 1024
-_SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
-_BOOTSTRAP = re.compile(r"bootstrap:(0|[1-9][0-9]{0,8})")
-_ROWS = re.compile(r"rows:([1-9][0-9]{0,11}(?:,[1-9][0-9]{0,11}){0,999})")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A part of N examples. `copies` of each are put in random order (by `seed`); every `of`-th from `index` on is taken.
-
-    A data shard has one copy of each. The `of` data shards are disjoint, and together they hold all examples. A bootstrap
-    sample (Breiman 1996, "Bagging Predictors") takes N of many copies: on average 63 % of the examples, some repeatedly.
-    """
-
-    seed: int = 0
-    index: Any = 0  # int; in the graph of a worker also int64 []
-    of: int = 1
-    copies: int = 1
-
-    def size(self, examples: int) -> Any:
-        """Return how many of `examples` the sample has: an int, or int64 [] if `index` is a tensor."""
-        return (examples - self.index + self.of - 1) // self.of
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Consecutive examples: `count` of them, from number `first` on."""
-
-    first: Any  # int; in the graph of a worker also int64 []
-    count: Any
-
-    def size(self, examples: int) -> Any:
-        """Return how many examples it has, of however many."""
-        return self.count
-
-
-def ends_of_workers(text: str) -> tuple[int, ...] | None:
-    """Return where the consecutive examples of each worker end, as "rows:3000,7000" says; None for any other text.
-
-    Worker 0 has the examples 0 to 2999 then, and worker 1 those up to 6999. Raises ValueError for ends that do not ascend.
-    """
-    found = _ROWS.fullmatch(text)
-    if found is None:
-        return None
-    ends = tuple(map(int, found[1].split(",")))
-    if any(later <= end for end, later in pairwise(ends)):
-        raise ValueError(f"{text!r:.80}: the numbers have to ascend: each says where the examples of a worker end")
-    return ends
-
-
-def is_by_worker(text: str) -> bool:
-    """Return whether a sample gives each worker examples of its own."""
-    return text in (OF_WORKER, OF_FILES) or ends_of_workers(text) is not None
-
-
-def sample_of_worker(
-    text: str, worker: Any, workers: int, take: Callable[[Sequence[int], Any], Any]
-) -> Sample | Stretch:
-    """Return the sample of a worker, of a text of which `is_by_worker` is true.
-
-    Args:
-      worker: int, or int64 [] in a graph. A worker that `scale` has added shares the examples of another one.
-      take: returns the number of a sequence at an index, which is `worker` modulo `workers`.
-    """
-    ends = ends_of_workers(text)
-    if ends is None:
-        return Sample(index=worker % workers, of=workers)
-    firsts = (0, *ends[:-1])
-    counts = [end - first for first, end in zip(firsts, ends)]
-    return Stretch(take(firsts, worker % workers), take(counts, worker % workers))
-
-
-def ends_of_files(rows_of_files: Sequence[int], workers: int) -> tuple[int, ...]:
-    """Return where the examples of each worker end if each gets whole files: consecutive ones, as equal as they allow.
-
-    Raises:
-      ValueError: there are fewer files than workers.
-    """
-    ends = [end for end, rows in zip(accumulate(rows_of_files), rows_of_files) if rows]
-    if len(ends) < workers:
-        raise ValueError(f"{len(ends)} files have examples to train on, for {workers} workers")
-    chosen, at = [], 0
-    for worker in range(1, workers):
-        places = range(at, len(ends) - (workers - worker))  # each of the later workers gets a file too
-        wanted = ends[-1] * worker / workers
-        place = min(places, key=lambda place: abs(ends[place] - wanted))
-        chosen.append(ends[place])
-        at = place + 1
-    return (*chosen, ends[-1])
-
-
-def parse_sample(text: str) -> Sample | None:
-    """Parse "shard:0/4" or "bootstrap:7" (7 is the seed). Raises ValueError for any other text.
-
-    Return None if the run uses all examples: for "all", and where each worker makes its own sample (`is_by_worker`).
-    """
-    if text == ALL or is_by_worker(text):
-        return None
-    if found := _BOOTSTRAP.fullmatch(text):
-        return Sample(seed=int(found[1]), copies=COPIES)
-    found = _SHARD.fullmatch(text)
-    if found is None or int(found[1]) >= int(found[2]) or int(found[2]) > MOST_SHARDS:
-        raise ValueError(
-            f"{text!r:.80} is no sample: write all, shard:0/4 (the first of four), shard:worker (each worker's own), "
-            "files:worker (whole files for each), rows:3000,7000 (where the rows of each worker end) or bootstrap:7 (its seed)"
-        )
-    return Sample(index=int(found[1]), of=int(found[2]))
 
 
 # The forms of data that the package can read from a path without any code of the user.

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from ps_cluster.config.datasets import ALL, DATASETS, DataSettings, Sample, ends_of_workers, is_by_worker, parse_sample
+from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.config.isolation import Isolation
 from ps_cluster.config.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.config.networks import NetworkSettings
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+from ps_cluster.config.samples import ALL, Sample, ends_of_workers, is_by_worker, parse_sample
 from ps_cluster.config.schedules import ScheduleSettings
 from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Fraction, Section
@@ -243,6 +244,12 @@ class Checkpoints(Section):
         gt=0,
         le=100_000,
         description="Write checkpoints at this distance in epochs instead, e.g. 0.125. Each is kept until it is scored.",
+    )
+    exact: bool = Field(
+        description=(
+            "With every_epochs: hand out no step beyond a checkpoint until it is written. So none is late or left out, and the "
+            "workers wait for each."
+        )
     )
     snapshot_every_seconds: float = Field(
         gt=0,

@@ -11,7 +11,8 @@ from functools import partial
 
 import tensorflow as tf
 
-from ps_cluster.config.datasets import Augmentation, ImageSettings
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.datasets import ImageSettings
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.batches import Batch

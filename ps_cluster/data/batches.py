@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from ps_cluster.config.datasets import Sample, Stretch
 from ps_cluster.config.objectives import WEIGHT, ExampleSpec, Field
+from ps_cluster.config.samples import Sample, Stretch
 from ps_cluster.data.packed import fields_of, file_name, targets_in
 from ps_cluster.private_names import keep_from_folding
 

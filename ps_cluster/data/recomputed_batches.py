@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.datasets import Sample, Stretch, is_by_worker, sample_of_worker
+from ps_cluster.config.samples import Sample, Stretch, is_by_worker, sample_of_worker
 from ps_cluster.data.batches import CHECKSUM_FACTOR, CHECKSUM_MASK
 
 # SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA).

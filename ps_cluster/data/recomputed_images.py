@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config.datasets import Augmentation
+from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.augment import Stream
 from ps_cluster.data.recomputed_batches import ExampleIds

@@ -8,7 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from ps_cluster.config.datasets import Augmentation, DataSet, DataSettings
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.datasets import DataSet, DataSettings
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 

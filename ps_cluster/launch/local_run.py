@@ -12,11 +12,12 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from ps_cluster.config import RunConfig, changed, load_config, user_code
-from ps_cluster.config.datasets import DATASETS, OF_FILES, OF_WORKER, DataSettings, ends_of_files, ends_of_workers
+from ps_cluster.config.datasets import DATASETS, DataSettings
 from ps_cluster.config.layers import loaded
 from ps_cluster.config.networks import NETWORKS, check_examples
 from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.config.recipe import COMPILED
+from ps_cluster.config.samples import OF_FILES, OF_WORKER, ends_of_files, ends_of_workers
 from ps_cluster.data import sources
 from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.datasets import DATASETS, DataSettings, ImageSettings
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.samples import ExampleGroup, groups_of, image_variation, with_samples
 from ps_cluster.errors import UserError

@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.datasets import DATASETS, Augmentation
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.objectives import TARGET, class_weights
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.data import augment

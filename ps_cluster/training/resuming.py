@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config import fitted
-from ps_cluster.config.datasets import is_by_worker
+from ps_cluster.config.samples import is_by_worker
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError

@@ -53,6 +53,8 @@ class RunProgress:
       next_step: the lowest step id above all that were handed out before a resume.
       counts: int64 [ps, len(COUNTS)], the shards' counters at the last look.
       leaves: whether this leader ends while updates are under way, which therefore stay undone.
+      held_at: the update from which on nothing may be handed out yet, because a checkpoint has to be written before; None if
+        nothing waits. See `checkpoints.exact`.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class RunProgress:
         self.positions = [0] * config.shards
         self.counts = np.zeros([config.shards, len(COUNTS)], np.int64)
         self.leaves = False
+        self.held_at: int | None = None
         self._train_examples = config.examples_seen(train_examples)
         self._metric = metric
         self._config = config
@@ -122,8 +125,14 @@ class RunProgress:
 
     @property
     def end_of_window(self) -> int:
-        """The first step id that may not be handed out yet, because the ledgers on the parameter servers have no room."""
-        return self.closed_steps + self._config.ledger_window
+        """The first step id that may not be handed out yet: the ledgers have no room, or a checkpoint comes before."""
+        end = self.closed_steps + self._config.ledger_window
+        return end if self.held_at is None else min(end, self.held_at * self._steps_per_update)
+
+    def end_of_dispatch(self, begin: int, updates: int) -> int:
+        """Return the update before which a dispatch of up to `updates` updates from `begin` on has to end."""
+        end = min(self.total, begin + updates)
+        return end if self.held_at is None else min(end, self._end_of_epochs(begin))
 
     def scheduled(self, updates: np.ndarray) -> None:
         """Note that `updates` (int64 [k]) were handed out as one dispatch. Except in rounds, an update is one step."""
@@ -245,12 +254,16 @@ class RunProgress:
 
         It depends only on the updates applied, so all workers of an all-reduce compute the same number.
         """
+        return self._end_of_epochs(self.applied)
+
+    def _end_of_epochs(self, update: int) -> int:
+        """Return the first number of updates above `update` after which a checkpoint of whole epochs is due."""
         every = self._config.checkpoints.every_epochs
         if every is None:
             return self.total
         updates = every * self._train_examples / self._config.examples_per_update
-        whole = math.floor(self.applied / updates + 1e-9) + 1
-        return min(self.total, max(self.applied + 1, math.ceil(whole * updates - 1e-9)))
+        whole = math.floor(update / updates + 1e-9) + 1
+        return min(self.total, max(update + 1, math.ceil(whole * updates - 1e-9)))
 
     @property
     def examples(self) -> int:

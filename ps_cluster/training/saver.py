@@ -94,6 +94,7 @@ class Saver:
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
         self._epochs = self._whole_epochs()
+        self._hold()
         self._refused_at = -math.inf
         self._ended = -math.inf  # the time at which the last save ended
         self._even: dict[Path, int | None] = {}
@@ -163,11 +164,19 @@ class Saver:
             self._save(directory, keep)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
             self._saved[directory] = self._refused_at = self._clock()
+            self._progress.held_at = None  # the next checkpoint that is written holds training again
             self._notify(DISK_REFUSES(f"training goes on, but: {error}"))
+
+    def _hold(self) -> None:
+        """Let no step be handed out beyond the next checkpoint, if checkpoints are to be exact."""
+        if self._config.checkpoints.exact and self._config.checkpoints.every_epochs is not None:
+            self._progress.held_at = self._progress.next_whole_epochs
 
     def _checkpoint_is_due(self) -> bool:
         settings = self._config.checkpoints
         if settings.every_epochs is not None:
+            if self._progress.held_at is not None:  # training waits for the checkpoint
+                return self._progress.held_at <= self._progress.applied < self._progress.total
             refused = self._clock() - self._refused_at < AGAIN_AFTER_S
             return self._whole_epochs() > self._epochs and not refused and self._has_paused(EPOCH_PAUSE_FACTOR)
         return (
@@ -272,6 +281,7 @@ class Saver:
         self._saved[directory] = self._clock()
         if directory == self._run_dir.checkpoints:  # only after the save: if the disk refuses it, it must stay due
             self._epochs = self._whole_epochs()
+            self._hold()
         self.last_seconds = self._clock() - began
         self._ended = self._clock()
         return even

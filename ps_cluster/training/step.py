@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.datasets import DATASETS, Sample, Stretch, is_by_worker, sample_of_worker
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.samples import Sample, Stretch, is_by_worker, sample_of_worker
 from ps_cluster.models.failures import COMPUTATION
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.clipping import clipping_of

@@ -105,7 +105,7 @@ class AsynchronousSteps(StepSource):
             if len(again):  # not mixed with new steps, which may have to wait until these are done
                 step_ids, again = np.split(again, [min(size, len(again))])
             else:
-                step_ids = np.arange(following, min(total, following + size))
+                step_ids = np.arange(following, self._progress.end_of_dispatch(following, size))
                 following = int(step_ids[-1]) + 1
             while step_ids[-1] >= self._progress.end_of_window:
                 yield False

@@ -137,8 +137,10 @@ model.compile("adam", losses, metrics={"kind": ["accuracy", keras.metrics.AUC(na
 
 y = {"kind": kind, "price": price}
 data = tf.data.Dataset.from_tensor_slices(({"colour": colour, "size": size}, y)).shuffle(1000).batch(10)
-history = ps_cluster.fit(model, data, validation_data=data, epochs=3, workers=2, verbose=2).history
+fitted = ps_cluster.fit(model, data, validation_data=data, epochs=3, workers=2, verbose=2)
+history = fitted.history
 names = ["loss", "kind_loss", "price_loss", "kind_accuracy", "kind_auc", "price_mae"]
+print("epochs:", fitted.epoch, [score["step"] for score in fitted.result.history])
 print("missing:", [name for name in names for name in (name, f"val_{name}") if name not in history])
 print("the same:", model.evaluate(data, return_dict=True, verbose=0)["loss"] - history["val_loss"][-1])
 """
@@ -149,4 +151,5 @@ def test_fit_trains_on_a_stream_of_texts_with_one_hot_targets_and_a_layer_withou
     """What the run trains on has another form than what the caller's model is measured on."""
     told = python(tmp_path, "-c", TEXTS_AND_ONE_HOT)
     assert "missing: []" in told
+    assert "epochs: [0, 1, 2] [100, 200, 300]" in told, "an epoch of 100 updates, which take less than a checkpoint"
     assert abs(float(told.partition("the same: ")[2])) < 1e-3

@@ -104,6 +104,13 @@ def test_a_second_score_of_an_epoch_ends_no_epoch(run_dir):
     assert [epoch.number for epoch in reader.new_epochs()] == [0, 1]
 
 
+def test_an_epoch_is_over_when_its_last_examples_are_trained_on_give_or_take_half_an_update(run_dir):
+    reader = EpochReader(run_dir, 100, examples_per_update=8, scored=True)
+    for step, examples in ((6, 48), (13, 104), (24, 192), (25, 196)):
+        add(run_dir, "evaluation.jsonl", step=step, examples=examples)
+    assert [(epoch.number, epoch.checkpoint) for epoch in reader.new_epochs()] == [(0, 13), (1, 25)]
+
+
 def compiled_model():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     model.compile("sgd", "mse", metrics=["acc", keras.metrics.AUC(name="area")])

@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster.cli.options import settings_of
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import VARIATIONS, Augmentation, read_variations
+from ps_cluster.config.augmentation import VARIATIONS, Augmentation, read_variations
 from ps_cluster.errors import UserError, did_you_mean
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from pydantic import ValidationError
 
-from ps_cluster.config.datasets import Augmentation
+from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.schedules import ImageScale
 from ps_cluster.data.augment import (
     adjust_contrast,

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.datasets import parse_sample
 from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.samples import parse_sample
 from ps_cluster.data.batches import batch_of, map_rows, rows_of, splitmix64
 from tests.bad_files.damage import peak_of_memory
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import Augmentation, OwnDataSettings
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.datasets import OwnDataSettings
 from ps_cluster.data import array_files, own_arrays
 from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import OF_WORKER, Sample, Stretch
+from ps_cluster.config.samples import OF_WORKER, Sample, Stretch
 from ps_cluster.data.batches import batch_of, checksum_of, joined_checksum
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from tests.helpers.ledgers import rows_of

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import DATASETS, Augmentation, Contents
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.datasets import DATASETS, Contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.samples import groups_of, image_variation, with_samples
 from tests.helpers.data import LETTERS, pack_images

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import parse_sample
+from ps_cluster.config.samples import parse_sample
 from ps_cluster.data.batches import batch_of, ids_of_sample
 from ps_cluster.errors import UserError
 

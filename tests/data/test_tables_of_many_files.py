@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import ends_of_files
+from ps_cluster.config.samples import ends_of_files
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import complete_config
 from tests.helpers.bad_input import PROJECT

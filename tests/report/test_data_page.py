@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ps_cluster.config import build_config
-from ps_cluster.config.datasets import Augmentation
+from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.errors import UserError
 from ps_cluster.report.data_page import VARIATIONS, write_data_page
 from ps_cluster.report.pictures import CELL, as_source

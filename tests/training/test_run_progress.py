@@ -234,6 +234,20 @@ def test_the_update_with_which_whole_epochs_are_over_is_known(every, batch, next
     assert found == nexts
 
 
+def test_what_a_checkpoint_holds_back_is_handed_out_in_dispatches_that_end_with_its_epochs():
+    settings = {"training.batch_size_per_worker": 8, "checkpoints.every_epochs": 0.5, "training.steps": 20}
+    progress = RunProgress(build_config(overrides=settings | {"cluster.workers": 1}), 100)
+    window = progress.end_of_window
+    assert progress.end_of_dispatch(0, 64) == 20
+    progress.held_at = progress.next_whole_epochs
+    assert (progress.held_at, progress.end_of_window) == (7, 7), "50 of 100 examples, 8 at once"
+    assert [progress.end_of_dispatch(begin, 4) for begin in (0, 4, 7, 11)] == [4, 7, 11, 13]
+    progress.held_at = 13
+    assert progress.end_of_window == 13
+    progress.held_at = None
+    assert progress.end_of_window == window
+
+
 def test_one_long_pause_teaches_nothing_and_a_new_process_begins_anew():
     progress = make_progress(steps=100)
     waits(progress, *((0, 10 * step) for step in range(5)))

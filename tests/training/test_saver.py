@@ -476,3 +476,43 @@ def test_the_next_look_is_when_the_next_whole_epochs_are_over(tmp_path):
     saver._progress.epochs_per_second = lambda: 0.0
     assert saver.seconds_to_checkpoint == math.inf
     assert make_saving(tmp_path / "by_time", {}).saver.seconds_to_checkpoint == math.inf
+
+
+@pytest.fixture
+def exact(tmp_path):
+    """A saver of a run of 30 updates whose checkpoints are due after 10 and 20. exact(n): n updates are applied now."""
+
+    class Progress(RunProgress):
+        applied = 0
+        examples = property(lambda self: 10 * self.applied)
+
+    def applied(updates):
+        applied.progress.applied = updates
+        applied.clock.now += 1
+        applied.saver.save_when_due()
+        return applied.progress.held_at
+
+    settings = {"checkpoints.every_epochs": 1.0, "checkpoints.exact": True, "checkpoints.snapshot_every_seconds": 1e6}
+    settings |= {"training.batch_size_per_worker": 10, "training.epochs": 3.0, "cluster.workers": 1}
+    config, applied.clock, applied.run_dir = build_config(overrides=settings), Clock(), RunDir.create(tmp_path / "run")
+    applied.progress, applied.books = Progress(config, 100), FakeBooks(applied.clock)
+    applied.saver = Saver(
+        config, applied.run_dir, "synthetic", applied.books, applied.progress, clock=applied.clock, notify=print
+    )
+    return applied
+
+
+def test_training_is_held_at_each_checkpoint_until_it_is_written_without_a_pause_between_saves(exact):
+    exact.books.takes = 100.0
+    assert [exact(updates) for updates in (0, 9, 10, 20)] == [10, 10, 20, 30]
+    assert len(checkpoints.steps(exact.run_dir.checkpoints)) == 2
+    exact(30)
+    assert len(checkpoints.steps(exact.run_dir.checkpoints)) == 2, "save_last writes the last one"
+
+
+def test_a_disk_that_refuses_a_checkpoint_does_not_hold_training(exact):
+    exact.books.refuse = True
+    assert exact(10) is None
+    exact.books.refuse = False
+    assert [exact(updates) for updates in (11, 12, 13, 14, 15, 16)][-1] == 20, "and is asked again after five seconds"
+    assert len(checkpoints.steps(exact.run_dir.checkpoints)) == 1

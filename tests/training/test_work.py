@@ -22,6 +22,9 @@ class Progress:
     def end_of_window(self):
         return self.done.first_missing + WINDOW
 
+    def end_of_dispatch(self, begin, updates):
+        return min(self.total, begin + updates)
+
     def scheduled(self, steps): ...
 
     def updates_per_second(self):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.datasets import is_by_worker
+from ps_cluster.config.samples import is_by_worker
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.launch.local_run import complete_config

@@ -138,7 +138,8 @@ class Rounds(StepSource):
     def hand_out(self) -> Iterator[bool]:
         begin, total = self._progress.applied, self._progress.total
         while begin < total:
-            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
+            size = self._size(self._progress.updates_per_second(), left=total - begin)
+            end = self._progress.end_of_dispatch(begin, size)
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
             self._progress.scheduled(np.arange(begin, end))  # counted before it is sent, see `AsynchronousSteps`
