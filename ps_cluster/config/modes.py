@@ -126,6 +126,7 @@ class Mode(ABC):
       cluster: the cluster that the mode runs on.
       promise: what the mode promises about its updates.
       uses: the settings that the mode uses.
+      has_tables: whether the mode has embedding tables whose rows travel one by one (training/table_limits.py).
       shard: the class of what each parameter server (or each worker of a split network) holds.
       step_source: the class that decides which step ids the chief hands out, and when.
     """
@@ -136,6 +137,7 @@ class Mode(ABC):
     cluster = ClusterShape()
     promise = Promise()
     uses = UsedSettings()
+    has_tables = False
     shard: type[ParameterShard]
     step_source: type[StepSource]
 

@@ -29,6 +29,12 @@ class NetworkSettings(Section):
     precision: Literal["auto", "bfloat16", "float32"] = Field(
         description="Dtype of the computation; auto: bfloat16 if the processor has instructions for it."
     )
+    rows_from: int = Field(
+        ge=1,
+        le=2**40,
+        description="An Embedding with so many rows or more is a table on the parameter servers, of which each step pulls and "
+        "pushes only the rows of its batch.",
+    )
 
 
 class ActivationSettings(NetworkSettings):

@@ -16,6 +16,7 @@ from ps_cluster.config.setting_types import LARGEST_FACTOR, Factor, Section
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
+    from ps_cluster.server.update_rules.row_rule import RowRule
     from ps_cluster.server.update_rules.rule import UpdateRule
 
 MOST_FACTORS = 100
@@ -83,6 +84,7 @@ class OptimizerRule:
       Settings: the class of the section `optimizer`, with this rule's own settings.
       usual_rate: the learning rate for an unknown network. It is Keras's default if Keras has the same rule.
       update: the class that changes the weights of a shard.
+      row_update: the class that changes single rows of an embedding table; None: the rule can't, so tables are refused.
       staleness_method: the default staleness method of mode async with this rule.
       staleness_method_of_compile: the default if the learning rate comes from compile(), where it was chosen for `fit`;
         None: `staleness_method`.
@@ -94,6 +96,7 @@ class OptimizerRule:
     staleness_method = "none"
     staleness_method_of_compile: str | None = None
     update: type[UpdateRule]
+    row_update: type[RowRule] | None = None
 
     def parts(self) -> Mapping[str, type]:
         """Return the attributes that have to name a class, each with the base class of that class."""

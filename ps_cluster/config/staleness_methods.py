@@ -38,12 +38,13 @@ class StalenessMethod:
       Settings: the class of the section `staleness`, with this method's own settings.
       correction: the class that corrects gradients in a shard; `server.staleness.correction.Correction` corrects nothing.
       gathers: whether an update applies several gradients at a time.
+      works_by_row: whether it leaves rows of embedding tables as they are, or treats each by itself.
       takes_periods: whether the method also suits the weight differences of modes with local steps.
     """
 
     name = ""
     says = ""
-    gathers = takes_periods = False
+    gathers = takes_periods = works_by_row = False
     Settings: type[StalenessSettings] = StalenessSettings
     correction: type[Correction]
 

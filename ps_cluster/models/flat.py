@@ -16,6 +16,8 @@ from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.lookups import constant_tables
 from ps_cluster.models.pure import PureScope, seed_states, seeds_of
+from ps_cluster.models.rows import NO_ROWS, Rows
+from ps_cluster.models.tables import NO_TABLES, LookUp, TableCall, Tables
 from ps_cluster.private_names import layers_of, notes_of, own_weights_of, takes_training, with_notes
 
 
@@ -147,9 +149,14 @@ class FlatNetwork:
     Attributes:
       model: the model that it was made of.
       keep: float32 [m], see `kept_shares`. Only `trace` knows of a layer that is called several times a step.
+      tables: the embedding tables, whose variables are not among the n weights: a step gets only the rows that it needs.
+      variables: the trainable variables that are not tables. weights: their layout in the vector [n].
+      all_weights: the layout of all trainable variables, in which a checkpoint has them.
     """
 
-    def __init__(self, model: keras.Model, *, seeds_before: int = 0, to_float32: bool = True):
+    def __init__(
+        self, model: keras.Model, *, tables: Tables = NO_TABLES, seeds_before: int = 0, to_float32: bool = True
+    ):
         """Lay out the variables.
 
         Args:
@@ -160,7 +167,10 @@ class FlatNetwork:
         self._seeds_before = seeds_before
         self._to_float32 = to_float32
         self._computing = with_fused_layers(model)
-        self.weights = FlatLayout.of(model.trainable_variables)
+        self.tables = tables
+        self.variables = [v for v in model.trainable_variables if not tables.is_table(v)]
+        self.weights, self.all_weights = FlatLayout.of(self.variables), FlatLayout.of(model.trainable_variables)
+        self._trained = [v for v in self._computing.trainable_variables if not tables.is_table(v)]
         self.statistics = FlatLayout.of(statistics_of(model))
         self.keep = kept_shares(model)
         self._seeds = seeds_of(self._computing)
@@ -185,7 +195,8 @@ class FlatNetwork:
             name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()
         }
         vectors = tf.TensorSpec([self.weights.length]), tf.TensorSpec([self.statistics.length])
-        forward = tf.function(self.forward, autograph=False)
+        any_rows = self.tables.recording([])
+        forward = tf.function(lambda *given: self._forward(*given, any_rows), autograph=False)
         graph = forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32))
         self.keep = kept_shares(self.model) ** np.repeat(np.array(self._calls, np.float32), self.statistics.sizes)
         return graph
@@ -200,38 +211,125 @@ class FlatNetwork:
         return self.weights.split(weights)
 
     def forward(
-        self, weights: tf.Tensor, statistics: tf.Tensor, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor
+        self,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+        rows: Rows = NO_ROWS,
     ) -> Forward:
         """Run the forward pass in training mode.
 
         Args:
-          weights: [n] in any float dtype.
+          weights: [n] in any float dtype; with tables, followed by the rows of each group, one after the other.
           statistics: float32 [m].
           inputs: name → raw examples [B, ...].
           random_state: int32 [2], seed of dropout and the like. Keras keeps it in a variable of the layer, which would
             depend on who ran which step before; passed in, it can be computed from the step id.
+          rows: which rows of the tables follow the weights, see `rows_of`.
         Raises:
           ValueError: the forward pass is no function of what it is given, see `PureScope`.
         """
-        model = self._computing
-        states = seed_states(random_state, self._seeds_before + len(self._seeds))
-        values = [
-            *zip(model.trainable_variables, self.values_of(weights)),
-            *zip(self._statistics, self.statistics.split(statistics)),
-            *zip(self._seeds, states[self._seeds_before :]),
-            *self._constants,
-        ]
-        with PureScope(values, collect_losses=True) as scope, constant_tables(model):
-            # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
-            training = {"training": True} if takes_training(model) else {}
-            outputs = model(as_arguments(inputs), **training)
-            losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
-        scope.check(model)
+        dense, *of_groups = self.split_rows(weights, rows)
+        return self._forward(dense, statistics, inputs, random_state, self.tables.reading(of_groups, rows.places))
+
+    def _forward(
+        self,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+        look_up: LookUp,
+    ) -> Forward:
+        scope, outputs, losses = self._run(weights, statistics, inputs, random_state, look_up)
+        scope.check(self._computing)
         self._calls = [scope.times(variable) for variable in self._statistics]
         if self._to_float32:
             outputs = keras.tree.map_structure(_in_float32, outputs)
         after = self.statistics.join([scope.after(variable) for variable in self._statistics])
         return Forward(outputs, after - self.keep * statistics, losses)
+
+    def positions(self, servers: int) -> list[np.ndarray]:
+        """Return for each server the positions of its weights and rows in the layout `all_weights`, int64 [k].
+
+        A server has a contiguous part of the weights, then its rows of each group (server/tables.py).
+        """
+        variables, sizes = self.model.trainable_variables, self.all_weights.sizes
+        begins = dict(zip(map(id, variables), np.cumsum([0, *sizes[:-1]]).tolist()))
+        dense = np.concatenate(
+            [np.zeros(0, np.int64), *(begins[id(v)] + np.arange(prod(v.shape)) for v in self.variables)]
+        )
+        of_servers = [[part] for part in np.array_split(dense, servers)]
+        for rows in self.tables.places_of_rows(begins):
+            for server, parts in enumerate(of_servers):
+                parts.append(rows[server::servers].ravel())
+        return [np.concatenate(parts) for parts in of_servers]
+
+    def split_rows(self, vector: tf.Tensor, rows: Rows) -> list[tf.Tensor]:
+        """Return the parts of a vector of weights and rows: [n], and [u, width] of each group."""
+        if not self.tables:
+            return [vector]
+        sizes = [tf.size(ids) * width for ids, width in zip(rows.ids, self.tables.widths, strict=True)]
+        dense, *parts = tf.split(vector, tf.stack([tf.constant(self.weights.length), *sizes]), num=1 + len(sizes))
+        shaped = [tf.reshape(part, [-1, width]) for part, width in zip(parts, self.tables.widths)]
+        return [tf.ensure_shape(dense, [self.weights.length]), *shaped]
+
+    def rows_of(self, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor, servers: int) -> Rows:
+        """Return the rows that a step of these inputs looks up. Arguments as for `forward`.
+
+        This runs the forward pass without any values. TensorFlow leaves out of the graph what does not lead to ids.
+        """
+        if not self.tables:
+            return NO_ROWS
+        weights, statistics = tf.zeros([self.weights.length]), tf.zeros([self.statistics.length])
+        calls, _ = self.calls(inputs, random_state, weights, statistics, tf.constant(0.0))
+        return self.tables.rows_of(calls, servers)
+
+    def calls(
+        self,
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        vector: tf.Tensor,
+    ) -> tuple[list[TableCall], list[keras.Variable]]:
+        """Return the calls of a forward pass in their order, and the variables that it reads and was not given.
+
+        Args:
+          vector: [], each number of the vectors with which calls are answered. The others as for `forward`.
+        """
+        calls: list[TableCall] = []
+        look_up = self.tables.recording(calls, vector)
+        scope, *_ = self._run(weights, statistics, inputs, random_state, look_up)
+        return calls, scope.unknown
+
+    def _run(
+        self,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        inputs: Mapping[str, tf.Tensor],
+        random_state: tf.Tensor,
+        look_up: LookUp,
+    ) -> tuple[PureScope, Any, list[tf.Tensor]]:
+        """Run the forward pass in a scope; return the scope, the outputs, and the losses of layers."""
+        model = self._computing
+        states = seed_states(random_state, self._seeds_before + len(self._seeds))
+        values = [
+            *zip(self._trained, self.values_of(weights)),
+            *zip(self._statistics, self.statistics.split(statistics)),
+            *zip(self._seeds, states[self._seeds_before :]),
+            *self._constants,
+        ]
+        with (
+            self.tables.replaced(look_up),
+            PureScope(values, collect_losses=True) as scope,
+            constant_tables(model),
+        ):
+            # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
+            training = {"training": True} if takes_training(model) else {}
+            outputs = model(as_arguments(inputs), **training)
+            losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
+        return scope, outputs, losses
 
 
 def _in_float32(output: tf.Tensor) -> tf.Tensor:

@@ -67,12 +67,17 @@ class PureScope(keras.StatelessScope):
             value = tf.stop_gradient(value)
         return value
 
+    @property
+    def unknown(self) -> list[keras.Variable]:
+        """The variables that were read and have no given value."""
+        return list(self._unknown.values())
+
     def after(self, variable: keras.Variable) -> tf.Tensor:
         """Return the last value of a variable."""
         return self.state_mapping[id(variable)]
 
     def _changed(self, variable: keras.Variable) -> bool:
-        return self.state_mapping[id(variable)] is not self._given.get(id(variable))
+        return self.state_mapping.get(id(variable)) is not self._given.get(id(variable))
 
     def check(self, model: keras.Model) -> None:
         """Raise ValueError, with the variable's name, where the pass in this scope was not a function of its values.

@@ -18,6 +18,7 @@ import tensorflow as tf
 from ps_cluster.models.cuts import NetworkPart, graph_of, on_device
 from ps_cluster.models.flat import FlatLayout, FlatNetwork, Forward, statistics_of
 from ps_cluster.models.pure import seeds_of
+from ps_cluster.models.rows import NO_ROWS, Rows
 
 # Layers whose kernel and bias have the units or filters as last axis, and the argument that is their number.
 _WIDTH_ARGUMENTS = {
@@ -153,6 +154,7 @@ class WideNetwork(FlatNetwork):
         statistics: Sequence[tf.Tensor],
         inputs: Mapping[str, tf.Tensor],
         random_state: tf.Tensor,
+        rows: Rows = NO_ROWS,
     ) -> Forward:
         """Run the forward pass; see `FlatNetwork.forward`. Of each device are weights, statistics, and the fresh ones."""
         passed = super().forward(weights, statistics[0], inputs, random_state)

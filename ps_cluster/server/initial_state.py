@@ -21,6 +21,7 @@ class InitialState:
       statistics: [m].
       keep: [m], the share of the statistics s that a step keeps: s becomes keep s + fresh.
       matrices: the places of the matrices among the weights.
+      tables: the rows of each group of embedding tables, [rows, width].
       session: the leader's session, see server/leftovers.py.
       index: the shard's number.
     """
@@ -30,6 +31,7 @@ class InitialState:
     statistics: np.ndarray
     keep: np.ndarray
     matrices: tuple[Matrix, ...] = ()
+    tables: tuple[np.ndarray, ...] = ()
     session: str = field(default_factory=new_session)
     index: int = 0
 
@@ -53,9 +55,19 @@ class InitialState:
         return self._cut(*parts)
 
     def _cut(self, *vectors: Sequence[np.ndarray]) -> list[InitialState]:
+        parts = list(zip(*vectors, strict=True))
         return [
-            replace(self, weights=weights, factors=factors, statistics=statistics, keep=keep, matrices=(), index=index)
-            for index, (weights, factors, statistics, keep) in enumerate(zip(*vectors, strict=True))
+            replace(
+                self,
+                weights=weights,
+                factors=factors,
+                statistics=statistics,
+                keep=keep,
+                matrices=(),
+                tables=tuple(rows[index :: len(parts)] for rows in self.tables),  # see server/tables.py
+                index=index,
+            )
+            for index, (weights, factors, statistics, keep) in enumerate(parts)
         ]
 
     def name(self, kind: str, what: str) -> str:

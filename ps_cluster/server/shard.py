@@ -35,6 +35,7 @@ from ps_cluster.server.rate_of_more_workers import NEVER, RateOfMoreWorkers
 from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
+from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
 from ps_cluster.server.update_rules.rule import times
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
@@ -55,6 +56,7 @@ class Push:
     gradient: tf.Tensor  # [n]
     fresh: tf.Tensor  # float32 [m], what the step adds to the kept share of the statistics
     row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
+    rows: PushedRows = NOTHING_PUSHED  # the gradients of rows of embedding tables
     entered: tf.Tensor | None = None  # float64 [], unix s, the time at which it entered the critical section
 
     def value(self, column: str) -> tf.Tensor:
@@ -78,6 +80,7 @@ class ParameterShard:
       capabilities: those of this class; an instance adds those of its staleness method.
       device: the name of the device that holds the shard. section: the shard's critical section.
       weights: float32 [n]. statistics: float32 [m]. version: int64 [], the number of updates applied to the weights.
+      tables: the shard's rows of each group of embedding tables.
       samples: the sampled updates that the shard keeps; None if updates are not sampled.
     """
 
@@ -95,6 +98,8 @@ class ParameterShard:
             self.statistics = tf.Variable(start.statistics)
             self._rule = config.mode_kind.server_rule(config, self.weights, start)
             usual = config.mode_kind.emulated_workers(config)
+            rows_rule = method.optimizer(config)
+            self.tables = [TableShard(values, rows_rule) for values in start.tables]
             self._correction = method.correction(config.staleness, self.weights, usual, config.most_workers)
             lowers = config.mode_kind.lowers_rate
             self._lowered = RateOfMoreWorkers(usual, config.most_workers) if lowers else None
@@ -153,12 +158,24 @@ class ParameterShard:
           is_present: bool [workers], which of all possible workers take part.
         """
 
-    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | int = NO_STEP) -> list[tf.Tensor]:
-        """Return the answer to a pull for `step` (int64 []), read on the ps after `needed`. See `read_message`."""
+    def pull(
+        self,
+        worker: tf.Tensor,
+        needed: Sequence[Any] = (),
+        step: tf.Tensor | int = NO_STEP,
+        places: Sequence[tf.Tensor] = (),
+    ) -> list[tf.Tensor]:
+        """Return the answer to a pull for `step` (int64 []), read on the ps after `needed`. See `read_message`.
+
+        Args:
+          places: int64 [u] for each group of tables, the places of the rows that the step needs of this shard.
+        """
         request = tf.stack([worker, tf.cast(step, tf.int64)])  # one message to the ps, not two
+        places = self._sent(places)
 
         def read() -> list[tf.Tensor]:
-            return self._answer(*tf.unstack(request))
+            worker, step = tf.unstack(request)
+            return self._answer(worker, step, places=places)
 
         # The dependency is on the ps. If `needed` is on the ps too, no message to the worker is necessary.
         with tf.device(self.device), tf.control_dependencies(needed):
@@ -172,13 +189,28 @@ class ParameterShard:
         `limits_batches` the number of batches that the worker may take; and the outcome of the push, if the answer is to an
         exchange.
         """
-        return self._pull_message.unpack(message)
+        return self._pull_message.unpack(message[: len(message) - len(self.tables)])
+
+    def read_rows(self, message: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Return the rows in an answer, [u x width] of each group of tables."""
+        return message[len(message) - len(self.tables) :]
+
+    def _sent(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Send tensors to the parameter server, so that they are there before the critical section is entered."""
+        with tf.device(self.device):
+            return [tf.identity(tensor) for tensor in tensors]
 
     def outcome(self, message: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the outcome of an exchange's push, int64 []: REFUSED, APPLIED or DROPPED."""
-        return self._pull_message.last(message)[-1]
+        return self._pull_message.last(message[: len(message) - len(self.tables)])[-1]
 
-    def _answer(self, worker: tf.Tensor, step: tf.Tensor, outcome: tf.Tensor | int = APPLIED) -> list[tf.Tensor]:
+    def _answer(
+        self,
+        worker: tf.Tensor,
+        step: tf.Tensor,
+        outcome: tf.Tensor | int = APPLIED,
+        places: Sequence[tf.Tensor] = (),
+    ) -> list[tf.Tensor]:
         """Return the answer to a pull that follows a push with this outcome. Call it in the critical section."""
         (weights, statistics), version = self.values_for(worker)
         with tf.control_dependencies(self._correction.on_pull(worker, weights)):
@@ -189,12 +221,14 @@ class ParameterShard:
         numbers = [version, tf.cast(self.has(step), tf.int64)]
         numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
         numbers += [tf.cast(outcome, tf.int64)]
-        return self._pull_message.pack([weights, statistics, tf.stack(numbers)])
+        rows = [table.read(at, self.wire) for table, at in zip(self.tables, places, strict=True)]
+        return [*self._pull_message.pack([weights, statistics, tf.stack(numbers)]), *rows]
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
         """Return the answer to a push that no pull follows."""
         nothing = tf.zeros([1 + self.capabilities.limits_batches + 1], tf.int64)
-        return self._pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
+        message = self._pull_message.short(tf.concat([nothing, [tf.cast(outcome, tf.int64)]], 0))
+        return [*message, *(tf.zeros([0], self.wire) for _ in self.tables)]
 
     def would_accept(self, version: tf.Tensor) -> tf.Tensor:
         """Return whether a push computed from `version` (int64 []) would be accepted now, bool []. Takes no lock."""
@@ -211,10 +245,16 @@ class ParameterShard:
         return [self._correction.given(worker, weights, *others), statistics], version
 
     def push(
-        self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+        self,
+        step: tf.Tensor,
+        version: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        row: tf.Tensor,
+        rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
         """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row)
+        push, _ = self._send_push([step, version, tf.constant(NO_STEP, tf.int64)], gradient, fresh, row, rows)
         with tf.device(self.device):
             return self.execute_push(push)
 
@@ -226,6 +266,8 @@ class ParameterShard:
         fresh: tf.Tensor,
         row: tf.Tensor,
         following: tf.Tensor,
+        rows: PushedRows = NOTHING_PUSHED,
+        next_places: Sequence[tf.Tensor] = (),
     ) -> list[tf.Tensor]:
         """Push, and return the answer to a pull for step `following` (int64 []). No other message comes between the two.
 
@@ -233,14 +275,17 @@ class ParameterShard:
         exchanges, because the push and the pull are one visit to the critical section.
         """
         assert not self.capabilities.waits, "a worker would get the outcome WAIT"
-        push, following = self._send_push([step, version, following], gradient, fresh, row)
+        push, following = self._send_push([step, version, following], gradient, fresh, row, rows)
+        places = self._sent(next_places)
 
         def enter() -> list[tf.Tensor]:
             outcome = self.receive(push)
             with tf.control_dependencies([outcome]):
                 ends = tf.equal(following, NO_STEP)
                 message: list[tf.Tensor] = tf.cond(
-                    ends, lambda: self._outcome_alone(outcome), lambda: self._answer(push.worker, following, outcome)
+                    ends,
+                    lambda: self._outcome_alone(outcome),
+                    lambda: self._answer(push.worker, following, outcome, places),
                 )
                 return message
 
@@ -249,7 +294,7 @@ class ParameterShard:
             return message
 
     def _send_push(
-        self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+        self, ids: list[tf.Tensor], gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor, rows: PushedRows
     ) -> tuple[Push, tf.Tensor]:
         """Send one message to the ps; return, on the ps, the push in the message, and the worker's next step.
 
@@ -257,9 +302,10 @@ class ParameterShard:
           ids: the step, the version that was pulled for it, and the worker's next step, int64 [] each.
         """
         message = self._push_message.pack([*self.codec.encode(gradient), fresh, tf.stack(ids), row])
+        sent_rows = PushedRows(self._sent(rows.places), self._sent(rows.gradients))
         with tf.device(self.device):
             *sent, fresh, numbers, row = self._push_message.unpack(message)
-            return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row), numbers[2]
+            return Push(numbers[0], numbers[1], self.codec.decode(sent), fresh, row, sent_rows), numbers[2]
 
     def execute_push(self, push: Push) -> tf.Tensor:
         """Enter the critical section with a push that no pull follows; return the outcome, which is never WAIT."""
@@ -308,7 +354,7 @@ class ParameterShard:
         """Change the weights and statistics by a push; return the new version. `factor`: scales its learning rate."""
         gradient, share = self._correction.correct(push.gradient, arrival)
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
-        return self.apply_gradient(gradient, rate, push.fresh, share)
+        return self.apply_gradient(gradient, rate, push.fresh, share, push.rows)
 
     def apply_mean(self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
         """Apply the means of a round's gradients, float32 [n], and fresh statistics, float32 [m]; return the new version."""
@@ -321,7 +367,12 @@ class ParameterShard:
         )
 
     def apply_gradient(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+        self,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        fresh: tf.Tensor,
+        share: tf.Tensor | None = None,
+        rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
         """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
         learning_rate = self._rule.used_rate(learning_rate)
@@ -329,8 +380,12 @@ class ParameterShard:
         weights_before = self.weights.read_value() if self._correction.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs the operations.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._change_weights(gradient, learning_rate, before, share)
-        with tf.control_dependencies([applied, self.update_statistics(fresh)]):
+            applied = [self._change_weights(gradient, learning_rate, before, share)]
+            applied += [
+                table.apply(places, of_rows, learning_rate, before, share)
+                for table, places, of_rows in zip(self.tables, rows.places, rows.gradients, strict=True)
+            ]
+        with tf.control_dependencies([*applied, self.update_statistics(fresh)]):
             seen = self._correction.after_update(weights_before, learning_rate) if self._correction.needs_step else []
             version = self.version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
@@ -430,17 +485,31 @@ class ParameterShard:
     @property
     def state_bytes(self) -> int:
         """The size in bytes of the shard's arrays in a checkpoint."""
-        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self.state.values())
+        variables = [*self.state.values(), *(table.rows for table in self.tables for _ in self._by_weight)]
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
 
     @graph
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
             arrays = {name: variable.read_value() for name, variable in self.state.items()}
+            if self.tables:
+                arrays |= {name: self._with_rows(name, arrays[name]) for name in self._by_weight}
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
             return arrays, self._ledger.read(first)
 
         with tf.device(self.device):
             return self.section.execute(read)
+
+    def _with_rows(self, name: str, vector: tf.Tensor) -> tf.Tensor:
+        """Return a vector of the state, [n] or [workers, n], continued by the rows of all tables."""
+        leading = vector.shape[:-1]
+        parts = [
+            tf.zeros([*leading, table.rows.shape.num_elements()])
+            if rows is None
+            else tf.reshape(rows.read_value(), [-1])
+            for table, rows in zip(self.tables, self._rows_in_state(name), strict=True)
+        ]
+        return tf.concat([vector, *parts], -1)
 
     def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
@@ -451,6 +520,17 @@ class ParameterShard:
         arrays, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
         return {name: array.numpy() for name, array in arrays.items()}, rows.numpy()
 
+    def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
+        """Return the variables of the tables that continue a vector of `state`, float32 [rows, width]; None: it is 0 there."""
+        if name == "weights":
+            return [table.rows for table in self.tables]
+        return [table.slots.get(name.removeprefix("slot_")) for table in self.tables] if name in self._by_weight else []
+
+    @property
+    def _by_weight(self) -> set[str]:
+        """The names in `state` of vectors with a number for each weight."""
+        return {"weights", *(f"slot_{name}" for name, slot in self.slots.items() if slot.shape.rank)}
+
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row, float32 [n], of per-worker slots for a worker that is not in the snapshot."""
         return np.zeros_like(state["weights"])
@@ -459,6 +539,12 @@ class ParameterShard:
         """Restore a snapshot. Call it before any worker pulls or pushes."""
         for name, variable in self.state.items():
             value = state[name]
+            if self.tables and name in self._by_weight:
+                sizes = [self.length, *(table.rows.shape.num_elements() for table in self.tables)]
+                value, *of_tables = np.split(value, np.cumsum(sizes)[:-1], axis=-1)
+                for rows, of_table in zip(self._rows_in_state(name), of_tables, strict=True):
+                    if rows is not None:
+                        rows.assign(of_table.reshape(rows.shape))
             # The number of workers may have changed since the snapshot.
             if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
                 (places,) = variable.shape

@@ -18,11 +18,13 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.checkpoints import BY_SHARD, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import NO_STEP, ParameterShard
+from ps_cluster.server.tables import PushedRows
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
 """Each shard's answer to a pull."""
@@ -46,11 +48,12 @@ class Ledgers:
 class Pulled:
     """Parameters, each shard at one version."""
 
-    weights: tf.Tensor  # wire dtype [n], or [vectors, n] if a shard returns several vectors
+    weights: tf.Tensor  # wire dtype [n], then the rows; or [vectors, n] if a shard returns several vectors
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
     is_replay: tf.Tensor | None = None  # bool [], whether every shard already has the step; None if not asked
     batches: tf.Tensor | None = None  # int64 [], the number of batches that the step may take; None: all
+    rows: Rows = NO_ROWS  # the rows of embedding tables that follow the weights
 
 
 class ParameterStore:
@@ -115,32 +118,45 @@ class ParameterStore:
         step: tf.Tensor | int = NO_STEP,
         *,
         asks_for_step: bool = False,
+        rows: Rows = NO_ROWS,
     ) -> Pulled:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
           step: the step id, int64 [], for which they are pulled; NO_STEP if the step id follows from the version.
           asks_for_step: whether to ask if all shards already have the step (`Pulled.is_replay`).
+          rows: the rows of embedding tables that the step needs.
         """
-        return self.pulled(self.messages(worker, needed, step), asks_for_step=asks_for_step)
+        return self.pulled(self.messages(worker, needed, step, rows), asks_for_step=asks_for_step, rows=rows)
 
-    def messages(self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int) -> Messages:
-        """Return every shard's answer to a pull as sent; `pulled` reads them. Arguments: as for `ParameterShard.pull`."""
-        return [pull(worker, needed, step) for pull in self._pulls]
+    def messages(
+        self, worker: tf.Tensor, needed: Sequence[Any], step: tf.Tensor | int, rows: Rows = NO_ROWS
+    ) -> Messages:
+        """Return every shard's answer to a pull as sent; `pulled` reads them. Arguments: as for `pull`."""
+        return [pull(worker, needed, step, at) for pull, at in zip(self._pulls, self._places(rows), strict=True)]
 
-    def pulled(self, messages: Messages, *, asks_for_step: bool) -> Pulled:
+    def pulled(self, messages: Messages, *, asks_for_step: bool, rows: Rows = NO_ROWS) -> Pulled:
         """Return the parameters in the answers, and with `asks_for_step` whether all shards already have the step."""
+        of_shards = [part.read_rows(message) for part, message in zip(self.shards, messages, strict=True)]
+        of_groups = [part for of_group in zip(*of_shards) for part in of_group]  # in the order of `rows`
         answers = [part.read_message(message) for part, message in zip(self.shards, messages, strict=True)]
         weights, statistics, numbers = zip(*answers)
         versions, have_step, *more = tf.unstack(tf.stack(numbers), axis=1)
         return Pulled(
-            tf.concat(weights, -1),
+            tf.concat([*weights, *of_groups], -1),
             tf.concat(statistics, 0),
             versions,
             is_replay=tf.reduce_all(have_step > 0) if asks_for_step else None,
             # The shards' measurements may differ a little. That of the first shard counts.
             batches=more[0][0] if self.shards[0].capabilities.limits_batches else None,
+            rows=rows,
         )
+
+    def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
+        """Return for each shard the places of its rows in each group of tables, int64 [u]. See server/tables.py."""
+        servers = len(self.shards)
+        of_groups = [tf.split(ids // servers, counts, num=servers) for ids, counts in zip(rows.ids, rows.counts)]
+        return [[of_group[server] for of_group in of_groups] for server in range(servers)]
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
         """Return the outcome of an exchange's push at each shard, int64 [ps]: REFUSED, APPLIED or DROPPED."""
@@ -157,20 +173,32 @@ class ParameterStore:
         return tf.concat([shard.codec.rounded(part, seed + index) for index, (shard, part) in enumerate(parts)], 0)
 
     def push(
-        self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+        self,
+        step: tf.Tensor,
+        versions: tf.Tensor,
+        gradient: tf.Tensor,
+        fresh: tf.Tensor,
+        row: tf.Tensor,
+        rows: Rows = NO_ROWS,
     ) -> tf.Tensor:
         """Send one step's result to every shard; each applies its part once.
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
-          gradient: [n] in the wire's dtype, or in float32 if pushes are compressed.
+          gradient: [n] in the wire's dtype, or in float32 if pushes are compressed; then the gradients of the rows.
           fresh: float32 [m], what the step adds to the kept share of the statistics.
           row: float64 [len(WORKER_COLUMNS)].
+          rows: the rows of embedding tables that the step has pulled.
         Returns:
           int32 [ps]: APPLIED, REFUSED (the shard already had this step) or DROPPED (the push came too late).
         """
-        parts = zip(self._pushes, *self._cut(versions, gradient, fresh))
-        return tf.stack([push(step, *part, row) for push, *part in parts])
+        parts = zip(self._pushes, *self._cut(versions, gradient, fresh, rows), strict=True)
+        return tf.stack(
+            [
+                push(step, version, of_shard, of_statistics, row, pushed)
+                for push, version, of_shard, of_statistics, pushed in parts
+            ]
+        )
 
     def exchange(
         self,
@@ -180,18 +208,34 @@ class ParameterStore:
         fresh: tf.Tensor,
         row: tf.Tensor,
         following: tf.Tensor,
+        rows: Rows = NO_ROWS,
+        next_rows: Rows = NO_ROWS,
     ) -> Messages:
         """Push, and return every shard's answer to a pull for step `following`. See `ParameterShard.exchange`.
 
         The answers also hold the outcome of the push: see `outcomes`.
         """
-        parts = zip(self._exchanges, *self._cut(versions, gradient, fresh))
-        return [exchange(step, *part, row, following) for exchange, *part in parts]
+        cut, following_places = self._cut(versions, gradient, fresh, rows), self._places(next_rows)
+        parts = zip(self._exchanges, *cut, following_places, strict=True)
+        return [
+            exchange(step, version, of_shard, of_statistics, row, following, pushed, places)
+            for exchange, version, of_shard, of_statistics, pushed, places in parts
+        ]
 
-    def _cut(self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
-        """Return the parts of versions, gradient and fresh statistics for each shard."""
-        fresh_parts = tf.split(fresh, self._statistic_lengths)
-        return tf.unstack(versions), tf.split(gradient, self._weight_lengths), fresh_parts
+    def _cut(
+        self, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, rows: Rows
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[PushedRows]]:
+        """Return the parts of versions, gradient, fresh statistics and gradients of rows for each shard."""
+        sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
+        lengths = tf.concat([self._weight_lengths, *sizes], 0)
+        servers = len(self.shards)
+        dense, of_tables = (
+            (parts := tf.split(gradient, lengths, num=servers * (1 + len(sizes))))[:servers],
+            parts[servers:],
+        )
+        dense = [tf.ensure_shape(part, [length]) for part, length in zip(dense, self._weight_lengths)]
+        pushed = [PushedRows(places, of_tables[server::servers]) for server, places in enumerate(self._places(rows))]
+        return tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed
 
     def tick(
         self,

@@ -15,6 +15,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
+from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.run_dir import say
@@ -25,6 +26,7 @@ from ps_cluster.system.limits import room
 from ps_cluster.training.computing_device import accelerator_of
 from ps_cluster.training.memory import check_memory
 from ps_cluster.training.step import TrainStep
+from ps_cluster.training.table_limits import reason_against_rows
 from ps_cluster.training.worker import Compute
 
 
@@ -52,7 +54,8 @@ def build(
     """
     network, start = make_network(config, dataset, own_device)
     start = replace(start, session=session)
-    store = make_store(config, dataset, network, devices, start.split(len(devices)))
+    positions = network.positions(len(devices)) if network.tables else None
+    store = make_store(config, dataset, network, devices, start.split(len(devices)), positions)
     step = TrainStep(
         config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
     )
@@ -66,16 +69,19 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
         for line in unused_parts(model, config):
             say(line)
         check_image_sizes(model, config)
-        network = flat.FlatNetwork(model)
+        against = reason_against_rows(config)
+        tables = find_tables(model, dataset.spec, rows_from=config.model.rows_from, against=against, say=say)
+        network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:
             network.trace(dataset.spec)
         if warning := check_memory(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
             say(warning)
-        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
+        weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
     # Each batch of a step keeps the share `keep` of the statistics after the previous batch.
-    return network, InitialState(weights, factors, statistics, network.keep**config.batches_per_step, matrices)
+    keep = network.keep**config.batches_per_step
+    return network, InitialState(weights, factors, statistics, keep, matrices, tables=tables.values())
 
 
 def make_store(
@@ -94,7 +100,7 @@ def make_store(
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
         kind=config.mode_kind.shard, positions=positions,
-        layout=[*network.weights.lines, *network.statistics.lines],
+        layout=[*network.all_weights.lines, *network.statistics.lines],
     )  # fmt: skip
 
 

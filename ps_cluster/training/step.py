@@ -15,6 +15,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.samples import Sample, Stretch, is_by_worker, sample_of_worker
 from ps_cluster.models.failures import COMPUTATION
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.computing_device import on_device
@@ -112,24 +113,31 @@ class TrainStep:
         self._total_batches = config.total_steps(train_examples) * config.batches_per_step
 
     def __call__(
-        self, batch: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self,
+        batch: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
+        rows: Rows = NO_ROWS,
     ) -> StepResult:
         """Compute the step of one batch.
 
         Args:
           batch: int64 [], the number of the batch.
-          weights: [n].
+          weights: [n], then the rows of embedding tables.
           statistics: float32 [m].
           limits: not used, because the step is a single batch.
+          rows: which rows follow the weights.
         """
         from ps_cluster.data.batches import checksum_of
 
         drawn = self.batch(batch)
-        random_state = tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
+        random_state = self._random_state(batch)
         with on_device(self._accelerator), tf.name_scope(COMPUTATION):
             with tf.GradientTape() as tape:
                 tape.watch(weights)
-                passed = self._network.forward(weights, statistics, drawn.inputs, random_state)
+                passed = self._network.forward(weights, statistics, drawn.inputs, random_state, rows)
                 loss = sum(passed.losses, self._judge.loss(drawn.targets, passed.outputs, drawn.weights))
             gradient = tape.gradient(loss, weights)
             metric = tf.reduce_sum(self._judge.metric(drawn.targets, passed.outputs))
@@ -142,6 +150,17 @@ class TrainStep:
             examples=rows_in(passed.outputs),
             ids_checksum=checksum_of(drawn.ids),
         )
+
+    def rows(self, batch: tf.Tensor) -> Rows:
+        """Return the rows of embedding tables that a batch needs. `batch`: its number, int64 []."""
+        if not self._network.tables:
+            return NO_ROWS
+        # A worker has no next step at the end of a dispatch, and asks for the rows of a step -1, which are not sent.
+        batch = tf.maximum(batch, tf.zeros_like(batch))
+        return self._network.rows_of(self.batch(batch).inputs, self._random_state(batch), self._config.shards)
+
+    def _random_state(self, batch: tf.Tensor) -> tf.Tensor:
+        return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])
 
     def batch(self, batch: tf.Tensor) -> TrainBatch:
         """Return the augmented batch of a number, int64 []."""

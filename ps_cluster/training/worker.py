@@ -18,6 +18,7 @@ from typing import Protocol
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
@@ -25,7 +26,7 @@ from ps_cluster.server.shard import DROPPED, NO_STEP
 from ps_cluster.server.store import Messages, ParameterStore, Pulled
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.slow_down import SlowDown
-from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, WorkerIdentity
+from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep, WorkerIdentity
 from ps_cluster.training.worker_state import ErrorFeedback, KeepsState, Settle
 
 
@@ -33,7 +34,12 @@ class Compute(Protocol):
     """Computes a step: a `TrainStep`, or the computation that a mode builds from it (`Mode.worker_step`)."""
 
     def __call__(
-        self, step: tf.Tensor, /, weights: tf.Tensor, statistics: tf.Tensor, limits: PeriodLimits = WHOLE_PERIOD
+        self,
+        step: tf.Tensor,
+        /,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        limits: PeriodLimits = WHOLE_PERIOD,
     ) -> StepResult:
         """Compute a step.
 
@@ -135,6 +141,8 @@ class TimedComputation:
 
     def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         def compute() -> dict[str, tf.Tensor]:
+            if isinstance(self._compute, TrainStep):
+                return vars(self._compute(step_id, pulled.weights, pulled.statistics, rows=pulled.rows))
             first = self._store.shards[0]
             goes_on = partial(first.would_accept, pulled.versions[0]) if first.capabilities.stops else None
             limits = PeriodLimits(pulled.batches, goes_on)
@@ -143,7 +151,7 @@ class TimedComputation:
         def zero() -> dict[str, tf.Tensor]:
             numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}
             numbers |= {name: tf.zeros([], tf.int64) for name in ("examples", "ids_checksum")}
-            gradient = tf.zeros(pulled.weights.shape[-1:], pulled.weights.dtype)
+            gradient = tf.zeros(tf.shape(pulled.weights)[-1:], pulled.weights.dtype)
             return {"gradient": gradient, "fresh": tf.zeros_like(pulled.statistics), **numbers}
 
         if pulled.is_replay is None:
@@ -161,6 +169,11 @@ def feedback_of(config: RunConfig, store: ParameterStore) -> ErrorFeedback | Non
     lengths = [part.length for part in store.shards]
     name = f"{store.session}/left-out"
     return ErrorFeedback(store.rounded, lengths, config.training.seed, files, name=name)
+
+
+def rows_of(compute: Compute, step_id: tf.Tensor) -> Rows:
+    """Return the rows of embedding tables that a step needs. Only the plain step of a network has tables."""
+    return compute.rows(step_id) if isinstance(compute, TrainStep) else NO_ROWS
 
 
 def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False) -> DispatchGraph:
@@ -181,29 +194,35 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         following = tf.concat([step_ids[1:], step_ids[-1:] if store.drops else [NO_STEP]], 0)
         asks = repeats and not store.drops
 
-        def body(position: tf.Tensor, asked: tf.Tensor, messages: Messages) -> tuple[tf.Tensor, tf.Tensor, Messages]:
-            pulled, step_id = store.pulled(messages, asks_for_step=asks), step_ids[position]
+        def body(
+            position: tf.Tensor, asked: tf.Tensor, messages: Messages, rows: Rows
+        ) -> tuple[tf.Tensor, tf.Tensor, Messages, Rows]:
+            pulled, step_id = store.pulled(messages, asks_for_step=asks, rows=rows), step_ids[position]
+            next_rows = rows_of(compute, following[position])
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, asked)
-            answer = store.exchange(step_id, pulled.versions, result.gradient, result.fresh, row, following[position])
+            answer = store.exchange(
+                step_id, pulled.versions, result.gradient, result.fresh, row, following[position], rows, next_rows
+            )
             outcomes = store.outcomes(answer)
             if settled := settle(outcomes):  # before the next step reads the worker's state
                 answer = tf.nest.map_structure(partial(after, settled), answer)
             dropped = tf.reduce_any(tf.equal(outcomes, DROPPED)) if store.drops else tf.constant(False)
             position = tf.where(dropped, position, position + 1)
-            return position, now_after(*tf.nest.flatten(answer)), answer
+            return position, now_after(*tf.nest.flatten(answer)), answer, next_rows
 
         asked = now_after(step_ids)
-        answer = store.messages(identity.worker, [asked], step_ids[0])
+        rows = rows_of(compute, step_ids[0])
+        answer = store.messages(identity.worker, [asked], step_ids[0], rows)
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
-        start = (0, asked, tf.nest.map_structure(tf.identity, answer))
+        start = (0, asked, tf.nest.map_structure(tf.identity, answer), rows)
         # The lengths are not fixed, because the last answer is short. With two parallel iterations, the next batch is prepared
         # while an answer is under way.
         shapes = (
             tf.TensorShape([]),
             tf.TensorShape([]),
-            tf.nest.map_structure(lambda _: tf.TensorShape([None]), answer),
+            *tf.nest.map_structure(lambda _: tf.TensorShape([None]), (answer, rows)),
         )
-        position, answered, _ = tf.while_loop(
+        position, answered, *_ = tf.while_loop(
             lambda position, *_: position < tf.size(step_ids),
             body,
             start,

@@ -45,7 +45,7 @@ class InverseStaleness(Correction):
 class Inverse(StalenessMethod):
     name = "inverse"
     says = "a gradient counts for 1 / staleness"
-    takes_periods = True
+    takes_periods = works_by_row = True
     Settings = InverseSettings
     correction = InverseStaleness
 

@@ -13,7 +13,7 @@ class NoCorrection(StalenessMethod):
     name = "none"
     says = "stale gradients are applied as they are"
     correction = Correction
-    takes_periods = True
+    takes_periods = works_by_row = True
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:
         """Return the gradient unchanged."""

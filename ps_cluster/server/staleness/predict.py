@@ -53,6 +53,7 @@ class PredictedWeights(Correction):
 class Predict(StalenessMethod):
     name = "predict"
     says = "a worker gets the weights that are expected when its gradient arrives"
+    works_by_row = True  # rows are given as they are: mostly, no other worker changes them in the meantime
     correction = PredictedWeights
 
     def equation(self, settings: Any, arrived: ArrivedParts) -> CorrectedParts:

@@ -12,6 +12,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
+from ps_cluster.server.update_rules.row_rule import LazyAdamRows
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 SMALLEST_EPSILON = 1e-30
@@ -85,6 +86,7 @@ class Adam(OptimizerRule):
     usual_rate = 0.001
     staleness_method = "predict"  # docs/results.md, "Async against sync"
     update = AdamUpdate
+    row_update = LazyAdamRows
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
         """Return m, v and w by algorithm 1 of the paper. As in its section 2, epsilon is added to the uncorrected root."""

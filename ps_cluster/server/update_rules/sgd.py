@@ -7,6 +7,7 @@ from typing import Any
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
+from ps_cluster.server.update_rules.row_rule import SgdRows
 from ps_cluster.server.update_rules.rule import LinearUpdate
 
 
@@ -22,6 +23,7 @@ class SgdUpdate(LinearUpdate):
 class Sgd(OptimizerRule):
     name = "sgd"
     update = SgdUpdate
+    row_update = SgdRows
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
         """Return w - learning rate x g."""

@@ -24,6 +24,7 @@ class Async(DefaultMode):
     name = "async"
     says = "each gradient is applied as it arrives"
     Settings = AsyncSettings
+    has_tables = True
     cluster = ClusterShape(pins_workers=True)
     uses = UsedSettings(ignores=frozenset())
 

@@ -14,3 +14,4 @@ class Single(DefaultMode):
     says = "one process trains by itself"
     cluster = ClusterShape(types=(CHIEF,), fixed_workers="it has none")
     promise = Promise(is_stale=False)
+    has_tables = True

@@ -1,0 +1,91 @@
+"""Find out which embeddings of a network can travel by rows.
+
+The rows of a table are pulled for each step, so the ids of its batch have to be known before the weights are: everything
+between the inputs and the layer has to be free of weights. This is read off the graph of a forward pass.
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.tables import NO_TABLES, Tables
+from ps_cluster.notices import Notify, ignore
+from ps_cluster.private_names import layers_of
+
+
+def find_tables(
+    model: keras.Model, spec: ExampleSpec, *, rows_from: int, against: str | None = None, say: Notify = ignore
+) -> Tables:
+    """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids depend on no weight.
+
+    Args:
+      against: why no embedding can be a table; None if nothing speaks against it.
+      say: called with a line for each large embedding that is no table, which says why it travels whole.
+    """
+    found = []
+    for layer in layers_of(model):
+        if type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
+            if reason := against or _unfit(layer):
+                say(f"the Embedding '{layer.name}' travels whole: {reason}")
+            else:
+                found.append(layer)
+    while found:
+        tables = Tables(found)
+        reasons = _why_not(FlatNetwork(model, tables=tables), spec)
+        if not reasons:
+            return tables
+        for layer, reason in reasons:
+            say(f"the Embedding '{layer.name}' travels whole: {reason}")
+        refused = {id(layer) for layer, _ in reasons}
+        found = [layer for layer in found if id(layer) not in refused]
+    return NO_TABLES
+
+
+def _unfit(layer: keras.layers.Embedding) -> str:
+    """Return why an embedding can't travel by rows, as far as the layer itself tells; "" if nothing speaks against it."""
+    if layer.embeddings_regularizer is not None or layer.activity_regularizer is not None:
+        return "it has a regulariser, which needs all rows"
+    if layer.lora_enabled or layer.quantization_mode is not None:
+        return "it has LoRA weights or is quantized"
+    return ""
+
+
+def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[keras.layers.Embedding, str]]:
+    """Return the tables that can't travel by rows, with the reason."""
+    placeholder = tf.compat.v1.placeholder
+    with tf.Graph().as_default():
+        inputs = {name: placeholder(field.network_dtype, [None, *field.shape]) for name, field in spec.inputs.items()}
+        weights = [
+            placeholder(tf.float32, [network.weights.length]),
+            placeholder(tf.float32, [network.statistics.length]),
+            placeholder(tf.float32, []),  # what the tables answer
+        ]
+        calls, unread = network.calls(inputs, tf.constant([0, 0]), *weights)
+        depends = [_comes_from(call.ids, weights) for call in calls]
+    reasons = []
+    for table in network.tables.tables:
+        of_table = [index for index, call in enumerate(calls) if call.table is table]
+        if any(table.layer._embeddings is variable for variable in unread):
+            reasons.append((table.layer, "something else reads its weights too"))
+        elif not of_table:
+            reasons.append((table.layer, "the network never calls it"))
+        elif any(depends[index] for index in of_table):
+            reasons.append((table.layer, "its ids depend on weights, so they are not known before the weights are"))
+    return reasons
+
+
+def _comes_from(tensor: tf.Tensor, sources: list[tf.Tensor]) -> bool:
+    """Return whether a tensor of a graph is computed from one of `sources`."""
+    wanted = {source.op.name for source in sources}
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.name in wanted:
+            return True
+        if operation.name not in seen:
+            seen.add(operation.name)
+            waiting += [one.op for one in operation.inputs] + list(operation.control_inputs)
+    return False

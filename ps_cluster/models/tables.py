@@ -1,0 +1,174 @@
+"""The embedding tables of a network that travel by rows: a step is computed with only the rows of its batch.
+
+    a step      ids of the batch ──►  distinct rows, in the order of the servers that have them       (`Tables.rows_of`)
+    forward     each lookup takes its vectors from the rows that were pulled, not from the layer      (`Tables.replaced`)
+
+A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width are one group: they lie one below
+the other, and a row is numbered within its group. So a step looks up, pulls and changes the rows of all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.models.rows import Rows
+
+LookUp: TypeAlias = Callable[[keras.layers.Embedding, tf.Tensor], tf.Tensor]
+"""(layer, ids [...]) → vectors [..., width]: replaces the call of a table's layer."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding layer whose rows travel.
+
+    Attributes:
+      layer: the layer.
+      group: the number of its group.
+      first: the number of its first row within the group.
+    """
+
+    layer: keras.layers.Embedding
+    group: int
+    first: int
+
+    @property
+    def rows(self) -> int:
+        return int(self.layer.input_dim)
+
+    @property
+    def width(self) -> int:
+        return int(self.layer.output_dim)
+
+
+class TableCall(NamedTuple):
+    """A call of a table's layer: the ids are int64 [k], within the group."""
+
+    table: Table
+    ids: tf.Tensor
+
+
+class Tables:
+    """The tables of a network, in groups of equal width.
+
+    Attributes:
+      tables: in the order of the network's layers.
+      widths: the width of each group.
+    """
+
+    def __init__(self, layers: Sequence[keras.layers.Embedding] = ()):
+        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in layers))
+        self.tables: list[Table] = []
+        rows = [0] * len(self.widths)
+        for layer in layers:
+            group = self.widths.index(int(layer.output_dim))
+            self.tables.append(Table(layer, group, rows[group]))
+            rows[group] += int(layer.input_dim)
+        self._of_layer = {id(table.layer): table for table in self.tables}
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The variable of each table, in the order of `tables`."""
+        return [table.layer._embeddings for table in self.tables]
+
+    def is_table(self, variable: keras.Variable) -> bool:
+        return any(variable is own for own in self.variables)
+
+    def values(self) -> tuple[np.ndarray, ...]:
+        """Return the rows of each group, float32 [rows, width]."""
+        values = [np.asarray(variable.value) for variable in self.variables]
+        return tuple(np.concatenate(of_group) for of_group in self._by_group(values))
+
+    def places_of_rows(self, begins: Mapping[int, int]) -> list[np.ndarray]:
+        """Return where each number of each group's rows is in a vector, int64 [rows, width].
+
+        Args:
+          begins: the id of each table's variable → where it begins in the vector.
+        """
+        places = [begins[id(v)] + np.arange(prod(v.shape)).reshape(v.shape) for v in self.variables]
+        return [np.concatenate(of_group) for of_group in self._by_group(places)]
+
+    def _by_group(self, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        """Return the tables' arrays in lists, one for each group."""
+        pairs = list(zip(self.tables, arrays, strict=True))
+        return [[array for table, array in pairs if table.group == group] for group in range(len(self.widths))]
+
+    @contextmanager
+    def replaced(self, look_up: LookUp) -> Iterator[None]:
+        """Let `look_up` answer the calls of the tables' layers within the block, in which a network is traced."""
+        with ExitStack() as stack:
+            for table in self.tables:
+                vars(table.layer)["call"] = partial(look_up, table.layer)
+                stack.callback(vars(table.layer).pop, "call")
+            yield
+
+    def recording(self, calls: list[TableCall], value: tf.Tensor | float = 0.0) -> LookUp:
+        """Return a function that appends each call to `calls`, and answers with vectors full of `value`."""
+
+        def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+            table = self._of_layer[id(layer)]
+            flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
+            message = f"an id is outside of 0 to {table.rows - 1}, the rows of the Embedding '{layer.name}'"
+            inside = tf.debugging.Assert(tf.reduce_all((flat >= 0) & (flat < table.rows)), [message, flat], summarize=5)
+            with tf.control_dependencies([inside]):
+                calls.append(TableCall(table, flat + table.first))
+            return self._shaped(tf.fill([tf.size(ids), table.width], tf.cast(value, layer.compute_dtype)), ids)
+
+        return look_up
+
+    def rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
+        """Return the distinct rows of some calls."""
+        ids, places, counts = [], [], []
+        for group in range(len(self.widths)):
+            asked = tf.concat([call.ids for call in calls if call.table.group == group], 0)
+            distinct, index = tf.unique(asked)
+            if servers > 1:
+                order = tf.argsort(distinct % servers, stable=True)
+                distinct = tf.gather(distinct, order)
+                index = tf.gather(tf.math.invert_permutation(order), index)
+            ids.append(distinct)
+            places.append(index)
+            counts.append(tf.math.bincount(tf.cast(distinct % servers, tf.int32), minlength=servers, maxlength=servers))
+        return Rows(tuple(ids), tuple(places), tuple(counts))
+
+    def reading(self, rows: Sequence[tf.Tensor], places: Sequence[tf.Tensor]) -> LookUp:
+        """Return a function that answers each call with vectors out of pulled rows.
+
+        The calls have to come in the order of the calls of which `places` was made.
+
+        Args:
+          rows: [u, width] of each group, the distinct rows.
+          places: int32 [k] of each group, the index of the row of each id that is looked up.
+        """
+        vectors = [
+            tf.gather(of_group, at) for of_group, at in zip(rows, places, strict=True)
+        ]  # one gather for all calls
+        begins = [tf.constant(0)] * len(vectors)
+
+        def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+            table = self._of_layer[id(layer)]
+            begin, count = begins[table.group], tf.size(ids)
+            begins[table.group] = begin + count
+            found = vectors[table.group][begin : begin + count]
+            return self._shaped(tf.cast(found, layer.compute_dtype), ids)
+
+        return look_up
+
+    def _shaped(self, vectors: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Return vectors [k, width] in the shape of the k ids, [..., width]."""
+        width = vectors.shape[-1]
+        return tf.ensure_shape(tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0)), [*ids.shape, width])
+
+
+NO_TABLES = Tables()

@@ -1,0 +1,37 @@
+"""Say which settings keep embedding tables from travelling by rows, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.optimizer_rules import RULES
+from ps_cluster.config.staleness_methods import METHODS
+
+
+def reason_against_rows(config: RunConfig) -> str | None:
+    """Return the first setting, with its value, that needs all rows of a table at every step; None if there is none."""
+    return next(_reasons(config), None)
+
+
+def _reasons(config: RunConfig) -> Iterator[str]:
+    mode, optimizer = config.mode_kind, config.optimizer
+    if not mode.has_tables:
+        yield f"mode.name is {mode.name}, whose workers exchange all weights"
+    if not RULES[optimizer.rule].row_update:
+        able = ", ".join(one.name for one in RULES if one.row_update)
+        yield f"optimizer.rule is {optimizer.rule}, which changes all rows at every update (these do not: {able})"
+    if not METHODS[config.staleness.method].works_by_row:
+        yield f"staleness.method is {config.staleness.method}, which compares all weights of two versions"
+    if mode.delay(config):
+        yield "mode.simulate_workers keeps older versions of all weights"
+    if config.lookahead.every_updates:
+        yield f"lookahead.every_updates is {config.lookahead.every_updates}: slow weights would be kept of every row"
+    if config.cluster.wire in ("int8", "top_k"):
+        yield f"cluster.wire is {config.cluster.wire}, with which each worker keeps a remainder of every weight"
+    if optimizer.weight_decay:
+        yield f"optimizer.weight_decay is {optimizer.weight_decay:g}, which shrinks every row at every update"
+    if optimizer.clip_norm is not None:
+        yield f"optimizer.clip_norm is {optimizer.clip_norm:g}, which needs the norm of each variable"
+    if optimizer.learning_rate_factors:
+        yield "optimizer.learning_rate_factors is set, and rows have no factors"
