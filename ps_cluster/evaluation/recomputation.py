@@ -178,7 +178,8 @@ class Recomputation:
         for reason in filter(None, map(steps.unchecked, gradients)):
             return findings.leave_unchecked(reason)
         statistics = np.concatenate([shard.given_statistics for shard in sample.shards])
-        found = [steps.recompute(gradient, _given_weights(sample), statistics) for gradient in gradients]
+        given = _given_weights(sample, steps.length)
+        found = [steps.recompute(gradient, given, statistics) for gradient in gradients]
         gradient = np.mean([one.gradient for one in found], axis=0)
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
@@ -186,9 +187,7 @@ class Recomputation:
         tolerances = PERIOD_TOLERANCE if self._mode.promise.takes_local_steps else GRADIENT_TOLERANCE
         tolerance = tolerances[self._precision] * _size(expected)
         if error > tolerance and self._config.model.precision == "bfloat16":
-            rounded = [
-                self._rounding_steps.recompute(gradient, _given_weights(sample), statistics) for gradient in gradients
-            ]
+            rounded = [self._rounding_steps.recompute(gradient, given, statistics) for gradient in gradients]
             in_bfloat16 = self._at_positions(sample, np.mean([one.gradient for one in rounded], axis=0))
             tolerance = max(tolerance, TIMES_ROUNDING * _size(np.concatenate(in_bfloat16) - expected))
         says = f"its gradient is not the one that is computed again: {_compared(received, expected)}"
@@ -205,9 +204,7 @@ class Recomputation:
 
     def _at_positions(self, sample: UpdateSample, vector: np.ndarray) -> list[np.ndarray]:
         """Return the values of a vector of the whole network, [n], at the sampled positions of each shard, [k] each."""
-        vector = vector if sample.places is None else vector[sample.places]
-        ends = np.cumsum(sample.header.lengths)[:-1]
-        return [part[shard.positions] for part, shard in zip(np.split(vector, ends), sample.shards, strict=True)]
+        return [vector[shard.positions] for shard in sample.shards]
 
     @property
     def _precision(self) -> str:
@@ -222,7 +219,7 @@ class Recomputation:
             return findings.leave_unchecked(
                 "the weights given to workers: mode.simulate_workers gives those of older versions"
             )
-        if len(shard.given) != shard.length:
+        if len(shard.given) != len(shard.given_positions):
             return findings.leave_unchecked(
                 f"the weights given to workers: in mode {self._mode.name} each has weights of its own"
             )
@@ -239,7 +236,7 @@ class Recomputation:
         """
         at_pull = _as_float64(shard.at_pull)
         expected = METHODS[self._config.staleness.method].given_weights(at_pull)
-        given = shard.given[shard.positions]
+        given = shard.given_at_pull
         differs = _in_dtype(expected, self._config.wire) != given
         if set(at_pull) - {"weights"}:
             differs &= np.abs(given - expected) > 2 * ROUNDING * (np.abs(at_pull["weights"]) + np.abs(expected))
@@ -329,15 +326,16 @@ def _is_finite(shard: SampledShard) -> bool:
     return all(bool(np.isfinite(vector).all()) for vector in (*vectors, *shard.before.values(), *shard.after.values()))
 
 
-def _given_weights(sample: UpdateSample) -> np.ndarray:
-    """Return the weights that a worker got, in the order of the network: [n], or [vectors, n]."""
-    vectors = len(sample.shards[0].given) // sample.shards[0].length
-    joined = np.concatenate([shard.given.reshape(vectors, -1) for shard in sample.shards], axis=1)
-    if sample.places is not None:
-        ordered = np.empty_like(joined)
-        ordered[:, sample.places] = joined
-        joined = ordered
-    return joined[0] if vectors == 1 else joined
+def _given_weights(sample: UpdateSample, length: int) -> np.ndarray:
+    """Return the weights that a worker got, in the order of the network: [length], or [vectors, length].
+
+    Rows of embedding tables that the worker did not get are 0.
+    """
+    vectors = len(sample.shards[0].given) // len(sample.shards[0].given_positions)
+    found = np.zeros([vectors, length], np.float32)
+    for shard in sample.shards:
+        found[:, shard.given_positions] = shard.given.reshape(vectors, -1)
+    return found[0] if vectors == 1 else found
 
 
 def _in_dtype(vector: np.ndarray, dtype: str) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -196,7 +197,7 @@ class FlatNetwork:
         }
         vectors = tf.TensorSpec([self.weights.length]), tf.TensorSpec([self.statistics.length])
         any_rows = self.tables.recording([])
-        forward = tf.function(lambda *given: self._forward(*given, any_rows), autograph=False)
+        forward = tf.function(partial(self._forward, look_up=any_rows), autograph=False)
         graph = forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32))
         self.keep = kept_shares(self.model) ** np.repeat(np.array(self._calls, np.float32), self.statistics.sizes)
         return graph

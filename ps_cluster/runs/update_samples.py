@@ -30,18 +30,20 @@ MOST_WAITING = 8  # while more files than this wait, no further update is sample
 
 @dataclass(frozen=True)
 class SampledShard:
-    """The record of one sampled update on one shard. All arrays are float32, except `positions`.
+    """The record of one sampled update on one shard. All arrays are float32, except the positions.
+
+    Positions are those in the vector of the whole network.
 
     Attributes:
       update: the number of the update.
       worker: the worker that pulled the weights; below 0 in rounds, where all workers get the same weights.
       version: the version that the worker pulled.
-      length: n, the number of the shard's weights.
-      positions: int64 [k], the positions in the shard's vectors at which the k values of the arrays below lie.
-      given: [n] or [vectors * n], all weights that the worker got.
+      positions: int64 [k], the positions at which the k values of the arrays below lie.
+      given: [n] or [vectors * n], all weights of the shard that the worker got.
+      given_positions: int64 [n], the positions at which they lie.
       given_statistics: [m], the statistics that the worker got.
-      at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k], and other
-        values of the staleness method; single numbers are [1].
+      at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
+        values of the staleness method; single numbers are [1]. k' is k without the rows of embedding tables, which come last.
       gradient: [k], as received; in rounds the mean of all gradients.
       before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
@@ -51,9 +53,9 @@ class SampledShard:
     update: int
     worker: int
     version: int
-    length: int
     positions: np.ndarray
     given: np.ndarray
+    given_positions: np.ndarray
     given_statistics: np.ndarray
     at_pull: Mapping[str, np.ndarray]
     gradient: np.ndarray
@@ -62,6 +64,14 @@ class SampledShard:
     fresh: np.ndarray
     statistics_before: np.ndarray
     statistics_after: np.ndarray
+
+    @property
+    def given_at_pull(self) -> np.ndarray:
+        """The weights that the worker got at those positions of which `at_pull` has the values, float32 [k']."""
+        order = np.argsort(self.given_positions)
+        places = np.searchsorted(self.given_positions, self.positions[: len(self.at_pull["weights"])], sorter=order)
+        found: np.ndarray = self.given[order[places]]
+        return found
 
 
 class SampledGradient(Row):
@@ -92,7 +102,7 @@ class SampleHeader(Row):
       versions: for each shard, the version to which the update was applied.
       pulled: for each shard, the version that the worker had pulled.
       pullers: for each shard, the worker that pulled; below 0 in rounds.
-      lengths: for each shard, the number of its weights.
+      lengths: for each shard, the number of its weights, if the shards are contiguous parts of the network's vector.
       settings: a digest of the settings that decide what an update computes.
     """
 
@@ -103,24 +113,19 @@ class SampleHeader(Row):
     versions: list[Count]
     pulled: list[Count]
     pullers: list[int]
-    lengths: list[Count]
+    lengths: list[Count] = []
     settings: Word = ""
 
 
 @dataclass(frozen=True)
 class UpdateSample:
-    """A sampled update, with a part for each shard.
-
-    Attributes:
-      places: int64 [n], for each weight of the concatenated shards its position in the vector of the whole network; None
-        if the shards are contiguous parts of that vector.
-    """
+    """A sampled update, with a part for each shard."""
 
     header: SampleHeader
     shards: Sequence[SampledShard]
-    places: np.ndarray | None = None
 
 
+_GIVEN_POSITIONS = "given_positions"
 _GROUPS = ("at_pull", "before", "after")
 _VECTORS = (
     "positions", "given", "given_statistics", "gradient", "fresh", "statistics_before", "statistics_after",
@@ -136,8 +141,10 @@ def settings_digest(config: RunConfig) -> str:
 
 def write_sample(folder: Path, sample: UpdateSample) -> None:
     """Write a sampled update into a folder. Raises OSError if the disk is full or refuses."""
-    arrays: dict[str, np.ndarray] = {} if sample.places is None else {"places": sample.places}
+    arrays: dict[str, np.ndarray] = {}
     for index, shard in enumerate(sample.shards):
+        if not sample.header.lengths:
+            arrays[f"{index}/{_GIVEN_POSITIONS}"] = shard.given_positions
         arrays |= {f"{index}/{name}": getattr(shard, name) for name in _VECTORS}
         for group in _GROUPS:
             arrays |= {f"{index}/{group}/{name}": array for name, array in getattr(shard, group).items()}
@@ -174,11 +181,17 @@ def read_sample(path: Path) -> UpdateSample:
         except KeyError as error:
             raise Malformed(f"holds no array {error}") from error
         at_pull, before, after = (_below(arrays, f"{index}/{group}/") for group in _GROUPS)
-        worker, version, length = header.pullers[index], header.pulled[index], header.lengths[index]
+        given_positions = arrays.get(f"{index}/{_GIVEN_POSITIONS}")
+        if given_positions is None:
+            first = sum(header.lengths[:index])
+            given_positions = np.arange(first, first + header.lengths[index])
         shards.append(
-            SampledShard(header.update, worker, version, length, at_pull=at_pull, before=before, after=after, **vectors)
-        )
-    return UpdateSample(header, shards, arrays.get("places"))
+            SampledShard(
+                header.update, header.pullers[index], header.pulled[index], given_positions=given_positions,
+                at_pull=at_pull, before=before, after=after, **vectors,
+            )
+        )  # fmt: skip
+    return UpdateSample(header, shards)
 
 
 def _below(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ sample of positions is enough, because an update acts on each weight by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ import numpy as np
 
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.runs.update_samples import SampledShard
+from ps_cluster.server.kept_rows import KeptRows
+from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
 
 NOT_ARMED = -2  # instead of an update's number; no pull asks for this number
 _EMPTY, _GIVEN, _CHANGED = 0, 1, 2  # the stages of a place
@@ -41,12 +43,14 @@ class KeptState:
       slots: name → float32 [n], or [], or [workers, n]. For the last, the row of the worker that pushes is kept.
       of_pull: other variables on which the result of a pull depends: name → float32 [n], or [workers]. For the latter, the
         number of the worker that pulls is kept.
+      tables: the shard's rows of embedding tables, of which those that the update reads and changes are kept.
     """
 
     weights: tf.Variable
     statistics: tf.Variable
     slots: Mapping[str, tf.Variable]
     of_pull: Mapping[str, tf.Variable]
+    tables: Sequence[TableShard] = ()
 
 
 class UpdateSamples:
@@ -78,7 +82,8 @@ class UpdateSamples:
         self._count = self._length if self._length <= WHOLE_UP_TO else self._length // vectors_kept
         self._stride = max(1, self._length // max(1, self._count))
         place_bytes = given * wire.size + 4 * (vectors_kept * self._count + 4 * statistics)
-        self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, MOST_PLACES))
+        most = 1 if state.tables else MOST_PLACES
+        self.places = int(np.clip(MOST_BYTES // max(1, place_bytes), 1, most))
 
         def table(*shape: int, dtype: tf.DType = tf.float32) -> tf.Variable:
             return tf.Variable(tf.zeros([self.places, *shape], dtype), trainable=False)
@@ -96,16 +101,24 @@ class UpdateSamples:
             self._after = table(1 + len(self._slots), self._count)  # weights, slots
             self._statistics = table(3, statistics)  # fresh, before, after
             self._slot_numbers = table(2, len(self._numbers))  # before, after
+            self._rows = [KeptRows(of_table) for of_table in state.tables]
 
     # The shard calls these methods, in its critical section. A result of 0 exists only to depend on.
 
     def keep_given(
-        self, update: tf.Tensor, worker: tf.Tensor, version: tf.Tensor, given: tf.Tensor, statistics: tf.Tensor
+        self,
+        update: tf.Tensor,
+        worker: tf.Tensor,
+        version: tf.Tensor,
+        given: tf.Tensor,
+        statistics: tf.Tensor,
+        rows: Sequence[tuple[tf.Tensor, tf.Tensor]] = (),
     ) -> tf.Tensor:
         """Keep the values that a worker pulls for an update, if a place is armed for it. Returns int32 [].
 
         Args:
           update, worker, version: int64 []. given: [vectors * n] in the dtype of the wire. statistics: float32 [m].
+          rows: of each group of tables, the places, int64 [u], and the rows, [u x width].
         """
         armed, awaited = self._armed.read_value(), self._awaited.read_value()
         is_next = (
@@ -117,6 +130,7 @@ class UpdateSamples:
             positions = self._positions(place)
             parts = [self._state.weights, *(self._state.of_pull[name] for name in self._of_pull)]
             numbers = [self._state.of_pull[name].sparse_read(worker) for name in self._pull_numbers]
+            given_rows = [kept.keep_given(*of_table) for kept, of_table in zip(self._rows, rows, strict=True)]
             return _write(
                 place,
                 (self._armed, update),
@@ -127,6 +141,7 @@ class UpdateSamples:
                 (self._at_pull, tf.stack([part.sparse_read(positions) for part in parts])),
                 (self._numbers_at_pull, tf.stack(numbers) if numbers else tf.zeros([0])),
                 (self._stages, tf.constant(_GIVEN, tf.int64)),
+                also=given_rows,
             )
 
         return tf.cond(place >= 0, keep, lambda: tf.constant(0))
@@ -148,6 +163,7 @@ class UpdateSamples:
         gradient: tf.Tensor,
         fresh: tf.Tensor,
         change: Callable[[], tf.Tensor],
+        rows: PushedRows = NOTHING_PUSHED,
     ) -> tf.Tensor:
         """Run `change`, keep its inputs and its result at a place, and return the new version.
 
@@ -155,6 +171,7 @@ class UpdateSamples:
           place: int64 []; -1 to keep nothing.
           gradient: float32 [n], as received. fresh: float32 [m].
           change: changes the weights, and returns the new version, int64 [].
+          rows: the gradients of rows of embedding tables, as received.
         """
         is_kept = place >= 0
 
@@ -165,6 +182,7 @@ class UpdateSamples:
                 (self._before, tf.stack([tf.gather(gradient, positions), *self._parts(positions, worker)])),
                 (self._statistics, tf.stack([fresh, self._state.statistics.read_value(), tf.zeros_like(fresh)])),
                 (self._slot_numbers, tf.stack([self._numbers_now(), tf.zeros([len(self._numbers)])])),
+                also=[kept.keep_before(*pushed) for kept, *pushed in zip(self._rows, *rows, strict=True)],
             )
 
         def after() -> tf.Tensor:
@@ -176,6 +194,7 @@ class UpdateSamples:
                 (self._statistics, tf.stack([fresh, statistics, self._state.statistics.read_value()])),
                 (self._slot_numbers, tf.stack([numbers, self._numbers_now()])),
                 (self._stages, tf.constant(_CHANGED, tf.int64)),
+                also=[kept.keep_after() for kept in self._rows],
             )
 
         with tf.control_dependencies([tf.cond(is_kept, before, lambda: tf.constant(0))]):
@@ -236,6 +255,7 @@ class UpdateSamples:
                 self._numbers_at_pull, self._before, self._after, self._statistics, self._slot_numbers,
             )  # fmt: skip
             values = [table.sparse_read(place) for table in tables] + [self._positions(place)]
+            values += [value for kept in self._rows for value in kept.read()]
             with tf.control_dependencies(values):
                 nothing = tf.constant(NOT_ARMED, tf.int64), tf.constant(_EMPTY, tf.int64)
                 disarmed = _write(place, *zip((self._armed, self._stages), nothing))
@@ -260,6 +280,7 @@ class UpdateSamples:
             statistics,
             numbers,
             positions,
+            *of_tables,
         ) = (value.numpy() for value in self._take(tf.constant(place, tf.int64)))
         if stage != _CHANGED:
             return None
@@ -267,13 +288,13 @@ class UpdateSamples:
         fresh, statistics_before, statistics_after = statistics
         names = ["weights", *self._slots]
         version, worker = pulled.tolist()
-        return SampledShard(
+        shard = SampledShard(
             update=int(update),
             worker=worker,
             version=version,
-            length=self._length,
             positions=positions,
             given=given.astype(np.float32),
+            given_positions=np.arange(self._length),
             given_statistics=given_statistics,
             at_pull=dict(zip(["weights", *self._of_pull], at_pull))
             | dict(zip(self._pull_numbers, numbers_at_pull[:, None])),
@@ -284,6 +305,11 @@ class UpdateSamples:
             statistics_before=statistics_before,
             statistics_after=statistics_after,
         )
+        first, each = self._length, len(of_tables) // max(1, len(self._rows))
+        for index, (kept, table) in enumerate(zip(self._rows, self._state.tables)):
+            shard = kept.added_to(shard, first, of_tables[index * each :][:each])
+            first += table.size
+        return shard
 
 
 def _first(chosen: tf.Tensor) -> tf.Tensor:
@@ -291,8 +317,8 @@ def _first(chosen: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.reduce_any(chosen), tf.argmax(tf.cast(chosen, tf.int32)), tf.constant(-1, tf.int64))
 
 
-def _write(place: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor]) -> tf.Tensor:
-    """Write each value into the row `place` of its table. Returns int32 [] to depend on."""
+def _write(place: tf.Tensor, *values: tuple[tf.Variable, tf.Tensor], also: Sequence[tf.Operation] = ()) -> tf.Tensor:
+    """Write each value into the row `place` of its table, and do the operations `also`. Returns int32 [] to depend on."""
     written = [table.scatter_update(tf.IndexedSlices(value[None], place[None])) for table, value in values]
-    with tf.control_dependencies(written):
+    with tf.control_dependencies([*written, *also]):
         return tf.constant(0)

@@ -132,7 +132,11 @@ class ParameterShard:
     def keep_samples(self) -> None:
         """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
         state = KeptState(
-            self.weights, self.statistics, {**self.slots, **self._correction.backups}, self._correction.pull_state
+            self.weights,
+            self.statistics,
+            {**self.slots, **self._correction.backups},
+            self._correction.pull_state,
+            self.tables,
         )
         given = self.capabilities.vectors_given * self.length
         self.samples = UpdateSamples(state, self.section, given=given, wire=self.wire, device=self.device)
@@ -215,13 +219,15 @@ class ParameterShard:
         (weights, statistics), version = self.values_for(worker)
         with tf.control_dependencies(self._correction.on_pull(worker, weights)):
             weights = tf.reshape(tf.cast(tf.identity(weights), self.wire), [-1])
+        rows = [table.read(at, self.wire) for table, at in zip(self.tables, places, strict=True)]
         if self.samples is not None:
             update, puller = (version, tf.constant(ALL_WORKERS, tf.int64)) if self._in_rounds else (step, worker)
-            weights = after([self.samples.keep_given(update, puller, version, weights, statistics)], weights)
+            of_tables = list(zip(places, rows))
+            kept = self.samples.keep_given(update, puller, version, weights, statistics, of_tables)
+            weights = after([kept], weights)
         numbers = [version, tf.cast(self.has(step), tf.int64)]
         numbers += [self.batches_for(worker)] if self.capabilities.limits_batches else []
         numbers += [tf.cast(outcome, tf.int64)]
-        rows = [table.read(at, self.wire) for table, at in zip(self.tables, places, strict=True)]
         return [*self._pull_message.pack([weights, statistics, tf.stack(numbers)]), *rows]
 
     def _outcome_alone(self, outcome: tf.Tensor) -> list[tf.Tensor]:
@@ -348,7 +354,7 @@ class ParameterShard:
         if self.samples is None:
             return change()
         place = self.samples.place_of_push(push.step, push.worker, push.version)
-        return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change)
+        return self.samples.keep_change(place, push.worker, push.gradient, push.fresh, change, push.rows)
 
     def change(self, push: Push, arrival: Arrival, factor: tf.Tensor) -> tf.Tensor:
         """Change the weights and statistics by a push; return the new version. `factor`: scales its learning rate."""

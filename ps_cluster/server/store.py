@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -297,7 +297,20 @@ class ParameterStore:
 
     def take_sample(self, place: int) -> list[SampledShard | None]:
         """Return each shard's part of the update for which a place was armed, see `UpdateSamples.take`."""
-        return self._on_all(lambda part: part.samples.take(place) if part.samples else None)
+        taken = self._on_all(lambda part: part.samples.take(place) if part.samples else None)
+        return [shard and self._in_network(index, shard) for index, shard in enumerate(taken)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """For each shard, the number of its weights; empty if the shards are no contiguous parts of the network's vector."""
+        return self._weight_lengths if self.places is None else []
+
+    def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
+        """Return the record of a shard, whose positions are those in its own vectors, with those in the network's."""
+        sizes = [part.length + sum(table.size for table in part.tables) for part in self.shards]
+        first = sum(sizes[:index])
+        places = np.arange(first, first + sizes[index]) if self.places is None else self.places[first:][: sizes[index]]
+        return replace(shard, positions=places[shard.positions], given_positions=places[shard.given_positions])
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
         """Call `call(shard, …)` for all shards at once; return the answers in the shards' order. Raises the first error."""

@@ -49,6 +49,11 @@ class TableShard:
         return int(self.rows.shape[1])
 
     @property
+    def size(self) -> int:
+        """The number of weights, rows x width."""
+        return int(self.rows.shape.num_elements())
+
+    @property
     def slots(self) -> dict[str, tf.Variable]:
         """The slots of the rows, name → float32 [rows, width]."""
         return self._rule.slots

@@ -146,11 +146,11 @@ class UpdateSampler:
             versions=[int(next(iter(own.values()))["version"]) - 1 for own in rows],
             pulled=[shard.version for shard in shards],
             pullers=[shard.worker for shard in shards],
-            lengths=[shard.length for shard in shards],
+            lengths=self._store.lengths,
             settings=self._settings,
         )
         with contextlib.suppress(OSError):  # the writer of the ledger reports a full disk
-            write_sample(self._run_dir.samples, UpdateSample(header, shards, self._store.places))
+            write_sample(self._run_dir.samples, UpdateSample(header, shards))
             self._sampled.update(header.workers)
 
     def _belong_together(self, shard: SampledShard, rows: Mapping[int, np.void]) -> bool:

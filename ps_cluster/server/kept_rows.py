@@ -1,0 +1,89 @@
+"""Keep the rows of embedding tables that a sampled update reads and changes, for `UpdateSamples`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.runs.update_samples import SampledShard
+from ps_cluster.server.tables import TableShard
+
+_KEPT = ("int64", "float32", "int64", "float32", "float32", "float32")  # the dtypes of what is kept, in its order
+
+
+class KeptRows:
+    """The rows of a group of tables that one sampled update reads and changes. Create it on the shard's device."""
+
+    def __init__(self, table: TableShard):
+        self._table = table
+        self._slots = sorted(table.slots)
+        # Serialised, because the number of rows differs from step to step. TensorFlow 2.21 aborts a worker's process whose
+        # graph has a remote variable of a shape that is not known.
+        self._given_places, self._given, self._places, self._gradient, self._before, self._after = self._kept = [
+            tf.Variable("", trainable=False) for _ in _KEPT
+        ]
+
+    def keep_given(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
+        """Keep the rows that a worker gets. `places`: int64 [u]. `rows`: [u x width]."""
+        return tf.group(_keep(self._given_places, places), _keep(self._given, tf.cast(rows, tf.float32)))
+
+    def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
+        """Keep a gradient as received, [u x width], and rows and slots before the update."""
+        return tf.group(
+            _keep(self._places, places),
+            _keep(self._gradient, tf.cast(gradient, tf.float32)),
+            _keep(self._before, self._now(places)),
+        )
+
+    def keep_after(self) -> tf.Operation:
+        """Keep rows and slots after the update."""
+        return _keep(self._after, self._now(tf.io.parse_tensor(self._places.read_value(), tf.int64)))
+
+    def _now(self, places: tf.Tensor) -> tf.Tensor:
+        """Return rows and slots, float32 [1 + slots, u x width]."""
+        variables = [self._table.rows, *(self._table.slots[name] for name in self._slots)]
+        return tf.stack([tf.reshape(tf.gather(variable, places), [-1]) for variable in variables])
+
+    def read(self) -> list[tf.Tensor]:
+        """Return everything that is kept, as `added_to` takes it: len(_KEPT) strings."""
+        return [variable.read_value() for variable in self._kept]
+
+    def added_to(self, shard: SampledShard, first: int, values: Sequence[bytes]) -> SampledShard:
+        """Return the record of a shard with these rows in addition.
+
+        Args:
+          first: the position of the group's first number in the shard's vectors.
+          values: the result of `read`.
+        """
+        kept = (tf.io.parse_tensor(value, dtype).numpy() for value, dtype in zip(values, _KEPT, strict=True))
+        given_places, given, places, gradient, before, after = kept
+
+        def positions(rows: np.ndarray) -> np.ndarray:
+            width = self._table.width
+            found: np.ndarray = (first + rows[:, None] * width + np.arange(width)).ravel()
+            return found
+
+        def continued(arrays: Mapping[str, np.ndarray], kept: np.ndarray) -> dict[str, np.ndarray]:
+            of_rows = dict(zip(["weights", *self._slots], kept))
+            zeros = np.zeros(len(gradient), np.float32)  # of slots that rows don't have
+            return {
+                name: array if len(array) == 1 else np.concatenate([array, of_rows.get(name, zeros)])
+                for name, array in arrays.items()
+            }
+
+        return replace(
+            shard,
+            positions=np.concatenate([shard.positions, positions(places)]),
+            given=np.concatenate([shard.given, given]),
+            given_positions=np.concatenate([shard.given_positions, positions(given_places)]),
+            gradient=np.concatenate([shard.gradient, gradient]),
+            before=continued(shard.before, before),
+            after=continued(shard.after, after),
+        )
+
+
+def _keep(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
+    return variable.assign(tf.io.serialize_tensor(value), read_value=False)
