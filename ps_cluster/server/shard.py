@@ -130,7 +130,12 @@ class ParameterShard:
         self._push_message = MessageLayout((*self.codec.fields, statistics, (tf.int64, 3), columns), is_sent)
 
     def keep_samples(self) -> None:
-        """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built."""
+        """Create the places for sampled updates, see `UpdateSamples`. Call it before any graph of the shard is built.
+
+        Rounds with embedding tables have no samples: each worker gets other rows, and an update has those of all workers.
+        """
+        if self.tables and self._in_rounds:
+            return
         state = KeptState(
             self.weights,
             self.statistics,
@@ -362,10 +367,16 @@ class ParameterShard:
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
         return self.apply_gradient(gradient, rate, push.fresh, share, push.rows)
 
-    def apply_mean(self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
+    def apply_mean(
+        self,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        fresh: tf.Tensor,
+        rows: PushedRows = NOTHING_PUSHED,
+    ) -> tf.Tensor:
         """Apply the means of a round's gradients, float32 [n], and fresh statistics, float32 [m]; return the new version."""
         if self.samples is None:
-            return self.apply_gradient(gradient, learning_rate, fresh)
+            return self.apply_gradient(gradient, learning_rate, fresh, rows=rows)
         version, nobody = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
         place = self.samples.place_of_push(version, nobody, version)
         return self.samples.keep_change(
@@ -530,12 +541,12 @@ class ParameterShard:
         """Return the variables of the tables that continue a vector of `state`, float32 [rows, width]; None: it is 0 there."""
         if name == "weights":
             return [table.rows for table in self.tables]
-        return [table.slots.get(name.removeprefix("slot_")) for table in self.tables] if name in self._by_weight else []
+        return [table.slots.get(name.removeprefix("slot_")) for table in self.tables]
 
     @property
     def _by_weight(self) -> set[str]:
         """The names in `state` of vectors with a number for each weight."""
-        return {"weights", *(f"slot_{name}" for name, slot in self.slots.items() if slot.shape.rank)}
+        return {name for name in self.state if name == "weights" or name.startswith("slot_")}
 
     def row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row, float32 [n], of per-worker slots for a worker that is not in the snapshot."""
@@ -559,6 +570,8 @@ class ParameterShard:
                 newcomers = np.tile(self.row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])
             variable.assign(value)
+        for table in self.tables:
+            table.after_restore()
         self._ledger.restore(state[ACCEPTED_STEPS])
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)

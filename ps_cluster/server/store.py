@@ -387,4 +387,4 @@ def _is_by_shard(name: str) -> bool:
 
 
 def _is_by_weight(name: str) -> bool:
-    return not _is_by_shard(name) and name != "statistics"
+    return name == "weights" or name.startswith("slot_")

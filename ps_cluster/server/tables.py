@@ -43,6 +43,7 @@ class TableShard:
         kind = RULES[settings.rule].row_update
         assert kind is not None, "see training/table_limits.py"
         self._rule = kind(settings, self.rows)
+        self._sum: tf.Variable | None = None
 
     @property
     def width(self) -> int:
@@ -56,11 +57,49 @@ class TableShard:
     @property
     def slots(self) -> dict[str, tf.Variable]:
         """The slots of the rows, name → float32 [rows, width]."""
-        return self._rule.slots
+        return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
 
     def read(self, places: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Return some rows, end to end, [u x width] in `dtype`. `places`: int64 [u]."""
         return tf.reshape(tf.cast(tf.gather(self.rows, places), dtype), [-1])
+
+    # Where an update is the mean of several pushes, their gradients are summed up until then.
+
+    def keep_sum(self) -> None:
+        """Create the variables of the sum."""
+        with tf.device(self.rows.device):
+            self._sum = tf.Variable(tf.zeros_like(self.rows), trainable=False)
+            self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # places, with repetitions
+
+    def add_to_sum(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
+        """Add the gradients of some rows to the sum. Arguments as for `apply`."""
+        assert self._sum is not None
+        of_rows = tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
+        touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), places], 0)
+        return tf.group(
+            self._sum.scatter_add(tf.IndexedSlices(of_rows, places)),
+            self._touched.assign(_as_text(touched), read_value=False),
+        )
+
+    def summed(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the places of the rows that have a sum, int64 [u], and their sums, [u x width]."""
+        places, _ = tf.unique(tf.io.parse_tensor(self._touched.read_value(), tf.int64))
+        return places, tf.reshape(tf.gather(self._sum, places), [-1])
+
+    def clear_sum(self, places: tf.Tensor) -> tf.Operation:
+        """Make the sums of these rows 0, which are all that are not."""
+        assert self._sum is not None
+        zeros = tf.zeros([tf.size(places), self.width])
+        return tf.group(
+            self._sum.scatter_update(tf.IndexedSlices(zeros, places)),
+            self._touched.assign(_as_text(tf.zeros([0], tf.int64)), read_value=False),
+        )
+
+    def after_restore(self) -> None:
+        """Find out which rows of a restored sum are not 0."""
+        if self._sum is not None:
+            touched = np.flatnonzero(np.asarray(self._sum).any(axis=1))
+            self._touched.assign(_as_text(tf.constant(touched, tf.int64)))
 
     def apply(
         self,
@@ -73,3 +112,8 @@ class TableShard:
         """Apply the gradients of some rows, [u x width]. The other arguments are as for `RowRule.apply`."""
         of_rows = tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
         return self._rule.apply(places, of_rows, learning_rate, updates_before, share)
+
+
+def _as_text(places: tf.Tensor) -> tf.Tensor:
+    """Return a vector of any length as a string []: a variable of a graph on several machines needs a fixed shape."""
+    return tf.io.serialize_tensor(places)

@@ -17,7 +17,7 @@ from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard, put
 from ps_cluster.training.step import WorkerIdentity
-from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation
+from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation, rows_of
 
 DEFAULT_MAX_STALENESS = 3  # used if no bound is set
 # A worker that has sent nothing for longer than this, and for longer than an update takes, counts as dead, and other workers
@@ -166,7 +166,7 @@ class BoundedShard(WaitingShard):
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
     def execute_push(self, push: Push) -> tf.Tensor:
-        arrived = [part for part in vars(push).values() if part is not None]
+        arrived = [part for part in tf.nest.flatten(list(vars(push).values())) if part is not None]
         return self.changed.wait_while(WAIT, lambda: self.receive(push), arrived)
 
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
@@ -226,9 +226,10 @@ def bounded_graph(store: ParameterStore, compute: Compute, config: RunConfig, *,
             asked = now_after(step_id)
             # After a wait, the ps continues with the pull without a message to the worker.
             admitted = shard.admit(identity.worker, after([asked], left))
-            pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats)
+            rows = rows_of(compute, step_id)
+            pulled = store.pull(identity.worker, [admitted], step_id, asks_for_step=repeats, rows=rows)
             result, row, settle = computation(step_id, pulled, identity, scheduled, asked, admitted)
-            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row, rows)
             with tf.control_dependencies(settle(outcomes)):
                 return tf.where(tf.equal(outcomes[0], DROPPED), position, position + 1)
 
@@ -249,6 +250,7 @@ class Bounded(DefaultMode):
     name = "bounded"
     says = "asynchronous, with a bound on staleness or on how far a worker is ahead"
     Settings = BoundedSettings
+    has_tables = True
     cluster = ClusterShape(most_parameter_servers=1)  # a single place must decide which worker may continue
     promise = Promise(waits=Waits.FOR_A_BOUND)
     shard = BoundedShard

@@ -12,16 +12,18 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.modes import ClusterShape, ModeSettings, Promise, Waits
 from ps_cluster.config.tasks import ON_DEATH, WORKER, OnDeath
+from ps_cluster.models.rows import Rows
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import APPLIED, Push
 from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.tables import PushedRows
 from ps_cluster.training.computing_device import graph_of_dispatch
 from ps_cluster.training.modes.base import DefaultMode
 from ps_cluster.training.modes.waiting import WaitingShard
 from ps_cluster.training.step import WorkerIdentity
 from ps_cluster.training.step_source import StepSource
-from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation
+from ps_cluster.training.worker import Compute, DispatchGraph, TimedComputation, rows_of
 
 _NOT_YET = -1  # instead of the version at which a worker is admitted
 
@@ -55,6 +57,8 @@ class RoundShard(WaitingShard):
         self._workers = config.steps_per_update
         self._needed, self._most = config.gradients_per_update, config.most_gradients_per_update
         self._grace_s = config.mode_kind.grace_seconds(config)
+        for table in self.tables:
+            table.keep_sum()
         with tf.device(device):
             self._sum = tf.Variable(tf.zeros_like(self.weights))
             self._fresh_sum = tf.Variable(tf.zeros_like(self.statistics))
@@ -84,7 +88,7 @@ class RoundShard(WaitingShard):
         return [tf.cond(self._summed[0] >= self._needed, wait, self.version.read_value)]
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
-        """Return the times at which `worker` asked and was admitted, float64 [2], in unix seconds of the parameter server.
+        """Return when `worker` asked and was admitted, in unix seconds of the parameter server, and the version: float64 [3].
 
         The worker asks once everything `needed` is done. It is admitted once a round is open to which it has not yet pushed a
         gradient.
@@ -101,8 +105,8 @@ class RoundShard(WaitingShard):
 
         with tf.device(self.device):
             asked = now_after(*needed, worker, end)
-            admitted = now_after(self.changed.wait_while(_NOT_YET, attempt, [asked], "int64"))
-            return tf.stack([asked, admitted])
+            version = self.changed.wait_while(_NOT_YET, attempt, [asked], "int64")
+            return tf.stack([asked, now_after(version), tf.cast(version, tf.float64)])
 
     def refuse_or_apply(self, push: Push) -> tf.Tensor:
         late = push.version < self.version.read_value()
@@ -115,6 +119,7 @@ class RoundShard(WaitingShard):
         added = [
             self._sum.assign_add(push.gradient, read_value=False),
             self._fresh_sum.assign_add(push.fresh, read_value=False),
+            *(table.add_to_sum(*pushed) for table, *pushed in zip(self.tables, *push.rows, strict=True)),
         ]
         rate = tf.cast(push.value("learning_rate"), tf.float32)
         with tf.control_dependencies([*added, self._rate.assign(rate[None], read_value=False)]):
@@ -125,10 +130,14 @@ class RoundShard(WaitingShard):
     def _close(self) -> tf.Tensor:
         """Apply the round's update; return the new version."""
         count = tf.cast(self._summed[0], tf.float32)
-        version = self.apply_mean(self._sum.read_value() / count, self._rate[0], self._fresh_sum.read_value() / count)
+        of_rows = [table.summed() for table in self.tables]
+        rows = PushedRows([places for places, _ in of_rows], [total / count for _, total in of_rows])
+        fresh = self._fresh_sum.read_value() / count
+        version = self.apply_mean(self._sum.read_value() / count, self._rate[0], fresh, rows)
         with tf.control_dependencies([version]):
             of_round = (self._sum, self._fresh_sum, self._summed, self._waited_s)
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in of_round]
+            cleared += [table.clear_sum(places) for table, places in zip(self.tables, rows.places)]
             return after([*cleared, self.changed.notify_all()], version)
 
 
@@ -156,26 +165,41 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
     (shard,) = store.shards
     assert isinstance(shard, RoundShard)
 
-    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:
-        """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters."""
-        times = shard.admit_to_round(identity.worker, end, needed)
-        pulled = store.pull(identity.worker, [times])
+    def pull(identity: WorkerIdentity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[Any]:
+        """Wait for the next round and pull, all on the ps, so that the answer to a push is the next parameters.
+
+        With embedding tables, the worker has to know the version before, so that it can ask for the rows of its step.
+        """
+        admitted = shard.admit_to_round(identity.worker, end, needed)
+        step_id = tf.cast(admitted[2], tf.int64) * config.steps_per_update + identity.worker
+        rows = rows_of(compute, step_id)
+        pulled = store.pull(identity.worker, [admitted], rows=rows)
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
-        return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
+        # If the round has ended since it was admitted, its push has to count as late.
+        versions = tf.minimum(pulled.versions, tf.cast(admitted[2:], tf.int64))
+        return [tf.identity(admitted), pulled.weights, pulled.statistics, versions, rows]
 
     @graph_of_dispatch(config, tf.TensorSpec([], tf.int64))
     def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = WorkerIdentity.read()
 
-        def body(times: tf.Tensor, *parameters: tf.Tensor) -> list[tf.Tensor]:
-            pulled = Pulled(*parameters)
-            step_id = pulled.versions[0] * config.steps_per_update + identity.worker
-            result, row, settle = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
-            outcomes = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+        def body(
+            admitted: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor, versions: tf.Tensor, rows: Rows
+        ) -> list[Any]:
+            pulled = Pulled(weights, statistics, versions, rows=rows)
+            step_id = versions[0] * config.steps_per_update + identity.worker
+            asked, entered, _ = tf.unstack(admitted)
+            result, row, settle = computation(step_id, pulled, identity, scheduled, asked, entered)
+            outcomes = store.push(step_id, versions, result.gradient, result.fresh, row, rows)
             return pull(identity, end, [outcomes, *settle(outcomes)])
 
         start = pull(identity, end)
-        return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
+        shapes = [one.shape for one in start[:4]]
+        if shard.tables:  # the number of rows differs from step to step
+            shapes[1] = tf.TensorShape([None])
+        shapes.append(tf.nest.map_structure(lambda _: tf.TensorShape([None]), start[4]))
+        loop = tf.while_loop(lambda *now: now[3][0] < end, body, start, shapes, parallel_iterations=1)
+        return loop[3]
 
     dispatch: DispatchGraph = run_rounds
     return dispatch
@@ -187,6 +211,7 @@ class SyncPs(DefaultMode):
     name = "sync-ps"
     says = "an update is the mean of a round's gradients, on the parameter server"
     Settings = SyncPsSettings
+    has_tables = True
     cluster = ClusterShape(
         most_parameter_servers=1,  # a single place must decide which gradient came too late
         fixed_workers="a round has a place for each of them",
