@@ -11,6 +11,7 @@ from ps_cluster.files.values import refuse_address
 
 # Far above any useful value, and far below the largest float32.
 LARGEST_FACTOR = 1e6
+SMALLEST_EPSILON = 1e-30  # far below any useful value, and still a normal number in float32
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]

@@ -11,6 +11,7 @@ from ps_cluster.config.keras_schedules import FUNCTIONS_OF_KERAS, highest_rate
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.recipe import COMPILED
 from ps_cluster.config.schedules import SCHEDULES
+from ps_cluster.config.setting_types import SMALLEST_EPSILON
 from ps_cluster.private_names import besides_config
 
 
@@ -37,6 +38,13 @@ def optimizer_settings(model: keras.Model) -> dict[str, Any]:
     rule, names = _RULES_OF_KERAS[kind]
     if rule == "momentum":
         rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
+    if kind is keras.optimizers.Ftrl and schedule:  # with which Keras scales the weights, see `FtrlUpdate`
+        raise ValueError(
+            _unsupported_message(kind.__name__, f"has a schedule ({schedule['function']}) as its learning rate")
+        )
+    if kind is keras.optimizers.Adagrad:  # Keras adds epsilon inside the root, the rule outside
+        values["initial_accumulator_value"] += values["epsilon"]
+        values["epsilon"] = SMALLEST_EPSILON
     own = {} if rule == "sgd" else {ours: values[name] for ours, name in names.items()}
     clipping = {"clip_norm": "clipnorm", "global_clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
     return own | {
@@ -80,11 +88,25 @@ _RULES_OF_KERAS: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
     keras.optimizers.Adam: ("adam", _ADAM),
     keras.optimizers.AdamW: ("adam", _ADAM),
     keras.optimizers.RMSprop: ("rmsprop", {"momentum": "momentum", "rho": "rho", "epsilon": "epsilon"}),
+    keras.optimizers.Adagrad: (
+        "adagrad",
+        {"initial_accumulator_value": "initial_accumulator_value", "epsilon": "epsilon"},
+    ),
+    keras.optimizers.Ftrl: (
+        "ftrl",
+        {
+            "learning_rate_power": "learning_rate_power",
+            "initial_accumulator_value": "initial_accumulator_value",
+            "l1": "l1_regularization_strength",
+            "l2": "l2_regularization_strength",
+        },
+    ),
 }
 _EXCLUDED_FROM_DECAY = "_exclude_from_weight_decay"  # without decay, nothing is excluded from it
 # Settings of Keras that no rule here has → the value with which they do nothing.
 _WITHOUT_EFFECT = {
     "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,
+    "l2_shrinkage_regularization_strength": 0.0, "beta": 0.0,
 }  # fmt: skip
 
 

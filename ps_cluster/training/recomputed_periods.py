@@ -74,7 +74,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
             return reason
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
-        slots = {name: np.zeros(1) for name in update.slot_names}
+        slots = {name: np.full(1, value) for name, value in update.first_values(settings).items()}
         nothing = UpdateParts(np.zeros(1), np.zeros(1), slots, 0.0, 0, np.ones(1), np.zeros(1))
         if "weights" not in (rule.equation(settings, nothing) or {}):
             return f"the periods of a worker: optimizer.rule {rule.name} has no equation for the weights"
@@ -86,7 +86,7 @@ class RecomputedLocalPeriods(_RecomputedPeriods):
         """Return the pulled weights minus the weights that the steps have reached."""
         settings, rule = self._config.optimizer, RULES[self._config.optimizer.rule]
         update = rule.update
-        slots = {name: np.zeros(self.length) for name in update.slot_names}
+        slots = {name: np.full(self.length, value) for name, value in update.first_values(settings).items()}
         weights, seen = given.astype(np.float64), statistics.astype(np.float64)
         for place, batch in enumerate(self._batches_of(gradient)):
             found = self._of_batch(batch, gradient.worker, self._rounded(weights), seen)

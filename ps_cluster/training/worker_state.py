@@ -14,7 +14,7 @@ its workspace      two files for a state, of which each is written after every o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,12 +61,17 @@ class WorkerState:
         """
         self._name, self._says, self._files = name, says, files
         self._kept: dict[str, tf.Variable] = {}
+        self._first: dict[str, np.ndarray | tf.Tensor] = {}  # the values with which they begin
         self._names: list[str] = []
 
     def variable(self, name: str, value: np.ndarray | tf.Tensor, *, changes: bool) -> Any:
-        """Return the process's variable of this name, which is kept and begins at 0; if it never changes, return a constant."""
+        """Return the process's variable of this name, which is kept and begins with `value`.
+
+        If it never changes, return a constant.
+        """
         if not changes:
             return tf.constant(value)
+        self._first[name] = value
         self._kept[name] = self.scratch(name, value.shape, tf.as_dtype(value.dtype))
         return self._kept[name]
 
@@ -78,7 +83,7 @@ class WorkerState:
         return variable_of_process(self._names[-1], shape, dtype)
 
     def load(self, step: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
-        """Initialise the variables if this process has none yet, from the newer complete file, or with 0 if there is none.
+        """Initialise the variables if this process has none yet, from the newer complete file, or as they begin.
 
         Returns a tensor to depend on. `step`: the step id, int64 []. `needed`: operations to run before.
         """
@@ -105,8 +110,9 @@ class WorkerState:
 
     def _fill(self, step: tf.Tensor) -> tf.Tensor:
         if not self._files:
-            zeros = [variable.assign(tf.zeros(variable.shape, variable.dtype)) for variable in self._kept.values()]
-            return after(zeros, tf.constant(0, tf.int64))
+            return after(
+                [self._kept[name].assign(value) for name, value in self._first.items()], tf.constant(0, tf.int64)
+            )
         states, counts = self._written(step)
         newest = tf.where(counts[0] > counts[1], *states)
         number = tf.maximum(*counts)
@@ -135,21 +141,23 @@ class WorkerState:
         return after(assigned, self._number_of_saves(state))
 
     def _read(self, name: tf.Tensor) -> tf.Tensor:
-        """Return the bytes of a file's state, uint8 [k]; zeros if it is missing, incomplete, or of an earlier training."""
+        """Return the bytes of a file's state, uint8 [k], or of the first state if it is missing, incomplete, or of an earlier
+        training.
+        """
         size = sum(map(_bytes_of, self._kept.values()))
         expected = tf.make_tensor_proto(np.zeros(size, np.uint8)).ByteSize()
-        nothing = tf.zeros([size], tf.uint8)
+        begun = _joined_bytes(self._first.values())
 
         def parsed() -> tf.Tensor:
             content = tf.io.read_file(name)
             is_whole = tf.equal(tf.strings.length(content), expected)
             state = tf.cond(
-                is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), nothing.shape), lambda: nothing
+                is_whole, lambda: tf.ensure_shape(tf.io.parse_tensor(content, tf.uint8), [size]), lambda: begun
             )
             counts = self._number_of_saves(state) >= first_term_of(self._name) * 2**_SAVES_BITS
-            return tf.where(counts, state, nothing)
+            return tf.where(counts, state, begun)
 
-        return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: nothing)
+        return tf.cond(tf.size(tf.io.matching_files(name)) > 0, parsed, lambda: begun)
 
     def _number_of_saves(self, state: tf.Tensor) -> tf.Tensor:
         return tf.bitcast(state[-tf.int64.size :], tf.int64)  # `saves` is the last kept variable
@@ -194,9 +202,9 @@ class WorkerState:
         with tf.control_dependencies([before]):
             number = self._saves.assign(term + (before + 1) % 2**_SAVES_BITS)
         with tf.control_dependencies([number]):
-            parts = [tf.reshape(tf.bitcast(variable.read_value(), tf.uint8), [-1]) for variable in self._kept.values()]
+            state = _joined_bytes(variable.read_value() for variable in self._kept.values())
         name = tf.gather(tf.constant(list(self._files)), number % len(self._files))
-        is_written = _try_to_write(name, tf.io.serialize_tensor(tf.concat(parts, 0)))
+        is_written = _try_to_write(name, tf.io.serialize_tensor(state))
         with tf.control_dependencies([is_written, refused_before]):
             refused = self._refused.assign(tf.logical_not(is_written), read_value=False)
             printed = tf.cond(tf.equal(refused_before, is_written), lambda: self._report_disk(is_written), _nothing)
@@ -217,6 +225,10 @@ class WorkerState:
 def _bytes_of(variable: tf.Variable) -> int:
     size: int = variable.dtype.size * variable.shape.num_elements()
     return size
+
+
+def _joined_bytes(values: Iterable[np.ndarray | tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(tf.bitcast(value, tf.uint8), [-1]) for value in values], 0)
 
 
 def _whole(part: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -176,6 +176,9 @@ OPTIMIZERS = {
     "rmsprop with momentum": lambda: keras.optimizers.RMSprop(
         0.01, rho=0.7, epsilon=1e-4, momentum=0.5, weight_decay=0.3
     ),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.02, epsilon=0.01, weight_decay=0.3),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.03, l2_regularization_strength=0.2),
+    "ftrl with another power": lambda: keras.optimizers.Ftrl(0.1, -0.3, initial_accumulator_value=0.02),
 }
 
 
@@ -238,6 +241,15 @@ def test_an_optimizer_that_has_made_updates_is_taken_and_what_it_keeps_of_them_i
             r"its compile\(\) is a schedule, OwnSchedule, which is none of Keras's own: set optimizer.rule",
         ),
         (lambda: keras.optimizers.Adam(amsgrad=True), r"\(Adam\) has amsgrad=True"),
+        (lambda: keras.optimizers.Ftrl(beta=0.1), r"\(Ftrl\) has beta=0.1"),
+        (
+            lambda: keras.optimizers.Ftrl(l2_shrinkage_regularization_strength=0.1),
+            r"\(Ftrl\) has l2_shrinkage_regularization_strength=0.1",
+        ),
+        (
+            lambda: keras.optimizers.Ftrl(OF_KERAS.CosineDecay(0.1, 100)),
+            r"\(Ftrl\) has a schedule \(CosineDecay\) as its learning rate",
+        ),
         (lambda: keras.optimizers.SGD(use_ema=True), r"\(SGD\) has use_ema=True"),
         (lambda: without_decay(var_names=["bias"]), r"\(AdamW\) has exclude_from_weight_decay, which was set after"),
         (

@@ -30,15 +30,20 @@ from tests.helpers.stores import (
 )
 from tests.helpers.waiting import identity
 
-RULES = ["sgd", "momentum", "nesterov", "adam", "rmsprop"]
+RULES = ["sgd", "momentum", "nesterov", "adam", "rmsprop", "adagrad", "ftrl"]
 TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
 FACTORS = np.array([1, 1, 0, 2, 1, 0.5, 1])
+L1, L2 = 0.7, 0.4  # of ftrl
+OWN = {  # the settings of each rule
+    **{rule: {"momentum": 0.9} for rule in ("momentum", "nesterov", "adam", "rmsprop")},
+    "ftrl": {"l1": L1, "l2": L2 / 2},
+}
 
 
 def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, learning_rate=0.1):
     """The same mathematics in numpy, in float64."""
     w = np.linspace(-1, 1, LENGTH)
-    m, v = np.zeros(LENGTH), np.zeros(LENGTH)
+    m, v = np.zeros(LENGTH), np.full(LENGTH, 0.1 if rule in ("adagrad", "ftrl") else 0.0)
     for t in range(1, steps + 1):
         g = w - TARGET
         w = w - learning_rate * decay * (factors != 0) * w
@@ -51,6 +56,14 @@ def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, 
             v = 0.9 * v + 0.1 * g * g
             m = momentum * m + learning_rate * g / np.sqrt(v + 1e-7)
             w = w - factors * m
+        elif rule == "adagrad":
+            v = v + g * g
+            w = w - learning_rate * factors * g / (np.sqrt(v) + 1e-7)
+        elif rule == "ftrl":  # the paper's algorithm 1, where m is z, and a weight's own rate is its alpha
+            alpha, root = learning_rate * np.where(factors == 0, 1, factors), np.sqrt(v + g * g)
+            m = m + g - (root - np.sqrt(v)) / alpha * w
+            shrunk = np.where(np.abs(m) <= L1, 0, -(m - np.sign(m) * L1) / (root / alpha + L2))
+            v, w = v + g * g, np.where(factors == 0, w, shrunk)
         else:
             m = (momentum if rule != "sgd" else 0) * m - learning_rate * factors * g
             w = w + (momentum * m - learning_rate * factors * g if rule == "nesterov" else m)
@@ -59,14 +72,17 @@ def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule):
-    store = make_store(rule=rule, momentum=0.9, learning_rate_factors=[])
+    store = make_store(rule=rule, learning_rate_factors=[], **OWN.get(rule, {}))
     assert run_quadratic(store, 50, TARGET) == pytest.approx(reference(rule, 50), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize(("rule", "shards"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1)])
+@pytest.mark.parametrize(
+    ("rule", "shards"), [("nesterov", 2), ("adam", 1), ("rmsprop", 1), ("adagrad", 2), ("ftrl", 2)]
+)
 def test_decoupled_decay_and_factors_equal_numpy(rule, shards):
-    store = make_store(shards, rule=rule, momentum=0.9, weight_decay=0.2, factors=FACTORS)
-    expected = reference(rule, 50, decay=0.2, factors=FACTORS)
+    decay = 0.0 if rule == "ftrl" else 0.2
+    store = make_store(shards, rule=rule, weight_decay=decay, factors=FACTORS, **OWN.get(rule, {}))
+    expected = reference(rule, 50, decay=decay, factors=FACTORS)
     weights = run_quadratic(store, 50, TARGET)
     assert weights == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert weights[2] == np.linspace(-1, 1, LENGTH, dtype=np.float32)[2]  # its factor is 0

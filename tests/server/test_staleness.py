@@ -33,6 +33,13 @@ WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 INTERLEAVED = "<0 <1 <2 0> <0 0> <0 1> 0> 0> <1 2> <2 1> <0 <1 2> 1> 0> <1 1>"
 
 
+RULES_OF_SHARES = ("momentum", "nesterov", "adam", "rmsprop", "adagrad", "ftrl")
+
+
+def decay_of(rule):
+    return 0.0 if rule == "ftrl" else DECAY  # which has none
+
+
 def own_of(method):
     """The settings of the method itself, as the reference has them."""
     known = {"strength": STRENGTH, "decay": MEAN_DECAY}
@@ -42,11 +49,11 @@ def own_of(method):
 class Server:
     """One shard with a real update rule, put together as the parameter store does."""
 
-    def __init__(self, name, rule="sgd", decay=DECAY):
+    def __init__(self, name, rule="sgd", decay=None):
         config = build_config(
             overrides={
                 "optimizer.rule": rule,
-                "optimizer.weight_decay": decay,
+                "optimizer.weight_decay": decay_of(rule) if decay is None else decay,
                 "staleness.method": name if rule != "sgd" or name != "momentum" else "none",
             }
             | {f"optimizer.{key}": MOMENTUM for key in RULES[rule].Settings.model_fields if key == "momentum"}
@@ -96,6 +103,7 @@ class Reference:
         self.name, self.rule = name, rule
         self.weights = START.astype(np.float64)
         self.mean, self.variance = np.zeros(LENGTH), np.zeros(LENGTH)  # momentum's velocity is a mean, too
+        self.squares = np.full(LENGTH, 0.1)  # of adagrad and ftrl
         self.mean_squares = np.zeros([WORKERS, LENGTH])
         self.backups, self.steps, self.rates = {}, [], []
 
@@ -105,7 +113,7 @@ class Reference:
     def push(self, worker, staleness, gradient, rate):
         g, share = self.correct(worker, staleness, gradient.astype(np.float64))
         before = self.weights
-        self.weights = before - rate * share * DECAY * before + self.step(g, share, rate)
+        self.weights = before - rate * share * decay_of(self.rule) * before + self.step(g, share, rate)
         self.steps.append((self.weights - before) / rate)
         self.rates.append(rate)
         return g, share * np.ones(LENGTH)
@@ -115,6 +123,14 @@ class Reference:
             self.variance = 0.9 * self.variance + 0.1 * g**2
             self.mean = MOMENTUM * self.mean - rate * share * g / np.sqrt(self.variance + 1e-7)
             return self.mean
+        if self.rule == "adagrad":
+            self.squares = self.squares + g**2
+            return -rate * share * g / (np.sqrt(self.squares) + 1e-7)
+        if self.rule == "ftrl":
+            root, grown = np.sqrt(self.squares), np.sqrt(self.squares + g**2)
+            self.mean = self.mean + rate * share * g - (grown - root) * self.weights
+            self.squares = self.squares + g**2
+            return -self.mean / grown - self.weights
         if self.rule != "adam":
             self.mean = (0 if self.rule == "sgd" else MOMENTUM) * self.mean - rate * share * g
             return MOMENTUM * self.mean - rate * share * g if self.rule == "nesterov" else self.mean
@@ -173,7 +189,7 @@ def assert_same(actual, expected):
     [
         *((name, "sgd") for name in METHODS.names if name not in ARRIVALS),
         # Those that scale a gradient: each rule takes the share in its own way.
-        *((name, rule) for name in ("inverse", "gap_aware") for rule in ("momentum", "nesterov", "adam", "rmsprop")),
+        *((name, rule) for name in ("inverse", "gap_aware") for rule in RULES_OF_SHARES),
     ],
 )
 def test_interleaved_workers_get_what_numpy_computes(name, rule):
@@ -223,7 +239,7 @@ def test_the_scaling_of_inverse_fades_over_the_updates_that_are_given():
     assert share(0, 0) == share(1, 1) == 1
 
 
-@pytest.mark.parametrize("rule", ["nesterov", "adam"])
+@pytest.mark.parametrize("rule", ["nesterov", "adam", "adagrad", "ftrl"])
 def test_inverse_at_one_staleness_is_the_learning_rate_over_it_with_every_rule(rule):
     divided, lowered = Server("inverse", rule), Server("none", rule)
     for gradient in np.random.default_rng(0).normal(size=[10, LENGTH]).astype(np.float32):

@@ -36,6 +36,13 @@ def config_of(mode="diloco", **values):
     return build_config(overrides={"mode.name": mode, "mode.local_steps": PERIOD, **values})
 
 
+def config_of_rule(rule):
+    own = WITH_MOMENTUM | {"optimizer.rule": rule}
+    return config_of(
+        **{name: value for name, value in own.items() if rule != "adagrad" or name != "optimizer.momentum"}
+    )
+
+
 def quadratic(batch, weights, statistics):
     """A training step for the gradient of |weights - batch % 5 + 2|^2 / 2."""
     number = tf.cast(batch, tf.float32)
@@ -76,13 +83,16 @@ def workspace(tmp_path, monkeypatch):
 
 
 def by_hand(rule, numbers, values):
-    """Return the distance of each of several periods of adam, momentum or sgd, computed with numpy."""
+    """Return the distance of each of several periods of adam, adagrad, momentum or sgd, computed with numpy."""
     state, count, distances = [np.zeros(LENGTH), np.zeros(LENGTH)], 0, []
     for number in numbers:
         weights = np.array(values, np.float64)
         for batch in range(number * PERIOD, (number + 1) * PERIOD):
             gradient, count = weights - (batch % 5 - 2), count + 1
-            if rule != "adam":
+            if rule == "adagrad":
+                state[0] = state[0] + gradient**2
+                weights -= RATE * gradient / (np.sqrt(0.1 + state[0]) + 1e-7)
+            elif rule != "adam":
                 state[0] = (0.9 if rule == "momentum" else 0) * state[0] - RATE * gradient
                 weights += state[0]
             else:
@@ -93,9 +103,9 @@ def by_hand(rule, numbers, values):
     return distances
 
 
-@pytest.mark.parametrize("rule", ["momentum", "adam"])
+@pytest.mark.parametrize("rule", ["momentum", "adam", "adagrad"])
 def test_a_worker_keeps_its_optimizer_from_period_to_period_and_over_its_death(rule):
-    config = config_of(**WITH_MOMENTUM | {"optimizer.rule": rule})
+    config = config_of_rule(rule)
     expected = by_hand(rule, range(4), START)
     worker = periods(config)
     for number in (0, 1, 2):
@@ -107,10 +117,10 @@ def test_a_worker_keeps_its_optimizer_from_period_to_period_and_over_its_death(r
     assert (result["loss"], result["metric"]) == (np.mean(batches), sum(batches) + PERIOD)
 
 
-@pytest.mark.parametrize("lost", [REFUSED, DROPPED])
-def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(lost):
-    config = config_of(**WITH_MOMENTUM | {"optimizer.rule": "adam"})
-    expected = by_hand("adam", (0, 2, 3), START)
+@pytest.mark.parametrize(("rule", "lost"), [("adam", REFUSED), ("adam", DROPPED), ("adagrad", DROPPED)])
+def test_a_period_whose_push_is_not_applied_leaves_the_optimizer_as_it_was(rule, lost):
+    config = config_of_rule(rule)
+    expected = by_hand(rule, (0, 2, 3), START)
     worker = periods(config)
     worker(7, START, becomes=lost)  # before anything was written
     seen = [worker(0, START)["gradient"]]

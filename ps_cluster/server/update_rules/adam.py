@@ -10,12 +10,10 @@ from pydantic import Field
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
-from ps_cluster.config.setting_types import LARGEST_FACTOR, Momentum
+from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
 from ps_cluster.server.update_rules.row_rule import LazyAdamRows
 from ps_cluster.server.update_rules.rule import UpdateRule, times
-
-SMALLEST_EPSILON = 1e-30
 
 
 class AdamSettings(MomentumSettings):

@@ -56,7 +56,7 @@ class UpdateRule(ABC):
     changes.
 
     Attributes:
-      slot_names: the names of the vectors that are kept in addition to the weights. They start at 0.
+      slot_names: the names of the vectors that are kept in addition to the weights. `first_values` says with what they start.
     """
 
     slot_names: tuple[str, ...] = ()
@@ -81,7 +81,15 @@ class UpdateRule(ABC):
         self._factors = None if np.all(factors == 1) else variable("factors", factors, changes=False)
         rates = decay_rates(settings, factors)
         self._decay = variable("decay", rates, changes=False) if settings.weight_decay else None
-        self.slots = {name: variable(name, tf.zeros_like(weights), changes=True) for name in self.slot_names}
+        self.slots = {
+            name: variable(name, tf.fill(weights.shape, value), changes=True)
+            for name, value in self.first_values(settings).items()
+        }
+
+    @classmethod
+    def first_values(cls, settings: Any) -> dict[str, float]:
+        """Return the number with which all elements of each slot start. `settings`: the section `optimizer`."""
+        return dict.fromkeys(cls.slot_names, 0.0)
 
     def used_rate(self, learning_rate: tf.Tensor) -> tf.Tensor:
         """Return the rate of an update, float32 [], whose push contained this learning rate."""

@@ -1,0 +1,77 @@
+"""Optimizer rule adagrad: Adagrad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON
+from ps_cluster.server.update_rules.rule import UpdateRule, times
+
+
+class AdagradSettings(RuleSettings):
+    initial_accumulator_value: float = Field(
+        default=0.1,
+        ge=0,
+        le=LARGEST_FACTOR,
+        description="The value with which each weight's sum of squared gradients starts.",
+    )
+    epsilon: float = Field(
+        default=1e-7,
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_FACTOR,
+        description="Added to the root of the sum: keeps the rule from dividing by 0.",
+    )
+
+
+class AdagradUpdate(UpdateRule):
+    """n += g^2; w -= learning rate x g / (sqrt(n) + epsilon).
+
+    Adagrad with a diagonal matrix (Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, figure 1). As in Adam, a share
+    scales the step, and n takes the whole gradient.
+    """
+
+    slot_names = ("accumulator",)
+
+    @classmethod
+    def first_values(cls, settings: Any) -> dict[str, float]:
+        return {"accumulator": settings.initial_accumulator_value}
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        slot, epsilon = self.slots["accumulator"], self._settings.epsilon
+        if share is None and self._factors is None:
+            return tf.raw_ops.ResourceApplyAdagradV2(
+                var=self._weights.handle,
+                accum=slot.handle,
+                lr=learning_rate,
+                epsilon=epsilon,
+                grad=gradient,
+                use_locking=True,
+            )
+        # The kernel supports neither share nor factors.
+        accumulator = slot.read_value() + gradient * gradient
+        step = times(share, learning_rate * gradient / (tf.sqrt(accumulator) + epsilon))
+        return tf.group(
+            slot.assign(accumulator, read_value=False),
+            self._weights.assign_sub(times(self._factors, step), read_value=False),
+        )
+
+
+class Adagrad(OptimizerRule):
+    name = "adagrad"
+    Settings = AdagradSettings
+    usual_rate = 0.001
+    update = AdagradUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return n and w as in the docstring of `AdagradUpdate`."""
+        accumulator = parts.slots["accumulator"] + parts.gradient**2
+        step = parts.learning_rate * parts.shared_gradient / (np.sqrt(accumulator) + settings.epsilon)
+        return {"accumulator": accumulator, "weights": parts.decayed_weights - parts.factors * step}

@@ -1,0 +1,122 @@
+"""Optimizer rule ftrl: FTRL-Proximal, "follow the regularised leader"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.equations import Slots, UpdateParts
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
+from ps_cluster.config.schema import RunConfig
+from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Factor
+from ps_cluster.server.update_rules.rule import UpdateRule, times
+
+
+class FtrlSettings(RuleSettings):
+    learning_rate_power: float = Field(
+        default=-0.5,
+        ge=-1,
+        le=0,
+        description="The learning rate of each weight falls with this power of its sum of squared gradients; 0: not at all.",
+    )
+    initial_accumulator_value: float = Field(
+        default=0.1,
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_FACTOR,
+        description="The value with which that sum starts. The initial weights fade as the sum grows from there.",
+    )
+    l1: Factor = Field(
+        default=0.0,
+        description="Strength of the L1 regularisation, which sets weights to exactly 0. It is multiplied by the current "
+        "learning rate: if you want such weights, keep the rate constant.",
+    )
+    l2: Factor = Field(
+        default=0.0, description="Strength of the L2 regularisation; half of λ2 in the paper, as in Keras."
+    )
+
+
+class FtrlUpdate(UpdateRule):
+    """n' = n + g^2; z += learning rate x g - (n'^-power - n^-power) x w;
+    w = -sign(z) x max(0, |z| - learning rate x l1) / (n'^-power + 2 x learning rate x l2).
+
+    FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches", algorithm 1) in the form of
+    TensorFlow's kernel, with β = 0. z is the paper's z times the learning rate. At a constant rate that is the same.
+    With the paper's z, a schedule would scale all weights along with the rate.
+
+    z starts at 0, as in Keras. So the weights forget their initial values as n grows. A factor is part of a weight's learning
+    rate. A share scales the gradient in z. n takes the whole gradient, and the regularisation stays the same.
+    """
+
+    slot_names = ("accumulator", "linear")
+
+    @classmethod
+    def first_values(cls, settings: Any) -> dict[str, float]:
+        return {"accumulator": settings.initial_accumulator_value, "linear": 0.0}
+
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        settings, slots = self._settings, self.slots
+        if share is None and self._factors is None:
+            return tf.raw_ops.ResourceApplyFtrl(
+                var=self._weights.handle,
+                accum=slots["accumulator"].handle,
+                linear=slots["linear"].handle,
+                grad=gradient,
+                lr=learning_rate,
+                l1=settings.l1,
+                l2=settings.l2,
+                lr_power=settings.learning_rate_power,
+                multiply_linear_by_lr=True,
+                use_locking=True,
+            )
+        # The kernel supports neither share nor factors.
+        rate, power = times(self._factors, learning_rate), -settings.learning_rate_power
+        before, weights = slots["accumulator"].read_value(), self._weights.read_value()
+        accumulator = before + gradient * gradient
+        root = accumulator**power
+        linear = slots["linear"].read_value() + times(share, rate * gradient) - (root - before**power) * weights
+        made = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
+        if self._factors is not None:
+            made = tf.where(tf.equal(self._factors, 0.0), weights, made)
+        return tf.group(
+            slots["accumulator"].assign(accumulator, read_value=False),
+            slots["linear"].assign(linear, read_value=False),
+            self._weights.assign(made, read_value=False),
+        )
+
+
+class Ftrl(OptimizerRule):
+    name = "ftrl"
+    Settings = FtrlSettings
+    usual_rate = 0.001
+    update = FtrlUpdate
+
+    def equation(self, settings: Any, parts: UpdateParts) -> Slots:
+        """Return n, z and w as in the docstring of `FtrlUpdate`."""
+        rate, power = parts.learning_rate * parts.factors, -settings.learning_rate_power
+        before, linear = parts.slots["accumulator"], parts.slots["linear"]
+        accumulator = before + parts.gradient**2
+        root = accumulator**power
+        linear = linear + rate * parts.shared_gradient - (root - before**power) * parts.weights
+        made = -np.sign(linear) * np.maximum(0, np.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
+        weights = np.where(parts.factors == 0, parts.weights, made)
+        return {"accumulator": accumulator, "linear": linear, "weights": weights}
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse whatever changes the weights besides the rule, which computes them anew from n and z."""
+        why = "rule ftrl computes the weights anew from sums of gradients, so that"
+        if decay := config.optimizer.weight_decay:
+            raise ValueError(
+                f"optimizer.weight_decay: got {decay:g}: {why} their decay would be lost: set 0, and choose optimizer.l2"
+            )
+        if every := config.lookahead.every_updates:
+            raise ValueError(f"lookahead.every_updates: got {every}: {why} their mean would be lost: set 0")
+        if config.mode_kind.promise.takes_local_steps:
+            raise ValueError(
+                f"optimizer.rule: got 'ftrl': {why} the weights that a worker pulls in mode {config.mode.name} would be "
+                "lost: choose another rule or mode"
+            )
