@@ -12,7 +12,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.row_rule import LazyAdamRows
+from ps_cluster.server.update_rules.row_rule import RowRule
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 
@@ -76,6 +76,30 @@ class AdamUpdate(UpdateRule):
 def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
     before = slot.read_value()
     return before + (1 - decay) * (value - before)
+
+
+class LazyAdamRows(RowRule):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
+
+    def apply(
+        self,
+        places: tf.Tensor,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        updates_before: tf.Tensor,
+        share: tf.Tensor | None,
+    ) -> tf.Operation:
+        settings, count = self._settings, tf.cast(updates_before + 1, tf.float64)
+        correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
+        mean, variance = (tf.gather(self.slots[name], places) for name in ("mean", "variance"))
+        mean += (1 - settings.momentum) * (times(share, gradient) - mean)
+        variance += (1 - settings.beta_2) * (gradient * gradient - variance)
+        step = learning_rate * tf.cast(correction, tf.float32) * mean / (tf.sqrt(variance) + settings.epsilon)
+        return tf.group(
+            self.slots["mean"].scatter_update(tf.IndexedSlices(mean, places)),
+            self.slots["variance"].scatter_update(tf.IndexedSlices(variance, places)),
+            self._rows.scatter_sub(tf.IndexedSlices(step, places)),
+        )
 
 
 class Adam(OptimizerRule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Factor
+from ps_cluster.server.update_rules.row_rule import RowRule
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 
@@ -74,18 +76,66 @@ class FtrlUpdate(UpdateRule):
                 use_locking=True,
             )
         # The kernel supports neither share nor factors.
-        rate, power = times(self._factors, learning_rate), -settings.learning_rate_power
-        before, weights = slots["accumulator"].read_value(), self._weights.read_value()
-        accumulator = before + gradient * gradient
-        root = accumulator**power
-        linear = slots["linear"].read_value() + times(share, rate * gradient) - (root - before**power) * weights
-        made = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
+        variables = self._weights, slots["accumulator"], slots["linear"]
+        before = [variable.read_value() for variable in variables]
+        rate = times(self._factors, learning_rate)
+        weights, *made = _step(settings, before, gradient, times(share, gradient), rate)
         if self._factors is not None:
-            made = tf.where(tf.equal(self._factors, 0.0), weights, made)
-        return tf.group(
-            slots["accumulator"].assign(accumulator, read_value=False),
-            slots["linear"].assign(linear, read_value=False),
-            self._weights.assign(made, read_value=False),
+            weights = tf.where(tf.equal(self._factors, 0.0), before[0], weights)
+        return tf.group(*(one.assign(new, read_value=False) for one, new in zip(variables, [weights, *made])))
+
+
+def _step(
+    settings: FtrlSettings,
+    before: Sequence[tf.Tensor],
+    gradient: tf.Tensor,
+    shared: tf.Tensor,
+    rate: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return weights, n and z after an update, as in the docstring of `FtrlUpdate`.
+
+    Args:
+      before: weights, n and z before it.
+      shared: the gradient times its share.
+    """
+    weights, accumulator, linear = before
+    power = -settings.learning_rate_power
+    summed = accumulator + gradient * gradient
+    root = summed**power
+    linear = linear + rate * shared - (root - accumulator**power) * weights
+    made = -tf.sign(linear) * tf.nn.relu(tf.abs(linear) - rate * settings.l1) / (root + 2 * rate * settings.l2)
+    return made, summed, linear
+
+
+class FtrlRows(RowRule):
+    """The same as `FtrlUpdate`, by TensorFlow's fused sparse kernel."""
+
+    def apply(
+        self,
+        places: tf.Tensor,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        updates_before: tf.Tensor,
+        share: tf.Tensor | None,
+    ) -> tf.Operation:
+        settings, slots = self._settings, self.slots
+        if share is not None:  # the kernel can't scale the gradient in z alone
+            variables = self._rows, slots["accumulator"], slots["linear"]
+            before = [tf.gather(variable, places) for variable in variables]
+            made = _step(settings, before, gradient, share * gradient, learning_rate)
+            return tf.group(*(v.scatter_update(tf.IndexedSlices(new, places)) for v, new in zip(variables, made)))
+        return tf.raw_ops.ResourceSparseApplyFtrl(
+            var=self._rows.handle,
+            accum=slots["accumulator"].handle,
+            linear=slots["linear"].handle,
+            grad=gradient,
+            indices=places,
+            lr=learning_rate,
+            l1=settings.l1,
+            l2=settings.l2,
+            lr_power=settings.learning_rate_power,
+            multiply_linear_by_lr=True,
+            use_locking=True,
         )
 
 
@@ -94,6 +144,7 @@ class Ftrl(OptimizerRule):
     Settings = FtrlSettings
     usual_rate = 0.001
     update = FtrlUpdate
+    row_update = FtrlRows
 
     def equation(self, settings: Any, parts: UpdateParts) -> Slots:
         """Return n, z and w as in the docstring of `FtrlUpdate`."""

@@ -7,8 +7,8 @@ from typing import Any
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
-from ps_cluster.server.update_rules.row_rule import SgdRows
-from ps_cluster.server.update_rules.rule import LinearUpdate
+from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.rule import LinearUpdate, times
 
 
 class SgdUpdate(LinearUpdate):
@@ -18,6 +18,20 @@ class SgdUpdate(LinearUpdate):
         return tf.raw_ops.ResourceApplyGradientDescent(
             var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
         )
+
+
+class SgdRows(RowRule):
+    """Stochastic gradient descent: w becomes w - learning rate x gradient."""
+
+    def apply(
+        self,
+        places: tf.Tensor,
+        gradient: tf.Tensor,
+        learning_rate: tf.Tensor,
+        updates_before: tf.Tensor,
+        share: tf.Tensor | None,
+    ) -> tf.Operation:
+        return self._rows.scatter_sub(tf.IndexedSlices(times(share, learning_rate * gradient), places))
 
 
 class Sgd(OptimizerRule):
