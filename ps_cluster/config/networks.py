@@ -30,6 +30,7 @@ class NetworkSettings(Section):
         description="Dtype of the computation; auto: bfloat16 if the processor has instructions for it."
     )
     rows_from: int = Field(
+        default=10_000,
         ge=1,
         le=2**40,
         description="An Embedding with so many rows or more is a table on the parameter servers, of which each step pulls and "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -197,7 +196,11 @@ class FlatNetwork:
         }
         vectors = tf.TensorSpec([self.weights.length]), tf.TensorSpec([self.statistics.length])
         any_rows = self.tables.recording([])
-        forward = tf.function(partial(self._forward, look_up=any_rows), autograph=False)
+
+        @tf.function(autograph=False)
+        def forward(weights: Any, statistics: Any, inputs: Any, random_state: Any) -> Forward:
+            return self._forward(weights, statistics, inputs, random_state, any_rows)
+
         graph = forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32))
         self.keep = kept_shares(self.model) ** np.repeat(np.array(self._calls, np.float32), self.statistics.sizes)
         return graph

@@ -82,6 +82,11 @@ class Tables:
         """The variable of each table, in the order of `tables`."""
         return [table.layer._embeddings for table in self.tables]
 
+    @property
+    def size(self) -> int:
+        """The number of weights in all tables."""
+        return sum(table.rows * table.width for table in self.tables)
+
     def is_table(self, variable: keras.Variable) -> bool:
         return any(variable is own for own in self.variables)
 

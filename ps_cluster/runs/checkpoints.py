@@ -83,6 +83,7 @@ class TallyState(Row):
       workers: index, pid, updates and examples of each process.
       first_updates: a worker, the time of its first update [s of training], the examples of all workers until then.
       bad_losses: the number of steps whose loss was NaN or infinite.
+      rows, row_values: rows of embedding tables that were pulled and pushed, and the numbers in them.
     """
 
     examples: Count = 0
@@ -90,6 +91,8 @@ class TallyState(Row):
     staleness: Histogram = {}
     first_updates: list[Annotated[tuple[Count, Number, Count], Strict(False)]] = []
     bad_losses: Count = 0
+    rows: Count = 0
+    row_values: Count = 0
 
 
 class ProgressState(Row):

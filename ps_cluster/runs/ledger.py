@@ -21,12 +21,14 @@ STORE_COLUMNS = ("version", "staleness", "rate_factor", "entered_time", "applied
 RATE_RETURNS_OVER = 100  # after workers have left, the lowered factor of the rate grows e-fold in this many updates
 # A worker takes part if one of the last TAKES_PART_FOR x (number of workers so far) updates is its own.
 TAKES_PART_FOR = 16
+# How many rows of embedding tables a step has pulled and pushed, and how many numbers are in them; 0 without tables.
+ROW_COLUMNS = ("rows", "row_values")
 # The columns that the worker pushes with the gradient. The times of a step, in order: the chief schedules the dispatch. The
 # worker asks for parameters (or has got them with the reply to the previous push), is admitted (it may have to wait), has
 # pulled the parameters, has computed, and pushes (later than computed if the worker is slow on purpose). On the parameter
 # server the push enters the critical section, and the update is applied there.
 WORKER_COLUMNS = (
-    "worker", "pid", "examples", "ids_checksum", "metric", "loss", "learning_rate", *REMAINDER_COLUMNS,
+    "worker", "pid", "examples", "ids_checksum", "metric", "loss", "learning_rate", *REMAINDER_COLUMNS, *ROW_COLUMNS,
     "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
@@ -37,7 +39,7 @@ ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a shard's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
-WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum"}
+WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "ids_checksum", *ROW_COLUMNS}
 _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infinite
 
 # The counters that a parameter server keeps in addition to its rows, each incremented at a different place: the version,

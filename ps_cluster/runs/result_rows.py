@@ -252,7 +252,12 @@ Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more updates
 
 
 class Updates(Row):
-    """Counts of updates, as docs/glossary.md defines them; None if unknown."""
+    """Counts of updates, as docs/glossary.md defines them; None if unknown.
+
+    Attributes:
+      rows: rows of embedding tables that the applied updates have pulled and pushed; None without tables.
+      row_values: the numbers in these rows.
+    """
 
     scheduled: Count | None = None
     applied: Count = 0
@@ -261,6 +266,8 @@ class Updates(Row):
     rolled_back: Count | None = None
     replays_refused: Count | None = None
     mixed: Count | None = None
+    rows: Count | None = None
+    row_values: Count | None = None
 
 
 class Gradients(Row):

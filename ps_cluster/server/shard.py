@@ -147,8 +147,13 @@ class ParameterShard:
         self.samples = UpdateSamples(state, self.section, given=given, wire=self.wire, device=self.device)
 
     @property
+    def parameters(self) -> int:
+        """The number of weights that the shard holds, with those in its rows of tables."""
+        return self.length + sum(table.size for table in self.tables)
+
+    @property
     def push_bytes(self) -> int:
-        """The number of bytes of a push, without the headers of the network's protocols."""
+        """The number of bytes of a push, without rows of tables and without the headers of the network's protocols."""
         return self._push_message.bytes
 
     @property

@@ -152,6 +152,11 @@ class ParameterStore:
             rows=rows,
         )
 
+    def row_counts(self, rows: Rows) -> tuple[tf.Tensor | int, tf.Tensor | int]:
+        """Return the number of rows of all groups of tables, and of the numbers in them, int64 [] each."""
+        counts = [(tf.size(ids, tf.int64), table.width) for ids, table in zip(rows.ids, self.shards[0].tables)]
+        return sum(count for count, _ in counts), sum(count * width for count, width in counts)
+
     def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
         """Return for each shard the places of its rows in each group of tables, int64 [u]. See server/tables.py."""
         servers = len(self.shards)
@@ -307,7 +312,7 @@ class ParameterStore:
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
         """Return the record of a shard, whose positions are those in its own vectors, with those in the network's."""
-        sizes = [part.length + sum(table.size for table in part.tables) for part in self.shards]
+        sizes = [part.parameters for part in self.shards]
         first = sum(sizes[:index])
         places = np.arange(first, first + sizes[index]) if self.places is None else self.places[first:][: sizes[index]]
         return replace(shard, positions=places[shard.positions], given_positions=places[shard.given_positions])

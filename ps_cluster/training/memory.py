@@ -13,12 +13,15 @@ from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.tables import Tables
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.system.limits import FreeMemory
 
 # The number of copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
+# The copies of embedding tables and their slots: a snapshot of a server is a copy, and the leader joins those of all servers.
+SERVER_TABLE_COPIES, LEADER_TABLE_COPIES = 2, 3
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
@@ -41,7 +44,7 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
         return None  # the launcher has already checked it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
-    needs = needed_bytes(config, network.weights.length, activations)
+    needs = needed_bytes(config, network.weights.length, activations) + table_bytes(config, network.tables)
     if needs <= room.memory_bytes:
         return None
     line = (
@@ -67,6 +70,13 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
     if config.cluster.evaluator:
         copies += EVALUATOR_COPIES
     return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
+
+
+def table_bytes(config: RunConfig, tables: Tables) -> int:
+    """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them."""
+    slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
+    copies = SERVER_TABLE_COPIES * (1 + slots) + LEADER_TABLE_COPIES * (1 + slots) + 1
+    return (copies + EVALUATOR_COPIES * config.cluster.evaluator) * 4 * tables.size
 
 
 def kept_for_workers(config: RunConfig) -> int:
@@ -110,11 +120,12 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 
 def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
-    largest = -(-network.weights.length // config.shards) * 4 * rows  # snapshots are sent in float32
+    weights = network.weights.length + network.tables.size
+    largest = -(-weights // config.shards) * 4 * rows  # snapshots are sent in float32
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)
         raise UserError(
-            f"cluster.parameter_servers: got {config.shards}: the network has {network.weights.length:,} weights"
+            f"cluster.parameter_servers: got {config.shards}: the network has {weights:,} weights"
             f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
             f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
         )

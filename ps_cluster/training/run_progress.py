@@ -344,6 +344,8 @@ class RunProgress:
                 lost=self.scheduled_updates.count - applied,
                 replays_refused=self._most("refused"),
                 mixed=self._joiner.mixed,
+                rows=self._tally.rows or None,
+                row_values=self._tally.row_values or None,
             ),
             gradients=Gradients(
                 scheduled=self.scheduled_updates.count * self._steps_per_update,
@@ -364,6 +366,7 @@ class AppliedTotals:
       examples: the number of examples in these steps.
       staleness: staleness → number of steps.
       bad_losses: the number of steps whose loss was NaN or infinite.
+      rows, row_values: see `ledger.ROW_COLUMNS`.
     """
 
     def __init__(self, state: TallyState = TallyState()):
@@ -372,6 +375,7 @@ class AppliedTotals:
         self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
         self.gradients = sum(self.staleness.values())
         self.bad_losses = state.bad_losses
+        self.rows, self.row_values = state.rows, state.row_values
         self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
         # Worker → the time of its first update in training seconds, and the examples of all workers until then.
         self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
@@ -384,6 +388,8 @@ class AppliedTotals:
             staleness={str(value): count for value, count in sorted(self.staleness.items())},
             first_updates=[(worker, *first) for worker, first in self._first_updates.items()],
             bad_losses=self.bad_losses,
+            rows=self.rows,
+            row_values=self.row_values,
         )
 
     def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
@@ -400,6 +406,8 @@ class AppliedTotals:
         self.staleness.update(dict(zip(values.tolist(), counts.tolist())))
         self.gradients += len(rows)
         self.bad_losses += int(np.count_nonzero(~np.isfinite(rows["loss"])))
+        self.rows += int(rows["rows"].sum())
+        self.row_values += int(rows["row_values"].sum())
         self.add_work(rows)
 
     def add_work(self, rows: np.ndarray) -> None:

@@ -271,12 +271,16 @@ class Session:
         scheduled, leaves = self.progress.scheduled_updates, self.progress.leaves
         found = audit(journals, self.progress.counts, rounds, scheduled, total, expected, on_rows, leaves=leaves)
         noted = [self._saver.problem] if self._saver.problem else []
+        result = self.progress.result()
+        # Of a row, its number is sent too, when it is asked for and when it is pushed. A server has its share of them.
+        sent = 8 * (result.updates.rows or 0) + self.store.shards[0].wire.size * (result.updates.row_values or 0)
+        of_rows = sent // len(self.store.shards)
         servers = [
             ServerSize(
                 index=index,
-                parameters=part.length,
-                pushed_bytes=pushes * part.push_bytes,
-                pulled_bytes=pushes * part.pull_bytes,
+                parameters=part.parameters,
+                pushed_bytes=pushes * part.push_bytes + of_rows,
+                pulled_bytes=pushes * part.pull_bytes + of_rows,
             )
             for index, (part, pushes) in enumerate(zip(self.store.shards, self._pushes, strict=True))
         ]
@@ -286,7 +290,6 @@ class Session:
                 tables.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
-        result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": found.duplicated})
         more = {"updates": updates, "proof": verdict(found.shards, [*noted, *found.problems])}
         return result.model_copy(

@@ -19,7 +19,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.runs.ledger import REMAINDER_COLUMNS, WORKER_COLUMNS
+from ps_cluster.runs.ledger import REMAINDER_COLUMNS, ROW_COLUMNS, WORKER_COLUMNS
 from ps_cluster.runs.run_dir import residual_files
 from ps_cluster.server.ordering import after, now_after
 from ps_cluster.server.shard import DROPPED, NO_STEP
@@ -81,12 +81,21 @@ class StepTimes:
     pushed_time: tf.Tensor
 
 
-def worker_row(identity: WorkerIdentity, result: StepResult, times: StepTimes) -> tf.Tensor:
-    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]."""
+def worker_row(
+    identity: WorkerIdentity,
+    result: StepResult,
+    times: StepTimes,
+    rows: tuple[tf.Tensor | int, tf.Tensor | int] = (0, 0),
+) -> tf.Tensor:
+    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)].
+
+    Args:
+      rows: how many rows of embedding tables the step has pulled, and the numbers in them, int64 [] each.
+    """
     columns = {
         "worker": identity.worker, "pid": identity.pid, "examples": result.examples, "ids_checksum": result.ids_checksum,
         "loss": result.loss, "metric": result.metric, "learning_rate": result.learning_rate, **vars(times),
-        **dict.fromkeys(REMAINDER_COLUMNS, 0.0),
+        **dict.fromkeys(REMAINDER_COLUMNS, 0.0), **dict(zip(ROW_COLUMNS, rows, strict=True)),
     }  # fmt: skip
     return tf.stack([tf.cast(columns[name], tf.float64) for name in WORKER_COLUMNS])
 
@@ -130,7 +139,7 @@ class TimedComputation:
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         pushed_time = now_after(computed_time, *waited)
         times = StepTimes(scheduled, asked, admitted, pulled_time, computed_time, pushed_time)
-        row = worker_row(identity, result, times)
+        row = worker_row(identity, result, times, self._store.row_counts(pulled.rows))
 
         def settle(outcomes: tf.Tensor) -> list[tf.Tensor]:
             settled = [] if sent is None else sent.settle(outcomes)

@@ -75,14 +75,14 @@ def half_of_each_batch_is_used(right, self, step):
 
 
 @_changes((TrainStep, "__call__"), (SplitStep, "by_parts"))
-def the_sign_of_the_gradient_is_wrong(right, self, *arguments):
-    return tf.nest.map_structure(lambda result: replace(result, gradient=-result.gradient), right(self, *arguments))
+def the_sign_of_the_gradient_is_wrong(right, *arguments, **named):
+    return tf.nest.map_structure(lambda result: replace(result, gradient=-result.gradient), right(*arguments, **named))
 
 
 @_changes((TrainStep, "__call__"), (SplitStep, "by_parts"))
-def the_statistics_of_a_batch_are_not_pushed(right, self, *arguments):
+def the_statistics_of_a_batch_are_not_pushed(right, *arguments, **named):
     return tf.nest.map_structure(
-        lambda result: replace(result, fresh=tf.zeros_like(result.fresh)), right(self, *arguments)
+        lambda result: replace(result, fresh=tf.zeros_like(result.fresh)), right(*arguments, **named)
     )
 
 

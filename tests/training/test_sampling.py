@@ -79,13 +79,14 @@ def test_a_sample_has_all_that_its_update_was_made_of(tmp_path):
     ]
     assert (sample.header.versions, sample.header.pulled, sum(sample.header.lengths)) == ([0, 0], [0, 0], LENGTH)
     start = np.linspace(-1, 1, LENGTH, dtype=np.float32)
-    for shard, part in zip(sample.shards, np.array_split(start, 2)):
-        assert shard.given == pytest.approx(part)
-        assert shard.gradient == pytest.approx(part[shard.positions]), "the pulled weights were pushed"
-        assert shard.at_pull["weights"] == pytest.approx(part[shard.positions])
-        assert shard.before["weights"] == pytest.approx(part[shard.positions])
-        assert shard.after["weights"] == pytest.approx(0.9 * part[shard.positions])
-        assert sorted(shard.positions) == list(range(shard.length))
+    for shard, positions in zip(sample.shards, np.array_split(np.arange(LENGTH), 2)):
+        assert shard.given_positions.tolist() == sorted(shard.positions) == positions.tolist()
+        assert shard.given == pytest.approx(start[positions])
+        assert shard.gradient == pytest.approx(start[shard.positions]), "the pulled weights were pushed"
+        assert shard.at_pull["weights"] == pytest.approx(start[shard.positions])
+        assert shard.given_at_pull == pytest.approx(start[shard.positions])
+        assert shard.before["weights"] == pytest.approx(start[shard.positions])
+        assert shard.after["weights"] == pytest.approx(0.9 * start[shard.positions])
 
 
 @eagerly()
