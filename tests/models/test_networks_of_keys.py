@@ -53,14 +53,14 @@ def test_dlrm_computes_what_the_equations_say():
     np.testing.assert_allclose(model(ROWS), scores, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dlrm"])
+@pytest.mark.parametrize("name", ["dlrm", "two_tower"])
 def test_each_column_has_one_table_with_a_row_for_each_key(name):
     tables = tables_of(made(name, row_width=6))
     assert [(table.input_dim, table.output_dim) for table in tables] == [(5, 6), (40, 6), (7, 6)]
     assert all(len(table._inbound_nodes) == 1 for table in tables), "each is used once"
 
 
-@pytest.mark.parametrize("name", ["dlrm"])
+@pytest.mark.parametrize("name", ["dlrm", "two_tower"])
 @pytest.mark.filterwarnings("error")
 def test_gradients_reach_exactly_the_rows_of_the_batchs_keys(name):
     model = made(name)
@@ -78,7 +78,7 @@ def test_gradients_reach_exactly_the_rows_of_the_batchs_keys(name):
         assert touched.tolist() == np.unique(ROWS["categories"][:, place]).tolist()
 
 
-@pytest.mark.parametrize("name", ["dlrm"])
+@pytest.mark.parametrize("name", ["dlrm", "two_tower"])
 @pytest.mark.parametrize("inputs", [BOTH, {"categories": KEYS}])
 def test_a_saved_network_is_a_plain_keras_model(name, inputs, tmp_path):
     model = made(name, inputs)
@@ -87,13 +87,44 @@ def test_a_saved_network_is_a_plain_keras_model(name, inputs, tmp_path):
     np.testing.assert_allclose(keras.models.load_model(tmp_path / "model.keras")(rows), model(rows), rtol=1e-6)
 
 
+def test_two_tower_returns_the_dot_product_of_its_towers():
+    model = made("two_tower", tower=(5, 4), first_columns=1)
+    weights = {weight.path: np.asarray(weight) for weight in model.weights}
+    rows = [weights[f"categories_{place}/embeddings"][ROWS["categories"][:, place]] for place in range(3)]
+    parts = {"first": [(ROWS["numbers"] - 1) / 2, rows[0]], "second": rows[1:]}
+    vectors = []
+    for tower, given in parts.items():
+        layers = [(weights[f"{tower}_{one}/kernel"], weights[f"{tower}_{one}/bias"]) for one in ("0", "vector")]
+        hidden = np.maximum(np.concatenate(given, 1) @ layers[0][0] + layers[0][1], 0)
+        vectors.append(hidden @ layers[1][0] + layers[1][1])
+    np.testing.assert_allclose(model(ROWS), (vectors[0] * vectors[1]).sum(1, keepdims=True), rtol=1e-4, atol=1e-7)
+
+
+def test_half_of_the_columns_are_of_the_first_tower_by_default():
+    model = made("two_tower", {"categories": KEYS}, row_width=8)
+    assert model.get_layer("first_0").kernel.shape == (8, 64) and model.get_layer("second_0").kernel.shape == (16, 64)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"first_columns": 3}, "there are 3: lower model.first_columns"),
+        ({"inputs": {"user": Field("int32", (1,), codes=(9,))}}, "there is only one"),
+        ({"classes": ("a", "b", "c")}, "a dot product is one number"),
+    ],
+)
+def test_examples_that_two_towers_cant_take_are_refused(given, told):
+    with pytest.raises(UserError, match=told):
+        made("two_tower", **given)
+
+
 def test_dlrm_has_a_score_for_each_class_one_for_two_classes_and_numbers_for_a_regression():
     assert made("dlrm").output_shape == (None, 1)
     assert made("dlrm", classes=("a", "b", "c")).output_shape == (None, 3)
     assert made("dlrm", classes=(), objective="regression", target=Field("float32", (2,))).output_shape == (None, 2)
 
 
-@pytest.mark.parametrize("name", ["dlrm"])
+@pytest.mark.parametrize("name", ["dlrm", "two_tower"])
 def test_examples_without_keys_are_refused(name):
     with pytest.raises(UserError, match=f"'{name}' can't be built .*: it takes categorical columns, such as those of"):
         made(name, {"numbers": NUMBERS})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, NetworkSettings
@@ -107,7 +108,7 @@ def fewest_outputs(examples: ExampleSpec) -> int:
 class NetworkOfKeys(Network):
     """A network whose examples have categorical columns, which are embedded, and perhaps numbers."""
 
-    def check(self, examples: ExampleSpec, settings: NetworkSettings) -> None:
+    def check(self, examples: ExampleSpec, settings: Any) -> None:
         """Refuse examples without a categorical column."""
         if not any(field.codes for field in examples.inputs.values()):
             raise ValueError("it takes categorical columns, such as those of data set clicks or of a table")

@@ -43,7 +43,7 @@ class Dlrm(NetworkOfKeys):
     recipe = {
         "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
         "optimizer": {
-            "rule": "adam", "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+            "rule": "adam", "learning_rate": 0.005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
         },
     }  # fmt: skip
 
