@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
-FOR_IMAGES = [name for name in NETWORKS.names if name != "byte_lm"]  # that one: test_byte_lm.py
+OTHERS = ("byte_lm", "dlrm", "two_tower")  # those: test_byte_lm.py, test_networks_of_keys.py
+FOR_IMAGES = [name for name in NETWORKS.names if name not in OTHERS]
 
 
 def spec_of(shape=(32, 32, 3), mean=PIXEL_MEAN, std=PIXEL_STD, dtype="uint8", classes=10):

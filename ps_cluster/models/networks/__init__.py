@@ -5,9 +5,13 @@ TensorFlow is not imported before a network is built.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 from ps_cluster.config.lazy import keras
 from ps_cluster.config.networks import Network, NetworkSettings
-from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.config.objectives import Field as ArrayField
 
 UNKNOWN = 127.5  # mean and deviation of pixels whose own are not known: they then go from -1 to 1
@@ -41,12 +45,73 @@ def pixels(image: ArrayField, *, any_size: bool = False) -> list[keras.layers.La
     ]
 
 
+def inputs_of(examples: ExampleSpec) -> dict[str, keras.KerasTensor]:
+    """Return the input layers of examples of any form by name: int32 for codes, else float32."""
+    return {
+        name: keras.Input(field.shape, name=name, dtype="int32" if field.codes else "float32")
+        for name, field in examples.inputs.items()
+    }
+
+
+def flat_numbers(given: keras.KerasTensor, name: str, field: ArrayField) -> keras.KerasTensor:
+    """Return an input of numbers as float32 [B, n], standardised."""
+    width = math.prod(field.shape)
+    flat = keras.layers.Reshape((width,), name=f"{name}_flat")(given)
+    if not field.mean and field.dtype != "uint8":  # of an unknown scale
+        return keras.layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(flat)
+    scale, offset = scale_and_offset(field)
+    times = width // len(scale)
+    return keras.layers.Rescaling(scale * times, offset * times, dtype="float32", name=f"{name}_norm")(flat)
+
+
+def embeddings(
+    given: keras.KerasTensor, name: str, field: ArrayField, width: int | None = None
+) -> list[keras.KerasTensor]:
+    """Return the embedding [B, width] of each column of codes [B, columns]. Each column has a table of its own.
+
+    Args:
+      width: the numbers of a row; None: as many as the square root of the table's rows, as is usual, within bounds.
+    """
+    return [
+        keras.layers.Embedding(rows, width or min(32, max(2, round(math.sqrt(rows)))), name=f"{name}_{place}")(
+            given[:, place]
+        )
+        for place, rows in enumerate(field.codes)
+    ]
+
+
+def dense_layers(x: keras.KerasTensor, units: Sequence[int], name: str) -> keras.KerasTensor:
+    """Return `x` [B, n] after dense layers with ReLU, [B, units[-1]]."""
+    for place, count in enumerate(units):
+        x = keras.layers.Dense(count, "relu", name=f"{name}_{place}")(x)
+    return x
+
+
+def joined(parts: Sequence[keras.KerasTensor], name: str | None = None) -> keras.KerasTensor:
+    """Return parts [B, n] beside each other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else keras.layers.Concatenate(name=name)(parts)
+
+
 def scores(outputs: int) -> list[keras.layers.Layer]:
     """Return the dense layer of an example's `outputs`, always in float32."""
     return [
         keras.layers.Dense(outputs, name="logits"),
         keras.layers.Activation("linear", dtype="float32", name="scores"),
     ]
+
+
+def fewest_outputs(examples: ExampleSpec) -> int:
+    """Return the fewest outputs that the objective allows: 1 for two classes, the score of the second."""
+    return min(OBJECTIVES[examples.objective].numbers(examples))
+
+
+class NetworkOfKeys(Network):
+    """A network whose examples have categorical columns, which are embedded, and perhaps numbers."""
+
+    def check(self, examples: ExampleSpec, settings: Any) -> None:
+        """Refuse examples without a categorical column."""
+        if not any(field.codes for field in examples.inputs.values()):
+            raise ValueError("it takes categorical columns, such as those of data set clicks or of a table")
 
 
 class ImageNetwork(Network):

@@ -1,0 +1,100 @@
+"""The form `criteo`: clicks as Criteo publishes them, for Kaggle's competition of 2014 and in the logs of a terabyte."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import Field
+
+from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.data.forms import PathForm
+from ps_cluster.data.line_files import arrays_of_lines, lines_of
+from ps_cluster.data.sets.clicks import CLASSES, COLUMNS, NUMBERS
+from ps_cluster.files.values import Malformed
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: multiplicative hashing (Knuth, TAOCP 3, 6.4)
+MISSING = 0  # the key of an empty column; hashed keys count from 1
+
+
+class CriteoSettings(DataSettings):
+    """Settings of clicks in the form of Criteo."""
+
+    rows: int = Field(
+        default=100_000, ge=2, le=100_000_000, description="Keys that the values of a column are hashed to."
+    )
+    held_out: float = Field(
+        default=0.1, gt=0, lt=1, description="Share of the lines that is held out to test on: the last ones."
+    )
+
+
+def key_of(value: bytes, rows: int) -> int:
+    """Return the key, 0 to rows - 1, of a hexadecimal value. The hash is the same on every machine, and 0 is a missing value.
+
+    Raises:
+      ValueError: the value is not hexadecimal.
+    """
+    return 1 + (int(value, 16) * _GOLDEN % 2**64 >> 32) % (rows - 1) if value else MISSING
+
+
+def number_of(value: bytes) -> float:
+    """Return log(1 + x) of a whole number x. A negative or missing number counts as 0, as in Naumov et al. 2019's program.
+
+    Raises:
+      ValueError: the value is no whole number.
+    """
+    return math.log1p(max(int(value), 0)) if value else 0.0
+
+
+class Criteo(PathForm):
+    """A label, 13 whole numbers and 26 hexadecimal values a line, separated by tabs, without a heading.
+
+    The published lines are in the order of time. So the last lines are tested on.
+    """
+
+    name = "criteo"
+    looks_for = "clicks as Criteo publishes them: a label, 13 numbers and 26 values a line, separated by tabs (.gz too)"
+    Settings = CriteoSettings
+    recipe = {"model": {"name": "dlrm"}}
+
+    def recognises(self, path: Path) -> bool:
+        if not os.path.isfile(path):
+            return False
+        try:
+            _parsed(next(lines_of(path), b""), rows=2)
+        except (OSError, Malformed, ValueError):
+            return False
+        return True
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, CriteoSettings)
+        fields = {
+            "target": ArrayField("uint8", ()),
+            "numbers": ArrayField("float32", (NUMBERS,)),
+            "categories": ArrayField("int32", (COLUMNS,), codes=(settings.rows,) * COLUMNS),
+        }
+        arrays = arrays_of_lines(self.path, fields, lambda line: _parsed(line, settings.rows))
+        lines = len(arrays["target"])
+        tested = max(1, round(settings.held_out * lines))
+        if tested == lines:
+            raise Malformed("it has a single line: none can be held out to test on")
+        train, test = (
+            {name: rows[part] for name, rows in arrays.items()} for part in (slice(-tested), slice(-tested, None))
+        )
+        note = f"held out the last {tested:,} of {lines:,} lines for testing: the lines are in the order of time"
+        contents = Contents.of(train, test, classes=CLASSES)
+        spec = replace(contents.spec, inputs={name: fields[name] for name in ("categories", "numbers")})
+        return replace(contents, spec=spec, notes=(note,))
+
+
+def _parsed(line: bytes, rows: int) -> tuple[int, list[float], list[int]]:
+    """Return label, numbers and keys of a line. Raises ValueError, with a short reason, for a bad line."""
+    label, *values = line.split(b"\t")
+    if len(values) != NUMBERS + COLUMNS:
+        raise ValueError(f"it has {len(values) + 1} columns, not {1 + NUMBERS + COLUMNS}")
+    if label not in (b"0", b"1"):
+        raise ValueError(f"its label is '{label.decode(errors='backslashreplace')}', not 0 or 1")
+    return int(label), [*map(number_of, values[:NUMBERS])], [key_of(value, rows) for value in values[NUMBERS:]]

@@ -1,0 +1,99 @@
+"""The form `movielens`: ratings of films as GroupLens publishes them, in the forms of 100K, 1M and 10M, and 20M and later."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.datasets import Contents, DataSettings
+from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.data.forms import PathForm
+from ps_cluster.data.line_files import arrays_of_lines, lines_of
+from ps_cluster.files.values import Malformed
+
+_MOST_KEYS = 10_000_000  # a larger identifier is a mistake: the table of the users or films would be as long
+
+
+class _Published(NamedTuple):
+    """A published form of ratings: what separates the columns, a pattern of the first line, and whether that is a heading."""
+
+    separator: bytes
+    first_line: re.Pattern[bytes]
+    heading: bool = False
+
+
+_FORMS = {
+    "u.data": _Published(b"\t", re.compile(rb"\d+\t\d+\t\d+\t\d+")),
+    "ratings.dat": _Published(b"::", re.compile(rb"\d+::\d+::[\d.]+::\d+")),
+    "ratings.csv": _Published(b",", re.compile(rb"userId,movieId,rating,timestamp"), heading=True),
+}
+
+
+class MovieLensSettings(DataSettings):
+    """Settings of ratings in the form of MovieLens."""
+
+    held_out: float = Field(
+        default=0.1, gt=0, lt=1, description="Share of the ratings that is held out to test on, by a hash of the line."
+    )
+
+
+class MovieLens(PathForm):
+    """Users and films are keys, and the rating is the number to predict.
+
+    A key is the identifier as it is published, so that predictions need no table of numbers. The tables therefore have a row
+    for each number up to the largest identifier. A rating is tested on if the CRC-32 of its line is small: so a rating stays
+    in its split when others come.
+    """
+
+    name = "movielens"
+    looks_for = f"ratings as MovieLens publishes them ({', '.join(_FORMS)}), or the folder of such a file"
+    endings = tuple(_FORMS)
+    Settings = MovieLensSettings
+    recipe = {"model": {"name": "two_tower"}}
+
+    def recognises(self, path: Path) -> bool:
+        return _ratings_of(path) is not None
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, MovieLensSettings)
+        if (file := _ratings_of(self.path)) is None:
+            raise Malformed(f"it is not {self.looks_for}")
+        form = _FORMS[file.name]
+
+        def parse(line: bytes) -> tuple[tuple[int, int], float, int]:
+            columns = line.split(form.separator)
+            if len(columns) != 4:
+                raise ValueError(f"it has {len(columns)} columns, not user, film, rating and time")
+            user, film, rating = int(columns[0]), int(columns[1]), float(columns[2])
+            if not (0 <= user < _MOST_KEYS and 0 <= film < _MOST_KEYS and 0 <= rating <= 10):
+                raise ValueError(f"user {user}, film {film} or rating {rating:g} is out of range")
+            return (user, film), rating, zlib.crc32(line)
+
+        fields = {"categories": ArrayField("int32", (2,)), "target": ArrayField("float32", ())}
+        arrays = arrays_of_lines(file, fields | {"hash": ArrayField("uint32", ())}, parse, heading=form.heading)
+        tested = arrays.pop("hash") < settings.held_out * 2**32
+        if tested.all() or not tested.any():
+            raise Malformed(f"its {len(tested):,} ratings are too few to hold some out to test on")
+        train, test = ({name: rows[which] for name, rows in arrays.items()} for which in (~tested, tested))
+        users, films = (int(most) + 1 for most in np.max(arrays["categories"], axis=0))
+        note = f"held out {len(test['target']):,} of {len(tested):,} ratings for testing, by a hash of their lines"
+        contents = Contents.of(train, test, objective="regression")
+        keys = replace(contents.spec.inputs["categories"], codes=(users, films))
+        return replace(contents, spec=replace(contents.spec, inputs={"categories": keys}), notes=(note,))
+
+
+def _ratings_of(path: Path) -> Path | None:
+    """Return the file with the ratings that a path is or holds; None if there is none in a published form."""
+    files = [path / name for name in _FORMS] if os.path.isdir(path) else [path]
+    for file in files:
+        form = _FORMS.get(file.name)
+        if form and os.path.isfile(file) and form.first_line.fullmatch(next(lines_of(file), b"")):
+            return file
+    return None

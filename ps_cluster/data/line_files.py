@@ -1,0 +1,69 @@
+"""Read large files of lines, such as logs of clicks, into arrays on disk."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config.objectives import Field
+from ps_cluster.files.reading import open_regular
+from ps_cluster.files.values import Malformed, one_line
+
+_MOST_BYTES = 4096  # of a line that are read
+_LINES_AT_ONCE = 2**16
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, which may be compressed by gzip, without their ends. Only the beginning of a long one.
+
+    Raises:
+      Malformed: the file is damaged.
+    """
+    try:
+        with open_regular(file) as packed, gzip.open(packed) if file.suffix == ".gz" else packed as content:
+            while line := content.readline(_MOST_BYTES):
+                yield line.rstrip(b"\r\n")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Malformed(f"'{file.name}' is no gzip file, or damaged ({one_line(str(error), 200)})") from error
+
+
+def arrays_of_lines(
+    file: Path, fields: Mapping[str, Field], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
+) -> dict[str, np.ndarray]:
+    """Return each field's rows [lines, ...], mapped from temporary files that are gone when nobody uses them.
+
+    Args:
+      parse: returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line.
+      heading: whether the first line names the columns.
+    Raises:
+      Malformed: a line is bad, or there is none. The message has its number.
+    """
+    files = {name: tempfile.TemporaryFile() for name in fields}  # noqa: SIM115  # its mapping outlives this function
+    parsed, count = _parsed(file, parse, heading), 0
+    while rows := list(islice(parsed, _LINES_AT_ONCE)):
+        count += len(rows)
+        for (name, field), values in zip(fields.items(), zip(*rows, strict=True), strict=True):
+            files[name].write(np.array(values, field.dtype).tobytes())
+    if not count:
+        raise Malformed(f"'{file.name}' has no lines of data")
+    return {
+        name: np.memmap(files[name], field.dtype, "r", shape=(count, *field.shape)) for name, field in fields.items()
+    }
+
+
+def _parsed(file: Path, parse: Callable[[bytes], Sequence[Any]], heading: bool) -> Iterator[Sequence[Any]]:
+    for number, line in enumerate(lines_of(file), 1):
+        if heading and number == 1:
+            continue
+        try:
+            yield parse(line)
+        except ValueError as error:
+            reason = one_line(str(error), 200)
+            raise Malformed(f"line {number:,} of '{file.name}' can't be read: {reason}") from error

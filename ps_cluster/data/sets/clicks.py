@@ -1,0 +1,147 @@
+"""Generate click data as recommenders have it: many keys, few of them frequent, and a click probability that is known.
+
+An example has 26 categorical columns and 13 numbers, as Criteo's data has. The keys of each column follow Zipf's law, and key 0
+is the most frequent one. The probability of a click is a logistic function of hidden effects: each key has one, some pairs of
+columns interact through hidden vectors of their keys, and the numbers have linear and quadratic effects. So the best score that
+any model can reach is known. A model falls short of it, because it sees rare keys too seldom to learn their effects.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.config.datasets import Contents, DataSet, DataSettings
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.objectives import Field as ArrayField
+
+COLUMNS = 26
+NUMBERS = 13
+PAIRS = ((0, 1), (2, 3), (4, 5))  # the columns that interact
+CLASSES = ("no click", "click")
+
+_PARTS = 2  # of the hidden vector that a key has in each of its column's pairs
+# The standard deviation, in the logit, of all keys together, of all pairs, and of all numbers.
+_KEYS_DEVIATION, _PAIRS_DEVIATION, _NUMBERS_DEVIATION = 1.3, 0.6, 0.9
+_BIAS = -1.5  # the logit of an example without effects: about a quarter of the examples are clicks
+
+
+class ClickSettings(DataSettings):
+    """Settings of the generated click data."""
+
+    rows: int = Field(default=20_000, ge=2, le=100_000_000, description="Keys of each categorical column.")
+    zipf_exponent: float = Field(
+        default=1.05,
+        ge=0,
+        le=10,
+        description="Exponent of Zipf's law: key k has a frequency in proportion to (k+1)^-it.",
+    )
+    train_examples: int = Field(default=200_000, ge=100, le=1_000_000_000, description="Examples to train on.")
+    test_examples: int = Field(default=50_000, ge=100, le=100_000_000, description="Examples to test on.")
+
+
+def zipf_keys(rng: np.random.Generator, count: int, rows: int, exponent: float) -> np.ndarray:
+    """Draw keys int32 [count] from 0 to rows - 1, each k with a probability in proportion to (k + 1) ** -exponent.
+
+    The draw is exact: it inverts the cumulative probabilities of all keys.
+    """
+    cumulative = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -exponent)
+    # A uniform number is below 1, so its product is below the last sum, and the place found is below `rows`.
+    keys: np.ndarray = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], side="right").astype(np.int32)
+    return keys
+
+
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the area under the ROC curve of scores [N] for labels [N] of 0 and 1: equal scores count half.
+
+    It is the probability that a positive example scores higher than a negative one (Mann and Whitney's U, from ranks).
+    """
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    positives = np.count_nonzero(labels)
+    above = ranks[labels > 0].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * (len(labels) - positives)))
+
+
+def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return the mean negative logarithm, in nats, of the probabilities of labels [N] of 0 and 1."""
+    return float(-np.log(np.where(labels > 0, probabilities, 1 - probabilities)).mean())
+
+
+def generate(settings: ClickSettings, seed: int = 0) -> tuple[Contents, dict[str, np.ndarray]]:
+    """Return the whole set, and the true click probability of each example: split → float64 [N].
+
+    Equal arguments give an equal set (on one version of numpy). The number of training examples does not change the test
+    examples.
+    """
+    truth, *of_splits = np.random.SeedSequence(seed).spawn(3)
+    draws = {split: np.random.default_rng(one) for split, one in zip(("train", "test"), of_splits)}
+    examples = {"train": settings.train_examples, "test": settings.test_examples}
+    arrays = {split: _draw_inputs(draws[split], examples[split], settings) for split in draws}
+    logits = _logits(np.random.default_rng(truth), settings.rows, arrays)
+    probabilities = {split: 1 / (1 + np.exp(-one)) for split, one in logits.items()}
+    for split, one in probabilities.items():
+        arrays[split]["target"] = (draws[split].random(len(one)) < one).astype(np.uint8)
+    spec = ExampleSpec(
+        {
+            "categories": ArrayField("int32", (COLUMNS,), codes=(settings.rows,) * COLUMNS),
+            "numbers": ArrayField("float32", (NUMBERS,)),
+        },
+        ArrayField("uint8", ()),
+        classes=CLASSES,
+    )
+    labels, best = arrays["test"]["target"], probabilities["test"]
+    note = (
+        f"the best reachable scores on the test examples, those of the true click probabilities: AUC {auc(labels, best):.4f}, "
+        f"log loss {log_loss(labels, best):.4f}, accuracy {((best > 0.5) == labels).mean():.2%}"
+    )
+    return Contents(spec, arrays, notes=(note,)), probabilities
+
+
+def _draw_inputs(rng: np.random.Generator, examples: int, settings: ClickSettings) -> dict[str, np.ndarray]:
+    """Return categories int32 [N, 26] and numbers float32 [N, 13], which are normally distributed."""
+    categories = np.empty((examples, COLUMNS), np.int32)
+    for column in range(COLUMNS):
+        categories[:, column] = zipf_keys(rng, examples, settings.rows, settings.zipf_exponent)
+    return {"categories": categories, "numbers": rng.standard_normal((examples, NUMBERS), np.float32)}
+
+
+def _logits(rng: np.random.Generator, rows: int, arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the logit of the true click probability of each example: split → float64 [N].
+
+    Effects are drawn one column, or one pair, at a time, so that large tables need little memory.
+    """
+    logits = {split: np.full(len(one["numbers"]), _BIAS) for split, one in arrays.items()}
+    linear = rng.standard_normal(NUMBERS) * _NUMBERS_DEVIATION * np.sqrt(0.75 / NUMBERS)
+    quadratic = rng.standard_normal(NUMBERS) * _NUMBERS_DEVIATION * np.sqrt(0.25 / (2 * NUMBERS))
+    for split, one in arrays.items():
+        logits[split] += one["numbers"] @ linear + (one["numbers"] ** 2 - 1) @ quadratic
+    shares = 1 / np.arange(1, COLUMNS + 1)  # of the variance: the first columns matter most
+    for column, deviation in enumerate(_KEYS_DEVIATION * np.sqrt(shares / shares.sum())):
+        effects = rng.standard_normal(rows, np.float32) * deviation
+        for split, one in arrays.items():
+            logits[split] += effects[one["categories"][:, column]]
+    for first, second in PAIRS:
+        scale = (_PAIRS_DEVIATION / np.sqrt(len(PAIRS) * _PARTS)) ** 0.5
+        vectors, others = (rng.standard_normal((rows, _PARTS), np.float32) * scale for _ in range(2))
+        for split, one in arrays.items():
+            keys = one["categories"]
+            logits[split] += (vectors[keys[:, first]] * others[keys[:, second]]).sum(1)
+    return logits
+
+
+class Clicks(DataSet):
+    """The generated click data."""
+
+    name = "clicks"
+    title = "the generated click data"
+    generated = True
+    Settings = ClickSettings
+    recipe = {"model": {"name": "dlrm"}}
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, ClickSettings)
+        contents, _ = generate(settings)
+        return contents

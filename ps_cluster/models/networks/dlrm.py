@@ -1,0 +1,73 @@
+"""A network for keys and numbers, such as clicks: embeddings that meet in dot products.
+
+Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems", arXiv:1906.00091,
+section 2.5: the numbers pass dense layers to a vector as wide as the embeddings, all pairs of vectors are multiplied, and the
+products pass dense layers to the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.networks import NetworkSettings
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.networks import (
+    NetworkOfKeys,
+    dense_layers,
+    embeddings,
+    fewest_outputs,
+    flat_numbers,
+    inputs_of,
+    joined,
+    scores,
+)
+
+
+class DlrmSettings(NetworkSettings):
+    row_width: int = Field(default=8, ge=1, le=4096, description="Numbers of a row of each table.")
+    bottom: tuple[int, ...] = Field(
+        default=(64,), strict=False, max_length=20,
+        description="Units of the dense layers between the numbers and the last one, which is as wide as a row.",
+    )  # fmt: skip
+    top: tuple[int, ...] = Field(
+        default=(128, 64), strict=False, max_length=20, description="Units of the dense layers after the products."
+    )
+
+
+class Dlrm(NetworkOfKeys):
+    name = "dlrm"
+    Settings = DlrmSettings
+    recipe = {
+        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
+        "optimizer": {
+            "rule": "adam", "learning_rate": 0.005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+        },
+    }  # fmt: skip
+
+    def build(self, examples: ExampleSpec, settings: DlrmSettings) -> keras.Model:
+        """Return the network. Examples without numbers have no bottom layers."""
+        inputs, fields, width = inputs_of(examples), examples.inputs.items(), settings.row_width
+        rows = [row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, width)]
+        numbers = [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
+        dense = [dense_layers(joined(numbers), (*settings.bottom, width), "bottom")] if numbers else []
+        x = joined([*dense, products_of_pairs([*dense, *rows])], "interaction")
+        x = dense_layers(x, settings.top, "top")
+        for layer in scores(fewest_outputs(examples)):
+            x = layer(x)
+        return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, x, name=self.name)
+
+
+def products_of_pairs(vectors: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+    """Return the dot products of all pairs of `vectors` [B, width] as [B, pairs]; of a single vector the vector itself.
+
+    The pairs are in the order (1, 0), (2, 0), (2, 1), (3, 0), ...: the lower triangle of the products, without its diagonal.
+    """
+    count = len(vectors)
+    if count == 1:
+        return vectors[0]
+    stacked = keras.layers.Reshape((count, -1), name="stacked")(joined(vectors, "vectors"))
+    products = keras.layers.Dot(axes=2, name="products")([stacked, stacked])
+    return joined([products[:, row, :row] for row in range(1, count)], "pairs")

@@ -1,0 +1,72 @@
+"""Two towers, such as one for users and one for items: the dot product of their vectors is the score or the rating.
+
+Yi et al. 2019, "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys, section 3. Trained
+here on clicks or ratings as they are, without sampled negatives.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ps_cluster.config.lazy import keras
+from ps_cluster.config.networks import NetworkSettings
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.networks import (
+    NetworkOfKeys,
+    dense_layers,
+    embeddings,
+    fewest_outputs,
+    flat_numbers,
+    inputs_of,
+    joined,
+)
+
+
+class TwoTowerSettings(NetworkSettings):
+    row_width: int = Field(default=16, ge=1, le=4096, description="Numbers of a row of each table.")
+    tower: tuple[int, ...] = Field(
+        default=(64, 32), strict=False, min_length=1, max_length=20, description="Units of a tower's dense layers."
+    )
+    first_columns: int | None = Field(
+        default=None, ge=1, description="Categorical columns of the first tower; null: half of them."
+    )
+
+
+class TwoTower(NetworkOfKeys):
+    name = "two_tower"
+    Settings = TwoTowerSettings
+    recipe = {
+        "training": {"epochs": 1.0, "label_smoothing": 0.0, "batch_size_per_worker": 512},
+        "optimizer": {
+            "rule": "adam", "learning_rate": 0.005, "momentum": 0.9, "weight_decay": 0.0, "learning_rate_factors": [],
+        },
+    }  # fmt: skip
+
+    def check(self, examples: ExampleSpec, settings: TwoTowerSettings) -> None:
+        super().check(examples, settings)
+        columns = sum(len(field.codes) for field in examples.inputs.values())
+        if columns < 2 or (settings.first_columns or 1) >= columns:
+            raise ValueError(
+                f"each tower needs a categorical column, and there are {columns}: lower model.first_columns"
+                if columns > 1
+                else "each tower needs a categorical column, and there is only one"
+            )
+        if fewest_outputs(examples) > 1:
+            raise ValueError("a dot product is one number: it takes two classes, or one number to predict")
+
+    def build(self, examples: ExampleSpec, settings: TwoTowerSettings) -> keras.Model:
+        """Return the network. The first tower, that of the users, gets the numbers too."""
+        inputs, fields = inputs_of(examples), examples.inputs.items()
+        rows = [
+            row for name, one in fields if one.codes for row in embeddings(inputs[name], name, one, settings.row_width)
+        ]
+        numbers = [flat_numbers(inputs[name], name, one) for name, one in fields if not one.codes]
+        first = settings.first_columns or len(rows) // 2
+        *hidden, width = settings.tower
+        vectors = [
+            keras.layers.Dense(width, name=f"{name}_vector")(dense_layers(joined(parts), hidden, name))
+            for name, parts in (("first", [*numbers, *rows[:first]]), ("second", rows[first:]))
+        ]
+        product = keras.layers.Dot(axes=1, name="product")(vectors)
+        scores = keras.layers.Activation("linear", dtype="float32", name="scores")(product)
+        return keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, scores, name=self.name)
