@@ -33,6 +33,7 @@ OF_THE_READER = {
     r"(run|compare|export|predict) .*\b(my\w*\.py|first\.keras)\b": "needs code "
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/evaluation/test_export.py",
     r"run --dataset (pets|houses|numbers|notes|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
+    r"run --dataset (train\.txt|ml-1m)": "needs data: tests/data/test_click_logs.py writes such",
     r"run --dataset '?clinics": "needs data: tests/data/test_tables_of_many_files.py makes such",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
 }
