@@ -235,7 +235,7 @@ class FlatNetwork:
           ValueError: the forward pass is no function of what it is given, see `PureScope`.
         """
         dense, *of_groups = self.split_rows(weights, rows)
-        return self._forward(dense, statistics, inputs, random_state, self.tables.reading(of_groups, rows.places))
+        return self._forward(dense, statistics, inputs, random_state, self.tables.reading(of_groups, rows))
 
     def _forward(
         self,

@@ -13,11 +13,13 @@ class Rows(NamedTuple):
     Attributes:
       ids: int64 [u], the rows' numbers within the group, in the order of the servers that have them.
       places: int32 [k], the index in `ids` of each id that is looked up.
+      sizes: int32 [calls], how many ids each call of a table's layer looks up.
       counts: int32 [servers], how many of the rows each server has.
     """
 
     ids: tuple[tf.Tensor, ...] = ()
     places: tuple[tf.Tensor, ...] = ()
+    sizes: tuple[tf.Tensor, ...] = ()
     counts: tuple[tf.Tensor, ...] = ()
 
 

@@ -134,38 +134,37 @@ class Tables:
 
     def rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
         """Return the distinct rows of some calls."""
-        ids, places, counts = [], [], []
+        ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
-            asked = tf.concat([call.ids for call in calls if call.table.group == group], 0)
-            distinct, index = tf.unique(asked)
+            asked = [call.ids for call in calls if call.table.group == group]
+            distinct, index = tf.unique(tf.concat(asked, 0))
             if servers > 1:
                 order = tf.argsort(distinct % servers, stable=True)
                 distinct = tf.gather(distinct, order)
                 index = tf.gather(tf.math.invert_permutation(order), index)
             ids.append(distinct)
             places.append(index)
+            sizes.append(tf.stack([tf.size(of_call) for of_call in asked]))
             counts.append(tf.math.bincount(tf.cast(distinct % servers, tf.int32), minlength=servers, maxlength=servers))
-        return Rows(tuple(ids), tuple(places), tuple(counts))
+        return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
-    def reading(self, rows: Sequence[tf.Tensor], places: Sequence[tf.Tensor]) -> LookUp:
+    def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
         """Return a function that answers each call with vectors out of pulled rows.
 
-        The calls have to come in the order of the calls of which `places` was made.
+        The calls have to come in the order of the calls of which `rows` was made.
 
         Args:
-          rows: [u, width] of each group, the distinct rows.
-          places: int32 [k] of each group, the index of the row of each id that is looked up.
+          values: [u, width] of each group, the distinct rows.
+          rows: their numbers, and what each call looks up.
         """
+        # One gather and one split for all calls: the gradient of a slice would be as large as all vectors together.
         vectors = [
-            tf.gather(of_group, at) for of_group, at in zip(rows, places, strict=True)
-        ]  # one gather for all calls
-        begins = [tf.constant(0)] * len(vectors)
+            iter(tf.split(tf.gather(of_group, places), sizes, num=sizes.shape[0]))
+            for of_group, places, sizes in zip(values, rows.places, rows.sizes, strict=True)
+        ]
 
         def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
-            table = self._of_layer[id(layer)]
-            begin, count = begins[table.group], tf.size(ids)
-            begins[table.group] = begin + count
-            found = vectors[table.group][begin : begin + count]
+            found = next(vectors[self._of_layer[id(layer)].group])
             return self._shaped(tf.cast(found, layer.compute_dtype), ids)
 
         return look_up

@@ -160,6 +160,8 @@ class ParameterStore:
     def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
         """Return for each shard the places of its rows in each group of tables, int64 [u]. See server/tables.py."""
         servers = len(self.shards)
+        if servers == 1:
+            return [list(rows.ids)]
         of_groups = [tf.split(ids // servers, counts, num=servers) for ids, counts in zip(rows.ids, rows.counts)]
         return [[of_group[server] for of_group in of_groups] for server in range(servers)]
 
