@@ -229,7 +229,8 @@ def steps_graph(store: ParameterStore, compute: Compute, config: RunConfig, *, r
         shapes = (
             tf.TensorShape([]),
             tf.TensorShape([]),
-            *tf.nest.map_structure(lambda _: tf.TensorShape([None]), (answer, rows)),
+            tf.nest.map_structure(lambda _: tf.TensorShape([None]), answer),
+            tf.nest.map_structure(lambda one: one.shape, rows),
         )
         position, answered, *_ = tf.while_loop(
             lambda position, *_: position < tf.size(step_ids),

@@ -197,7 +197,7 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         shapes = [one.shape for one in start[:4]]
         if shard.tables:  # the number of rows differs from step to step
             shapes[1] = tf.TensorShape([None])
-        shapes.append(tf.nest.map_structure(lambda _: tf.TensorShape([None]), start[4]))
+        shapes.append(tf.nest.map_structure(lambda one: one.shape, start[4]))
         loop = tf.while_loop(lambda *now: now[3][0] < end, body, start, shapes, parallel_iterations=1)
         return loop[3]
 
