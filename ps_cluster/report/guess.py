@@ -23,13 +23,16 @@ class Guess(NamedTuple):
     def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
         """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
 
+        An AUC above 0.5 by three standard errors counts too. Where few examples are positive, as with clicks, a network may
+        know much and still never say "yes", so that its accuracy is that of the guess.
+
         Returns None where nothing was scored, and where the examples are too few to say that it is not.
         """
         accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
         if self.is_too_uncertain_for(scores):
             return None
         if accuracies:
-            return max(accuracies) > self.value + self._chance
+            return max(accuracies) > self.value + self._chance or self._is_ranked(scores)
         errors = [row.test_error for row in scores.history if row.test_error is not None]
         return min(errors) < 0.99 * self.value if errors else False if scores.history else None
 
@@ -42,8 +45,15 @@ class Guess(NamedTuple):
         accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
         if accuracies:
             best, half = max(accuracies), (1 - self.value) / 2
-            return self._chance > half and best <= self.value + self._chance
+            is_chance = best <= self.value + self._chance and not self._is_ranked(scores)
+            return self._chance > half and is_chance
         return self.examples < FEW and any(row.test_error is not None for row in scores.history)
+
+    def _is_ranked(self, scores: EvaluationSummary) -> bool:
+        """Return whether an AUC is beyond chance: its variance is (N + 1) / (12 P (N - P)), P of N examples being positive."""
+        aucs = [row.metrics["auc"] for row in scores.history if "auc" in row.metrics]
+        pairs = self.value * (1 - self.value) * self.examples**2
+        return bool(aucs and pairs) and max(aucs) > 0.5 + 3 * math.sqrt((self.examples + 1) / (12 * pairs))
 
     @property
     def _chance(self) -> float:
