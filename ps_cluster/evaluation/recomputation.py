@@ -227,6 +227,11 @@ class Recomputation:
         tolerance = _MOST_ROUNDED_DIFFERENTLY if set(shard.at_pull) - {"weights"} else 0.0
         says = f"{differ:.1%} of the weights{where} that the worker was given were not those of that version"
         findings.note("given weights", differ, tolerance, says)
+        rows = shard.rows_at_pull
+        given_rows = shard.given[len(shard.given) - len(rows) :]
+        differ = int(np.sum(_in_dtype(rows, self._config.wire) != given_rows))
+        says = f"{differ:,} numbers in rows of tables{where} that the worker was given were not those of that version"
+        findings.note("given weights", differ, 0.0, says)
         return None
 
     def differing_weights(self, shard: SampledShard) -> float:

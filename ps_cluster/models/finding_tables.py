@@ -6,12 +6,15 @@ between the inputs and the layer has to be free of weights. This is read off the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.tables import NO_TABLES, Tables
+from ps_cluster.models.tables import NO_TABLES, TableCall, Tables
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
 
@@ -55,16 +58,20 @@ def _unfit(layer: keras.layers.Embedding) -> str:
 
 def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[keras.layers.Embedding, str]]:
     """Return the tables that can't travel by rows, with the reason."""
-    placeholder = tf.compat.v1.placeholder
-    with tf.Graph().as_default():
-        inputs = {name: placeholder(field.network_dtype, [None, *field.shape]) for name, field in spec.inputs.items()}
-        weights = [
-            placeholder(tf.float32, [network.weights.length]),
-            placeholder(tf.float32, [network.statistics.length]),
-            placeholder(tf.float32, []),  # what the tables answer
-        ]
-        calls, unread = network.calls(inputs, tf.constant([0, 0]), *weights)
-        depends = [_comes_from(call.ids, weights) for call in calls]
+    spec_of = tf.TensorSpec
+    inputs = {name: spec_of([None, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}
+    vectors = spec_of([network.weights.length]), spec_of([network.statistics.length])
+    calls, unread, depends, inner = list[TableCall](), list[keras.Variable](), list[bool](), list[bool]()
+
+    @tf.function(autograph=False)
+    def forward(inputs: Any, *values: tf.Tensor) -> None:
+        found, unknown = network.calls(inputs, tf.constant([0, 0]), *values)
+        calls.extend(found)
+        unread.extend(unknown)
+        depends.extend(_comes_from(call.ids, values) for call in found)
+        inner.extend(call.ids.graph is not values[0].graph for call in found)
+
+    forward.get_concrete_function(inputs, *vectors, spec_of([]))  # the last one is what the tables answer
     reasons = []
     for table in network.tables.tables:
         of_table = [index for index, call in enumerate(calls) if call.table is table]
@@ -72,12 +79,14 @@ def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[keras.layers
             reasons.append((table.layer, "something else reads its weights too"))
         elif not of_table:
             reasons.append((table.layer, "the network never calls it"))
+        elif any(inner[index] for index in of_table):
+            reasons.append((table.layer, "it is called within a loop or a condition"))
         elif any(depends[index] for index in of_table):
             reasons.append((table.layer, "its ids depend on weights, so they are not known before the weights are"))
     return reasons
 
 
-def _comes_from(tensor: tf.Tensor, sources: list[tf.Tensor]) -> bool:
+def _comes_from(tensor: tf.Tensor, sources: Sequence[tf.Tensor]) -> bool:
     """Return whether a tensor of a graph is computed from one of `sources`."""
     wanted = {source.op.name for source in sources}
     waiting, seen = [tensor.op], set()

@@ -124,8 +124,9 @@ class Tables:
         def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
             table = self._of_layer[id(layer)]
             flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
-            message = f"an id is outside of 0 to {table.rows - 1}, the rows of the Embedding '{layer.name}'"
-            inside = tf.debugging.Assert(tf.reduce_all((flat >= 0) & (flat < table.rows)), [message, flat], summarize=5)
+            outside = tf.boolean_mask(flat, (flat < 0) | (flat >= table.rows))
+            message = f"ids outside of 0 to {table.rows - 1}, the rows of the Embedding layer {layer.name}:"
+            inside = tf.raw_ops.Assert(condition=tf.equal(tf.size(outside), 0), data=[message, outside], summarize=5)
             with tf.control_dependencies([inside]):
                 calls.append(TableCall(table, flat + table.first))
             return self._shaped(tf.fill([tf.size(ids), table.width], tf.cast(value, layer.compute_dtype)), ids)

@@ -44,6 +44,7 @@ class SampledShard:
       given_statistics: [m], the statistics that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
         values of the staleness method; single numbers are [1]. k' is k without the rows of embedding tables, which come last.
+      rows_at_pull: [r], the rows of embedding tables, of which the worker got the last r values of `given`, at that time.
       gradient: [k], as received; in rounds the mean of all gradients.
       before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
@@ -58,6 +59,7 @@ class SampledShard:
     given_positions: np.ndarray
     given_statistics: np.ndarray
     at_pull: Mapping[str, np.ndarray]
+    rows_at_pull: np.ndarray
     gradient: np.ndarray
     before: Mapping[str, np.ndarray]
     after: Mapping[str, np.ndarray]
@@ -128,7 +130,7 @@ class UpdateSample:
 _GIVEN_POSITIONS = "given_positions"
 _GROUPS = ("at_pull", "before", "after")
 _VECTORS = (
-    "positions", "given", "given_statistics", "gradient", "fresh", "statistics_before", "statistics_after",
+    "positions", "given", "given_statistics", "rows_at_pull", "gradient", "fresh", "statistics_before", "statistics_after",
 )  # fmt: skip
 
 

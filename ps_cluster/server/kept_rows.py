@@ -11,7 +11,8 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.tables import TableShard
 
-_KEPT = ("int64", "float32", "int64", "float32", "float32", "float32")  # the dtypes of what is kept, in its order
+# The dtypes of what is kept, in its order.
+_KEPT = ("int64", "float32", "float32", "int64", "float32", "float32", "float32")
 
 
 class KeptRows:
@@ -22,13 +23,18 @@ class KeptRows:
         self._slots = sorted(table.slots)
         # Serialised, because the number of rows differs from step to step. TensorFlow 2.21 aborts a worker's process whose
         # graph has a remote variable of a shape that is not known.
-        self._given_places, self._given, self._places, self._gradient, self._before, self._after = self._kept = [
-            tf.Variable("", trainable=False) for _ in _KEPT
-        ]
+        self._kept = [tf.Variable("", trainable=False) for _ in _KEPT]
+        self._given_places, self._given, self._at_pull, self._places, self._gradient, self._before, self._after = (
+            self._kept
+        )
 
     def keep_given(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-        """Keep the rows that a worker gets. `places`: int64 [u]. `rows`: [u x width]."""
-        return tf.group(_keep(self._given_places, places), _keep(self._given, tf.cast(rows, tf.float32)))
+        """Keep the rows that a worker gets, and those that the table has. `places`: int64 [u]. `rows`: [u x width]."""
+        return tf.group(
+            _keep(self._given_places, places),
+            _keep(self._given, tf.cast(rows, tf.float32)),
+            _keep(self._at_pull, tf.reshape(tf.gather(self._table.rows, places), [-1])),
+        )
 
     def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
         """Keep a gradient as received, [u x width], and rows and slots before the update."""
@@ -59,7 +65,7 @@ class KeptRows:
           values: the result of `read`.
         """
         kept = (tf.io.parse_tensor(value, dtype).numpy() for value, dtype in zip(values, _KEPT, strict=True))
-        given_places, given, places, gradient, before, after = kept
+        given_places, given, at_pull, places, gradient, before, after = kept
 
         def positions(rows: np.ndarray) -> np.ndarray:
             width = self._table.width
@@ -79,6 +85,7 @@ class KeptRows:
             positions=np.concatenate([shard.positions, positions(places)]),
             given=np.concatenate([shard.given, given]),
             given_positions=np.concatenate([shard.given_positions, positions(given_places)]),
+            rows_at_pull=np.concatenate([shard.rows_at_pull, at_pull]),
             gradient=np.concatenate([shard.gradient, gradient]),
             before=continued(shard.before, before),
             after=continued(shard.after, after),

@@ -298,6 +298,7 @@ class UpdateSamples:
             given_statistics=given_statistics,
             at_pull=dict(zip(["weights", *self._of_pull], at_pull))
             | dict(zip(self._pull_numbers, numbers_at_pull[:, None])),
+            rows_at_pull=np.zeros(0, np.float32),
             gradient=gradient,
             before=dict(zip(names, state_before)) | dict(zip(self._numbers, numbers[0][:, None])),
             after=dict(zip(names, after)) | dict(zip(self._numbers, numbers[1][:, None])),

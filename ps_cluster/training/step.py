@@ -157,7 +157,9 @@ class TrainStep:
             return NO_ROWS
         # A worker has no next step at the end of a dispatch, and asks for the rows of a step -1, which are not sent.
         batch = tf.maximum(batch, tf.zeros_like(batch))
-        return self._network.rows_of(self.batch(batch).inputs, self._random_state(batch), self._config.shards)
+        inputs = self.batch(batch).inputs
+        with tf.name_scope(COMPUTATION):
+            return self._network.rows_of(inputs, self._random_state(batch), self._config.shards)
 
     def _random_state(self, batch: tf.Tensor) -> tf.Tensor:
         return tf.stack([self._config.training.seed, tf.cast(batch, tf.int32)])

@@ -13,7 +13,7 @@ import pytest
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.server.update_rules.nesterov import Nesterov
-from tests.helpers.local_training import train
+from tests.helpers.local_training import TABLES, train
 from tests.helpers.mistakes import MISTAKES
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,9 @@ TRIED = {
     "async, 2 ps": {"mode.name": "async", "cluster.parameter_servers": 2},
     "async, int8": INT8,
     "async, int8, 2 ps": INT8 | {"cluster.parameter_servers": 2},
+    "async, tables, 2 ps": TABLES | {"mode.name": "async", "cluster.parameter_servers": 2, "optimizer.rule": "adam"},
     "bounded": {"mode.name": "bounded"},
+    "bounded, tables": TABLES | {"mode.name": "bounded", "optimizer.rule": "adagrad"},
     "sync-ps": {"mode.name": "sync-ps"},
     "sync": {"mode.name": "sync"},
     "elastic": {"mode.name": "elastic", "optimizer.rule": "sgd"},
@@ -35,8 +37,13 @@ TRIED = {
     "layers": {"mode.name": "layers"},
 }
 NEVER_FOUND = {"one exponent bit of a weight flips"}
+WITH_TABLES = {"async, tables, 2 ps", "bounded, tables"}
 # Mistakes in code that a mode does not run.
 ONLY_IN = {
+    "one of a hundred rows is not updated": WITH_TABLES,
+    "the gradients of two rows are exchanged": WITH_TABLES,
+    "rows of other places are given": WITH_TABLES,
+    "rows of an old version are given": WITH_TABLES,
     "what a push leaves out is lost": {"async, int8", "async, int8, 2 ps"},
     "the centre of elastic moves too far": {"elastic", "elastic, 2 ps"},
     "the outer rate of diloco is wrong": {"diloco", "diloco, 2 ps"},

@@ -16,9 +16,9 @@ def ledger_rows(run_dir):
     return list(csv.DictReader((run_dir / "metrics" / "updates.csv").read_text().splitlines()))
 
 
-def update_columns(run_dir):
-    """Return the ledger's columns on worker, version and staleness, as vectors."""
-    names = ("worker", "version", "staleness")
+def update_columns(run_dir, *names):
+    """Return columns of the ledger as vectors: by default those on worker, version and staleness."""
+    names = names or ("worker", "version", "staleness")
     return {name: np.array([int(row[name]) for row in ledger_rows(run_dir)]) for name in names}
 
 

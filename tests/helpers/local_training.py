@@ -40,6 +40,19 @@ def build(examples):
         keras.layers.Flatten(), keras.layers.Dense(10),
     ])
 """
+NETWORK_WITH_TABLE = """
+import keras
+from keras import layers
+
+def build(examples):
+    images = keras.Input((32, 32, 3))
+    parts = layers.Conv2D(3, 8, strides=8)(layers.Rescaling(1 / 255)(images))
+    parts = layers.Activation("relu")(layers.BatchNormalization(momentum=0.9)(parts))
+    rows = layers.Embedding(256, 4)(keras.ops.cast(images[:, ::8, ::8, 0], "int32"))
+    both = [layers.Flatten()(layers.Dropout(0.1)(part)) for part in (parts, rows)]
+    return keras.Model(images, layers.Dense(10)(layers.Concatenate()(both)))
+"""
+TABLES = {"model.rows_from": 256, "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": []}
 SETTINGS = {
     "data.dataset": "synthetic", "model.precision": "float32", "training.batch_size_per_worker": 16,
     "training.steps": 24, "data.augmentation.flip": "random", "data.augmentation.crop_padding_pixels": 2,
@@ -65,11 +78,11 @@ def train(folder: Path, accelerator: str | None = None, **values) -> Trained:
 
     Args:
       accelerator: the device of this process that computes the network; None: its processor.
-      values: settings beside SETTINGS.
+      values: settings beside SETTINGS; those of TABLES give the network an embedding table.
     """
     folder.mkdir()
     network = folder / "net.py"
-    network.write_text(NETWORK)
+    network.write_text(NETWORK_WITH_TABLE if "model.rows_from" in values else NETWORK)
     rows = random_images(64)
     dataset = pack_images(folder / "data", "synthetic", LETTERS, (*rows, *random_images(10, 1)))
     name = NETWORKS.named_by_user(f"{network}:build", folder)

@@ -11,6 +11,7 @@ from ps_cluster.data import augment, batches
 from ps_cluster.models.judges import ClassificationJudge
 from ps_cluster.server.ordering import after
 from ps_cluster.server.shard import ParameterShard
+from ps_cluster.server.tables import TableShard
 from ps_cluster.server.update_rules.rule import UpdateRule
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.training.modes.elastic import ElasticShard
@@ -149,6 +150,31 @@ def the_outer_rate_of_diloco_is_wrong(right, self, learning_rate):
 def an_update_is_applied_twice(right, self, *arguments):
     with tf.control_dependencies([right(self, *arguments)]):
         return right(self, *arguments)
+
+
+@_changes((TableShard, "apply"))
+def one_of_a_hundred_rows_is_not_updated(right, self, places, gradient, *others):
+    chosen = tf.not_equal(places % 100, 1)
+    of_rows = tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), chosen)
+    return right(self, tf.boolean_mask(places, chosen), tf.reshape(of_rows, [-1]), *others)
+
+
+@_changes((TableShard, "apply"))
+def the_gradients_of_two_rows_are_exchanged(right, self, places, *others):
+    return right(self, tf.concat([places[:2][::-1], places[2:]], 0), *others)
+
+
+@_changes((TableShard, "read"))
+def rows_of_other_places_are_given(right, self, places, dtype):
+    return right(self, tf.roll(places, 1, 0), dtype)
+
+
+@_changes((TableShard, "read"))
+def rows_of_an_old_version_are_given(right, self, places, dtype):
+    if not hasattr(self, "stale"):
+        with tf.init_scope():
+            self.stale = tf.Variable(self.rows)
+    return tf.reshape(tf.cast(tf.gather(self.stale, places), dtype), [-1])
 
 
 @_changes((ParameterShard, "record"))

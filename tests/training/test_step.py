@@ -14,6 +14,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.models import build
 from ps_cluster.models.failures import failure_of_computation
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.models.tables import Tables
 from ps_cluster.models.user_networks import check_image_sizes
 from ps_cluster.runs.run_dir import IDENTITY
 from ps_cluster.training.learning_rate import learning_rate
@@ -45,6 +46,13 @@ def test_an_error_in_the_users_own_computation_is_told_with_its_layer_and_its_re
     place, _, reason = str(failure_of_computation(error.value)).partition(": ")
     assert re.fullmatch(r"the network's own computation failed \(in 'mine_?\d*/words_?\d*'\)", place)
     assert reason == "indices[0,0] = 20 is not in [0, 10)"
+    step = TrainStep(config, FlatNetwork(network.model, tables=Tables([embedding])), dataset.spec, train_examples=5)
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:  # before the rows are pulled
+        tf.function(step.rows, autograph=False)(tf.constant(0, tf.int64))
+    place, _, reason = str(failure_of_computation(error.value)).partition(": ")
+    assert re.fullmatch(r"the network's own computation failed \(in 'mine_?\d*/words_?\d*', test_step.py:\d+\)", place)
+    told = "assertion failed: [ids outside of 0 to 9, the rows of the Embedding layer words:] [20 20 20 20]"
+    assert reason == told
 
 
 def parts_of_workers(folder, monkeypatch, mode, steps_of, **values):

@@ -108,7 +108,7 @@ def _step(
 
 
 class FtrlRows(RowRule):
-    """The same as `FtrlUpdate`, by TensorFlow's fused sparse kernel."""
+    """The same as `FtrlUpdate`, by TensorFlow's fused sparse kernel. A row without any gradient keeps its initial weights."""
 
     def apply(
         self,

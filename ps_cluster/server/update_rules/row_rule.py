@@ -1,8 +1,9 @@
 """Update rules for the rows of embedding tables: they change only the rows of which a gradient came.
 
-A rule whose update of a weight with gradient 0 does nothing (sgd, adagrad, ftrl) gives the same weights as on a whole table.
-Adam is "lazy" here: without a gradient, the moments of a row stay as they are and the row does not move. Its bias correction
-counts all updates, as that of a whole table does.
+A rule whose update of a weight with gradient 0 does nothing (sgd, adagrad) gives the same weights as on a whole table. So does
+ftrl from the first gradient of a row on. Before it, the row keeps its initial weights, which become 0 in a whole table. Adam is
+"lazy" here: without a gradient, the moments of a row stay as they are and the row does not move. Its bias correction counts all
+updates, as that of a whole table does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,390 @@
+"""Embeddings whose rows travel: which they are, and the network as a function of the rows of a batch."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.models.finding_tables import find_tables
+from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.training.table_limits import reason_against_rows
+
+LAYERS, OPS = keras.layers, keras.ops
+BATCH, STATE = 5, tf.constant([3, 7])
+WORDS = ["the", "film", "was", "good"]
+FIELDS = {
+    "ids": Field("int32", (4,)),
+    "text": Field("string", (1,), characters=9, code="uint8"),
+    "row": Field("float32", (6,)),
+}
+DRAW = np.random.default_rng(0)
+EXAMPLES = {
+    "ids": tf.constant(DRAW.integers(0, 30, [BATCH, 4]), tf.int32),
+    "text": tf.constant([["the film"], ["film good"], ["unknown"], ["good"], ["was the"]]),
+    "row": tf.constant(DRAW.normal(size=[BATCH, 6]), tf.float32),
+}
+
+
+def spec_of(*names):
+    return ExampleSpec({name: FIELDS[name] for name in names}, Field("uint8", ()), classes=("0", "1"))
+
+
+def inputs_of(*names):
+    return {name: keras.Input(FIELDS[name].shape, dtype=FIELDS[name].dtype, name=name) for name in names}
+
+
+def ending(*vectors):
+    """Return the scores of a network with these vectors, [B, …] each."""
+    flat = [LAYERS.GlobalAveragePooling1D()(vector) if len(vector.shape) > 2 else vector for vector in vectors]
+    return LAYERS.Dense(2)(LAYERS.Concatenate()(flat) if len(flat) > 1 else flat[0])
+
+
+def one_table(*, rows=30, ids_of=lambda ids: ids, **settings):
+    (ids,) = inputs_of("ids").values()
+    return keras.Model(ids, ending(LAYERS.Embedding(rows, 3, name="table", **settings)(ids_of(ids))))
+
+
+def found(model, *names, rows_from=10, against=None):
+    """Return the names of the tables that are found, and the lines that are told."""
+    told = []
+    spec = spec_of(*(names or ("ids",)))
+    tables = find_tables(model, spec, rows_from=rows_from, against=against, say=told.append)
+    return [table.layer.name for table in tables.tables], told
+
+
+# Which embeddings are tables.
+
+LOOK_UPS = {
+    "the inputs themselves": lambda ids: ids,
+    "arithmetic and modulo": lambda ids: (ids * 7 + 3) % 30,
+    "a column": lambda ids: ids[:, 1:2],
+    "an IntegerLookup": LAYERS.IntegerLookup(vocabulary=[4, 8, 15], num_oov_indices=2),
+    "hashes": LAYERS.Hashing(30),
+    "crossed hashes": lambda ids: LAYERS.HashedCrossing(30)([ids[:, :1], ids[:, 1:2]]),
+    "numbers of places": lambda ids: OPS.zeros_like(ids) + OPS.arange(4),
+    "a random choice": lambda ids: OPS.cast(LAYERS.Dropout(0.5, seed=1)(OPS.cast(ids, "float32")), "int32") % 30,
+}
+
+
+@pytest.mark.parametrize("ids_of", LOOK_UPS.values(), ids=LOOK_UPS)
+def test_an_embedding_whose_ids_come_from_the_inputs_without_weights_is_a_table(ids_of):
+    assert found(one_table(ids_of=ids_of)) == (["table"], [])
+
+
+def test_an_embedding_of_words_is_a_table():
+    (text,) = inputs_of("text").values()
+    words = LAYERS.TextVectorization(output_sequence_length=3, vocabulary=WORDS)(text)
+    model = keras.Model(text, ending(LAYERS.Embedding(12, 3, name="table", mask_zero=True)(words)))
+    assert found(model, "text") == (["table"], [])
+
+
+def test_an_embedding_with_fewer_rows_than_the_setting_or_with_frozen_rows_is_no_table():
+    assert found(one_table(rows=30), rows_from=31) == ([], []) and found(one_table(rows=30), rows_from=30)[0] == [
+        "table"
+    ]
+    assert found(one_table(trainable=False)) == ([], [])
+
+
+def codes(row):
+    return OPS.argmax(LAYERS.Dense(30)(row), -1)
+
+
+def with_ids_by_weights():
+    (row,) = inputs_of("row").values()
+    return keras.Model(row, ending(LAYERS.Embedding(30, 3, name="table")(codes(row)))), "row"
+
+
+def with_ids_by_statistics():
+    (row,) = inputs_of("row").values()
+    ids = OPS.cast(OPS.abs(LAYERS.BatchNormalization()(row)), "int32") % 30
+    return keras.Model(row, ending(LAYERS.Embedding(30, 3, name="table")(ids))), "row"
+
+
+def with_ids_by_another_table():
+    (ids,) = inputs_of("ids").values()
+    first = LAYERS.Embedding(30, 3, name="first")(ids)
+    return keras.Model(ids, ending(LAYERS.Embedding(30, 3, name="table")(OPS.argmax(first, -1)))), "ids"
+
+
+def with_one_of_two_calls_by_weights():
+    inputs = inputs_of("ids", "row")
+    table = LAYERS.Embedding(30, 3, name="table")
+    return keras.Model(inputs, ending(table(inputs["ids"]), table(codes(inputs["row"])))), "ids", "row"
+
+
+class Tied(keras.Model):
+    """Scores each row of its table with the table itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.scores = LAYERS.Embedding(30, 3, name="table"), LAYERS.Dense(2)
+
+    def call(self, ids):
+        hidden = OPS.mean(self.table(ids), axis=1)
+        return self.scores(OPS.matmul(hidden, OPS.transpose(self.table.embeddings)))
+
+
+class NeverCalled(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.table, self.other = LAYERS.Embedding(30, 3, name="table"), LAYERS.Embedding(30, 2, name="other")
+        self.scores = LAYERS.Dense(2)
+        self.table.build()
+
+    def call(self, ids):
+        return self.scores(OPS.mean(self.other(ids), axis=1))
+
+
+class Cell(keras.Layer):
+    """Adds up the rows of its table."""
+
+    state_size = 3
+
+    def __init__(self):
+        super().__init__()
+        self.table = LAYERS.Embedding(30, 3, name="table")
+
+    def build(self, shape):
+        self.table.build()
+
+    def call(self, ids, states):
+        added = states[0] + self.table(OPS.cast(ids[:, 0], "int32"))
+        return added, [added]
+
+
+def with_a_call_in_a_cell():
+    (ids,) = inputs_of("ids").values()
+    return keras.Model(ids, ending(LAYERS.RNN(Cell())(OPS.cast(ids, "float32")[..., None]))), "ids"
+
+
+BY_WEIGHTS = "its ids depend on weights, so they are not known before the weights are"
+WHOLE = {
+    "argmax of a Dense": (with_ids_by_weights, [], BY_WEIGHTS),
+    "moving statistics": (with_ids_by_statistics, [], BY_WEIGHTS),
+    "another table": (with_ids_by_another_table, ["first"], BY_WEIGHTS),
+    "one of two calls": (with_one_of_two_calls_by_weights, [], BY_WEIGHTS),
+    "a tied output": (lambda: (Tied(), "ids"), [], "something else reads its weights too"),
+    "never called": (lambda: (NeverCalled(), "ids"), ["other"], "the network never calls it"),
+    "called in a recurrent cell": (with_a_call_in_a_cell, [], "it is called within a loop or a condition"),
+    "a regulariser": (
+        lambda: (one_table(embeddings_regularizer="l2"), "ids"), [], "it has a regulariser, which needs all rows",
+    ),
+    "a regulariser of outputs": (
+        lambda: (one_table(activity_regularizer="l2"), "ids"), [], "it has a regulariser, which needs all rows",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "tables", "reason"), WHOLE.values(), ids=WHOLE)
+def test_an_embedding_that_needs_more_than_the_rows_of_its_batch_travels_whole_and_a_line_says_why(
+    make, tables, reason
+):
+    model, *names = make()
+    if not model.built:
+        model(EXAMPLES["ids"])
+    assert found(model, *names) == (tables, [f"the Embedding 'table' travels whole: {reason}"])
+
+
+def test_an_embedding_that_lora_was_added_to_travels_whole():
+    model = one_table()
+    model.get_layer("table").enable_lora(2)
+    assert found(model) == ([], ["the Embedding 'table' travels whole: it has LoRA weights or is quantized"])
+
+
+AGAINST = {
+    "mode.name": ({"mode.name": "diloco"}, "mode.name is diloco, whose workers exchange all weights"),
+    "optimizer.rule": (
+        {"optimizer.rule": "momentum"},
+        "optimizer.rule is momentum, which changes all rows at every update (these do not: adagrad, adam, ftrl, sgd)",
+    ),
+    "staleness.method": (
+        {"staleness.method": "dc_constant"},
+        "staleness.method is dc_constant, which compares all weights of two versions",
+    ),
+    "mode.simulate_workers": (
+        {"cluster.workers": 2, "mode.simulate_workers": 3},
+        "mode.simulate_workers keeps older versions of all weights",
+    ),
+    "lookahead": (
+        {"lookahead.every_updates": 5},
+        "lookahead.every_updates is 5: slow weights would be kept of every row",
+    ),
+    "int8": (
+        {"cluster.wire": "int8"},
+        "cluster.wire is int8, with which each worker keeps a remainder of every weight",
+    ),
+    "top_k": (
+        {"cluster.wire": "top_k"},
+        "cluster.wire is top_k, with which each worker keeps a remainder of every weight",
+    ),
+    "optimizer.weight_decay": (
+        {"optimizer.weight_decay": 0.25},
+        "optimizer.weight_decay is 0.25, which shrinks every row at every update",
+    ),
+    "optimizer.clip_norm": (
+        {"optimizer.clip_norm": 1.5},
+        "optimizer.clip_norm is 1.5, which needs the norm of each variable",
+    ),
+    "optimizer.learning_rate_factors": (
+        {"optimizer.learning_rate_factors": [{"match": "bias", "factor": 2.0}]},
+        "optimizer.learning_rate_factors is set, and rows have no factors",
+    ),
+}
+SUITED = {
+    "mode.name": "async",
+    "optimizer.rule": "adam",
+    "optimizer.weight_decay": 0.0,
+    "optimizer.learning_rate_factors": [],
+}
+
+
+@pytest.mark.parametrize(("values", "reason"), AGAINST.values(), ids=AGAINST)
+def test_each_setting_that_needs_all_rows_is_told_with_its_value(values, reason):
+    against = reason_against_rows(build_config(overrides=SUITED | values))
+    assert against == reason
+    assert found(one_table(), against=against) == ([], [f"the Embedding 'table' travels whole: {reason}"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mode.name": "single"}, {"mode.name": "bounded"}, {"mode.name": "sync-ps"},
+        {"optimizer.rule": "sgd"}, {"optimizer.rule": "adagrad"}, {"optimizer.rule": "ftrl"}, {"staleness.method": "inverse"},
+        {"staleness.method": "predict"}, {"optimizer.global_clip_norm": 1.0}, {"optimizer.clip_value": 1.0},
+        {"cluster.wire": "bfloat16"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_with_other_settings_rows_travel(values):
+    assert reason_against_rows(build_config(overrides=SUITED | values)) is None
+
+
+# The network as a function of the rows of a batch.
+
+
+def functional():
+    """Two groups of tables, one of which is called twice, with dropout, moving statistics and a small embedding."""
+    inputs = inputs_of("ids", "text", "row")
+    words = LAYERS.TextVectorization(output_sequence_length=3, vocabulary=WORDS)(inputs["text"])
+    first, second = LAYERS.Embedding(30, 3, name="first", mask_zero=True), LAYERS.Embedding(17, 2, name="second")
+    third, small = LAYERS.Embedding(31, 3, name="third"), LAYERS.Embedding(9, 4, name="small")
+    dropped = LAYERS.SpatialDropout1D(0.5)(third(inputs["ids"] + 1))
+    normal = LAYERS.BatchNormalization()(LAYERS.Dense(4)(inputs["row"]))
+    parts = first(words), first(inputs["ids"]), second(inputs["ids"] % 17)
+    return keras.Model(inputs, ending(*parts, dropped, normal, small(inputs["ids"] % 9)))
+
+
+def sequential():
+    layers = LAYERS.Embedding(30, 3, mask_zero=True, name="table"), LAYERS.LSTM(4), LAYERS.Dropout(0.3), LAYERS.Dense(2)
+    return keras.Sequential([keras.Input([4], dtype="int32"), *layers])
+
+
+class Subclassed(keras.Model):
+    """Calls one table twice and another one in a layer of its own, and adds a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = [LAYERS.Embedding(30, 3, name="first"), LAYERS.Embedding(40, 3, name="second")]
+        self.inner = keras.Sequential([LAYERS.Embedding(50, 2, name="third"), LAYERS.Dense(2)])
+        self.scores = LAYERS.Dense(2)
+
+    def call(self, ids):
+        first, second = self.tables
+        again = first(OPS.flip(ids, 1)) * second(ids + 3)
+        self.add_loss(OPS.sum(again**2))
+        return self.scores(OPS.mean(OPS.concatenate([first(ids), again, self.inner(ids)], -1), axis=1))
+
+
+def at_each_place():
+    (ids,) = inputs_of("ids").values()
+    vectors = LAYERS.TimeDistributed(LAYERS.Embedding(30, 3, name="table"))(ids[..., None])
+    return keras.Model(ids, ending(LAYERS.Reshape([4, 3])(vectors)))
+
+
+def in_bfloat16():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        return functional()
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+NETWORKS = {
+    "functional": (functional, ("ids", "text", "row"), ["first", "third", "second"], [3, 2]),
+    "sequential": (sequential, ("ids",), ["table"], [3]),
+    "subclassed": (Subclassed, ("ids",), ["first", "second", "third"], [3, 2]),
+    "each place": (at_each_place, ("ids",), ["table"], [3]),
+    "bfloat16": (in_bfloat16, ("ids", "text", "row"), ["first", "third", "second"], [3, 2]),
+}
+
+
+def passed(network, weights, inputs, rows=None):
+    """Return outputs, fresh statistics and the gradient of a loss by all weights that are given."""
+    statistics = tf.constant(flatten(statistics_of(network.model)))
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        result = network.forward(weights, statistics, inputs, STATE, *([] if rows is None else [rows]))
+        loss = tf.reduce_sum(result.outputs**2 * [1.0, 2.0]) + sum(result.losses, 0.0)
+    return result.outputs.numpy(), result.fresh.numpy(), tf.convert_to_tensor(tape.gradient(loss, weights)).numpy()
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize(("make", "names", "tables", "widths"), NETWORKS.values(), ids=NETWORKS)
+def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_network(
+    make, names, tables, widths, servers
+):
+    keras.utils.set_random_seed(0)
+    model, inputs = make(), {name: EXAMPLES[name] for name in names}
+    if not model.built:
+        model(EXAMPLES["ids"])
+    network = FlatNetwork(model, tables=find_tables(model, spec_of(*names), rows_from=10))
+    assert sorted(table.layer.name for table in network.tables.tables) == sorted(tables)
+    assert network.tables.widths == widths
+    rows = network.rows_of(inputs, STATE, servers)
+    for ids, places, counts, values in zip(rows.ids, rows.places, rows.counts, network.tables.values(), strict=True):
+        assert len(set(ids.numpy().tolist())) == len(ids) < len(values) and set(places.numpy()) == set(range(len(ids)))
+        assert np.repeat(np.arange(servers), counts).tolist() == (ids.numpy() % servers).tolist(), "in order of servers"
+
+    dense = tf.constant(flatten(network.variables))
+    own = [values[ids].ravel() for ids, values in zip(rows.ids, network.tables.values())]
+    outputs, fresh, gradient = passed(network, tf.concat([dense, *own], 0), inputs, rows)
+    whole = passed(FlatNetwork(model), tf.constant(flatten(model.trainable_variables)), inputs)
+
+    # Where the numbers of the vector of weights and rows are in the vector of the whole network.
+    positions = network.positions(1)[0]
+    of_dense, *of_groups = np.split(positions, np.cumsum([len(dense), *(v.size for v in network.tables.values())])[:-1])
+    of_rows = [of.reshape(-1, width)[ids].ravel() for of, width, ids in zip(of_groups, widths, rows.ids)]
+    in_whole = np.zeros(len(positions))
+    in_whole[np.concatenate([of_dense, *of_rows])] = gradient
+    rounding = 1e-2 if make is in_bfloat16 else 1e-5
+    for found, expected in zip((outputs, fresh, in_whole), whole, strict=True):
+        assert np.linalg.norm(found - expected) <= rounding * np.linalg.norm(expected)
+    assert np.abs(in_whole[np.concatenate(of_rows)]).max() > 0
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_once(servers):
+    keras.utils.set_random_seed(0)
+    model = functional()
+    network = FlatNetwork(model, tables=find_tables(model, spec_of("ids", "text", "row"), rows_from=10))
+    positions, whole = network.positions(servers), flatten(model.trainable_variables)
+    assert sorted(np.concatenate(positions).tolist()) == list(range(len(whole)))
+    dense = np.array_split(flatten(network.variables), servers)
+    for server, of_server in enumerate(positions):
+        rows = [values[server::servers].ravel() for values in network.tables.values()]
+        assert (whole[of_server] == np.concatenate([dense[server], *rows])).all()
+
+
+@pytest.mark.parametrize("wrong", [-1, 30])
+def test_an_id_out_of_range_is_an_error_that_names_the_layer_and_the_ids(wrong):
+    model = one_table()
+    network = FlatNetwork(model, tables=find_tables(model, spec_of("ids"), rows_from=10))
+    ids = np.zeros([2, 4], np.int32)
+    ids[1, 2] = wrong
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        tf.function(lambda ids: network.rows_of({"ids": ids}, STATE, 1))(tf.constant(ids))
+    told = f"ids outside of 0 to 29, the rows of the Embedding layer table:] [{wrong}]"
+    assert told in str(error.value)

@@ -1,0 +1,36 @@
+"""Each mode in which rows of embedding tables travel learns, with one worker, what it learns with whole tables."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.finished_runs import last_arrays
+from tests.helpers.local_training import TABLES, train
+
+pytestmark = pytest.mark.slow
+
+ADAGRAD = TABLES | {"optimizer.rule": "adagrad", "optimizer.global_clip_norm": 1.0}
+MODES = {
+    "single": {"mode.name": "single"},
+    "async, 3 ps": {"mode.name": "async", "cluster.parameter_servers": 3},
+    "bounded": {"mode.name": "bounded"},
+    "sync-ps": {"mode.name": "sync-ps"},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The last checkpoint of a training in one process whose tables travel whole."""
+    folder = tmp_path_factory.mktemp("whole") / "training"
+    trained = train(folder, **ADAGRAD | {"mode.name": "single", "model.rows_from": 257})
+    assert trained.result.updates.rows is None
+    return last_arrays(folder / "run")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tables(mode, whole, tmp_path):
+    trained = train(tmp_path / "training", **ADAGRAD, **MODES[mode])
+    assert trained.problems == [] and trained.result.proof.holds
+    updates, found = trained.result.updates, last_arrays(tmp_path / "training" / "run")
+    assert updates.row_values == 4 * updates.rows and 24 < updates.rows <= 24 * 256
+    for name in ("weights", "statistics", "slot_accumulator"):
+        np.testing.assert_allclose(found[name], whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
