@@ -253,22 +253,6 @@ class FlatNetwork:
         after = self.statistics.join([scope.after(variable) for variable in self._statistics])
         return Forward(outputs, after - self.keep * statistics, losses)
 
-    def positions(self, servers: int) -> list[np.ndarray]:
-        """Return for each server the positions of its weights and rows in the layout `all_weights`, int64 [k].
-
-        A server has a contiguous part of the weights, then its rows of each group (server/tables.py).
-        """
-        variables, sizes = self.model.trainable_variables, self.all_weights.sizes
-        begins = dict(zip(map(id, variables), np.cumsum([0, *sizes[:-1]]).tolist()))
-        dense = np.concatenate(
-            [np.zeros(0, np.int64), *(begins[id(v)] + np.arange(prod(v.shape)) for v in self.variables)]
-        )
-        of_servers = [[part] for part in np.array_split(dense, servers)]
-        for rows in self.tables.places_of_rows(begins):
-            for server, parts in enumerate(of_servers):
-                parts.append(rows[server::servers].ravel())
-        return [np.concatenate(parts) for parts in of_servers]
-
     def split_rows(self, vector: tf.Tensor, rows: Rows) -> list[tf.Tensor]:
         """Return the parts of a vector of weights and rows: [n], and [u, width] of each group."""
         if not self.tables:

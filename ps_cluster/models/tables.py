@@ -9,11 +9,10 @@ the other, and a row is numbered within its group. So a step looks up, pulls and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import NamedTuple, TypeAlias
 
 import keras
@@ -92,22 +91,9 @@ class Tables:
 
     def values(self) -> tuple[np.ndarray, ...]:
         """Return the rows of each group, float32 [rows, width]."""
-        values = [np.asarray(variable.value) for variable in self.variables]
-        return tuple(np.concatenate(of_group) for of_group in self._by_group(values))
-
-    def places_of_rows(self, begins: Mapping[int, int]) -> list[np.ndarray]:
-        """Return where each number of each group's rows is in a vector, int64 [rows, width].
-
-        Args:
-          begins: the id of each table's variable → where it begins in the vector.
-        """
-        places = [begins[id(v)] + np.arange(prod(v.shape)).reshape(v.shape) for v in self.variables]
-        return [np.concatenate(of_group) for of_group in self._by_group(places)]
-
-    def _by_group(self, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Return the tables' arrays in lists, one for each group."""
-        pairs = list(zip(self.tables, arrays, strict=True))
-        return [[array for table, array in pairs if table.group == group] for group in range(len(self.widths))]
+        values = [(table.group, np.asarray(table.layer._embeddings.value)) for table in self.tables]
+        groups = range(len(self.widths))
+        return tuple(np.concatenate([rows for own, rows in values if own == group]) for group in groups)
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:

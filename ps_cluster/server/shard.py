@@ -370,7 +370,8 @@ class ParameterShard:
         """Change the weights and statistics by a push; return the new version. `factor`: scales its learning rate."""
         gradient, share = self._correction.correct(push.gradient, arrival)
         rate = tf.cast(push.value("learning_rate"), tf.float32) * factor
-        return self.apply_gradient(gradient, rate, push.fresh, share, push.rows)
+        with tf.control_dependencies(self._apply_rows(push.rows, rate, share)):
+            return self.apply_gradient(gradient, rate, push.fresh, share)
 
     def apply_mean(
         self,
@@ -381,20 +382,24 @@ class ParameterShard:
     ) -> tf.Tensor:
         """Apply the means of a round's gradients, float32 [n], and fresh statistics, float32 [m]; return the new version."""
         if self.samples is None:
-            return self.apply_gradient(gradient, learning_rate, fresh, rows=rows)
+            with tf.control_dependencies(self._apply_rows(rows, learning_rate, None)):
+                return self.apply_gradient(gradient, learning_rate, fresh)
         version, nobody = self.version.read_value(), tf.constant(ALL_WORKERS, tf.int64)
         place = self.samples.place_of_push(version, nobody, version)
         return self.samples.keep_change(
             place, nobody, gradient, fresh, lambda: self.apply_gradient(gradient, learning_rate, fresh)
         )
 
+    def _apply_rows(self, rows: PushedRows, learning_rate: tf.Tensor, share: tf.Tensor | None) -> list[tf.Operation]:
+        """Change rows of embedding tables. Call it before `apply_gradient`, which counts the update."""
+        rate, before = self._rule.used_rate(learning_rate), self.version.read_value()
+        return [
+            table.apply(places, gradient, rate, before, share)
+            for table, places, gradient in zip(self.tables, rows.places, rows.gradients, strict=True)
+        ]
+
     def apply_gradient(
-        self,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        fresh: tf.Tensor,
-        share: tf.Tensor | None = None,
-        rows: PushedRows = NOTHING_PUSHED,
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
         learning_rate = self._rule.used_rate(learning_rate)
@@ -402,12 +407,8 @@ class ParameterShard:
         weights_before = self.weights.read_value() if self._correction.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs the operations.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = [self._change_weights(gradient, learning_rate, before, share)]
-            applied += [
-                table.apply(places, of_rows, learning_rate, before, share)
-                for table, places, of_rows in zip(self.tables, rows.places, rows.gradients, strict=True)
-            ]
-        with tf.control_dependencies([*applied, self.update_statistics(fresh)]):
+            applied = self._change_weights(gradient, learning_rate, before, share)
+        with tf.control_dependencies([applied, self.update_statistics(fresh)]):
             seen = self._correction.after_update(weights_before, learning_rate) if self._correction.needs_step else []
             version = self.version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)

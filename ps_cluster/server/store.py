@@ -22,6 +22,7 @@ from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.checkpoints import BY_SHARD, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
+from ps_cluster.server.arrangement import Arrangement
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 from ps_cluster.server.tables import PushedRows
@@ -57,12 +58,7 @@ class Pulled:
 
 
 class ParameterStore:
-    """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest.
-
-    Attributes:
-      places: int64 [n], the position in the network's vector of each weight of all shards, one shard after the other; None
-        if the shards are contiguous parts of that vector.
-    """
+    """All shards as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest."""
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class ParameterStore:
         config: RunConfig,
         total_steps: int,
         kind: type[ParameterShard] = ParameterShard,
-        positions: Sequence[np.ndarray] | None = None,
+        arrangement: Arrangement | None = None,
         layout: Sequence[str] = (),
     ):
         """Create the variables, one shard on each of `devices`.
@@ -81,8 +77,8 @@ class ParameterStore:
           parts: the initial values of each shard.
           total_steps: step ids are 0 .. total_steps - 1.
           kind: the class of the shards, which decides what pulls and pushes do.
-          positions: int64 [k] for each shard, the positions of its weights in the network's vector; None if the shards are
-            contiguous parts of that vector.
+          arrangement: where the weights of each shard are in the network's vector; None if the shards are contiguous parts
+            of it.
           layout: path and shape of each variable in the vectors, for checkpoints.
         """
         self.layout = list(layout)
@@ -109,7 +105,7 @@ class ParameterStore:
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="shards")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
-        self.places = None if positions is None else np.concatenate(positions)
+        self._arrangement = arrangement
 
     def pull(
         self,
@@ -310,14 +306,17 @@ class ParameterStore:
     @property
     def lengths(self) -> list[int]:
         """For each shard, the number of its weights; empty if the shards are no contiguous parts of the network's vector."""
-        return self._weight_lengths if self.places is None else []
+        return self._weight_lengths if self._arrangement is None else []
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
         """Return the record of a shard, whose positions are those in its own vectors, with those in the network's."""
-        sizes = [part.parameters for part in self.shards]
-        first = sum(sizes[:index])
-        places = np.arange(first, first + sizes[index]) if self.places is None else self.places[first:][: sizes[index]]
-        return replace(shard, positions=places[shard.positions], given_positions=places[shard.given_positions])
+        first = sum(self._weight_lengths[:index])
+
+        def positions(places: np.ndarray) -> np.ndarray:
+            found: np.ndarray = places + first
+            return found if self._arrangement is None else self._arrangement.positions(index, places)
+
+        return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
         """Call `call(shard, …)` for all shards at once; return the answers in the shards' order. Raises the first error."""
@@ -347,19 +346,18 @@ class ParameterStore:
         joined = {}
         for name in states[0]:
             arrays = [state[name] for state in states]
-            joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
-            if self.places is not None and _is_by_weight(name):
-                ordered = np.empty_like(joined[name])
-                ordered[..., self.places] = joined[name]
-                joined[name] = ordered
+            if self._arrangement is not None and _is_by_weight(name):
+                joined[name] = self._arrangement.joined(arrays)
+            else:
+                joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
         return joined
 
     def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
         """Return the parts of a checkpoint's array for shards with these states. This reverses `_joined`."""
         if _is_by_shard(name):
             return list(array)
-        if self.places is not None and _is_by_weight(name):
-            array = array[..., self.places]
+        if self._arrangement is not None and _is_by_weight(name):
+            return self._arrangement.cut(array)
         return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.run_dir import say
+from ps_cluster.server.arrangement import Arrangement, Part, Rows
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
@@ -54,12 +56,37 @@ def build(
     """
     network, start = make_network(config, dataset, own_device)
     start = replace(start, session=session)
-    positions = network.positions(len(devices)) if network.tables else None
-    store = make_store(config, dataset, network, devices, start.split(len(devices)), positions)
+    arrangement = arrangement_of(network, len(devices)) if network.tables else None
+    store = make_store(config, dataset, network, devices, start.split(len(devices)), arrangement)
     step = TrainStep(
         config, network, dataset.spec, train_examples=dataset.train_examples, accelerator=accelerator_of(config)
     )
     return store, config.mode_kind.worker_step(step, config, start, network.keep)
+
+
+def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
+    """Return where the weights of each server are in the vector of all weights of a network with tables.
+
+    A server has a range of the weights that are in no table, then its rows of each group (server/tables.py).
+    """
+    starts = accumulate([0, *network.all_weights.sizes])
+    begins = dict(zip(map(id, network.model.trainable_variables), starts))
+    lengths = [len(part) for part in np.array_split(np.empty(network.weights.length, np.bool_), servers)]
+    of_servers: list[list[Part]] = [[] for _ in range(servers)]
+    for parts, end, length in zip(of_servers, accumulate(lengths), lengths):
+        before = 0  # weights of the variables so far
+        for variable, size in zip(network.variables, network.weights.sizes):
+            low, high = max(end - length, before), min(end, before + size)
+            if low < high:
+                shift = begins[id(variable)] - before
+                parts.append(Rows(low + shift, high + shift))
+            before += size
+    for table in sorted(network.tables.tables, key=lambda table: table.group):
+        begin = begins[id(table.layer._embeddings)]
+        for server, parts in enumerate(of_servers):
+            first = (server - table.first) % servers
+            parts.append(Rows(begin, begin + table.rows * table.width, table.width, first, servers))
+    return Arrangement(of_servers)
 
 
 def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
@@ -90,16 +117,16 @@ def make_store(
     network: flat.FlatNetwork,
     devices: Sequence[str],
     parts: Sequence[InitialState],
-    positions: Sequence[np.ndarray] | None = None,
+    arrangement: Arrangement | None = None,
 ) -> ParameterStore:
     """Return the store of a network with these initial values, with one shard on each of `devices`.
 
     Args:
-      positions: see `ParameterStore`.
+      arrangement: see `ParameterStore`.
     """
     return ParameterStore(
         devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
-        kind=config.mode_kind.shard, positions=positions,
+        kind=config.mode_kind.shard, arrangement=arrangement,
         layout=[*network.all_weights.lines, *network.statistics.lines],
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.models.cuts import NetworkPart
 from ps_cluster.private_names import recorded_graphs
 from ps_cluster.runs.run_dir import say
+from ps_cluster.server.arrangement import Arrangement, Listed
 from ps_cluster.server.ordering import now_after
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.agreement import CompatibilityFingerprint
@@ -94,7 +95,9 @@ class SplitBuild:
             say(line)
         positions = [part.positions for part in step.parts]
         states = start.cut(positions, [part.statistics for part in step.parts])
-        store = make_store(config, dataset, network, devices, states, positions)
+        store = make_store(
+            config, dataset, network, devices, states, Arrangement([[Listed(of_part)] for of_part in positions])
+        )
         store.in_turn = FairLock()  # a snapshot is taken between two steps, so all shards have the same version
         step.log = self.log
         return store, step

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ps_cluster.config import RunConfig
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.server.shard import ParameterShard
 
 
 def reason_against_rows(config: RunConfig) -> str | None:
@@ -16,8 +17,8 @@ def reason_against_rows(config: RunConfig) -> str | None:
 
 def _reasons(config: RunConfig) -> Iterator[str]:
     mode, optimizer = config.mode_kind, config.optimizer
-    if not mode.has_tables:
-        yield f"mode.name is {mode.name}, whose workers exchange all weights"
+    if not mode.has_tables or mode.shard.change is not ParameterShard.change:
+        yield f"mode.name is {mode.name}, which exchanges or changes all weights"
     if not RULES[optimizer.rule].row_update:
         able = ", ".join(one.name for one in RULES if one.row_update)
         yield f"optimizer.rule is {optimizer.rule}, which changes all rows at every update (these do not: {able})"

@@ -9,6 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.table_limits import reason_against_rows
 
 LAYERS, OPS = keras.layers, keras.ops
@@ -354,7 +355,7 @@ def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_n
     whole = passed(FlatNetwork(model), tf.constant(flatten(model.trainable_variables)), inputs)
 
     # Where the numbers of the vector of weights and rows are in the vector of the whole network.
-    positions = network.positions(1)[0]
+    positions = arrangement_of(network, 1).positions(0)
     of_dense, *of_groups = np.split(positions, np.cumsum([len(dense), *(v.size for v in network.tables.values())])[:-1])
     of_rows = [of.reshape(-1, width)[ids].ravel() for of, width, ids in zip(of_groups, widths, rows.ids)]
     in_whole = np.zeros(len(positions))
@@ -370,12 +371,16 @@ def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_onc
     keras.utils.set_random_seed(0)
     model = functional()
     network = FlatNetwork(model, tables=find_tables(model, spec_of("ids", "text", "row"), rows_from=10))
-    positions, whole = network.positions(servers), flatten(model.trainable_variables)
+    arrangement, whole = arrangement_of(network, servers), flatten(model.trainable_variables)
+    positions = [arrangement.positions(server) for server in range(servers)]
     assert sorted(np.concatenate(positions).tolist()) == list(range(len(whole)))
     dense = np.array_split(flatten(network.variables), servers)
     for server, of_server in enumerate(positions):
         rows = [values[server::servers].ravel() for values in network.tables.values()]
         assert (whole[of_server] == np.concatenate([dense[server], *rows])).all()
+    for vectors in (whole, np.stack([whole, -whole])):  # a slot may have a row for each worker
+        cut = arrangement.cut(vectors)
+        assert [part.shape[-1] for part in cut] == arrangement.sizes and (arrangement.joined(cut) == vectors).all()
 
 
 @pytest.mark.parametrize("wrong", [-1, 30])

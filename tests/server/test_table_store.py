@@ -15,6 +15,7 @@ from ps_cluster.runs.resharding import is_consistent_cut, resharded
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, ParameterShard
 from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.modes.sync_ps import RoundShard
 from tests.helpers.stores import eagerly, ledger_of, row, state_of
 from tests.helpers.waiting import identity
@@ -53,7 +54,7 @@ class Stored:
         self.servers = servers
         self.store = ParameterStore(
             ["/device:CPU:0"] * servers, start.split(servers), config=config, total_steps=STEPS, kind=kind,
-            positions=self.network.positions(servers),
+            arrangement=arrangement_of(self.network, servers),
         )  # fmt: skip
 
     def rows(self, looked_up):
@@ -194,7 +195,7 @@ def test_a_step_that_one_of_two_servers_lacks_changes_the_rows_of_that_server_al
         pulled.versions, pulled.weights, pulled.statistics, rows
     )
     stored.store.shards[0].push(identity(0), version, dense, fresh, row(RATE), of_rows)  # then the worker died
-    positions = stored.network.positions(2)
+    positions = [arrangement_of(stored.network, 2).positions(server) for server in range(2)]
     whole.train(0)
     one, both = stored.state["weights"], whole.state["weights"]
     assert (one[positions[0]] == both[positions[0]]).all() and (one[positions[1]] == stored.first[positions[1]]).all()

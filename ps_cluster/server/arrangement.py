@@ -1,0 +1,120 @@
+"""Where the weights of each shard are in the vector of the whole network.
+
+A shard's vector is a sequence of parts. Without an arrangement, the shards are contiguous parts of the network's vector. With
+embedding tables, a shard has a range of the other weights, and every k-th row of each table. Such parts are described by a few
+numbers, because a list of positions would be twice as large as the tables themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class Part(Protocol):
+    """A part of a shard's vector."""
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+
+    def take(self, vector: np.ndarray) -> np.ndarray:
+        """Return the part's weights out of the network's vector, [..., n] → [..., size]."""
+
+    def put(self, vector: np.ndarray, values: np.ndarray) -> None:
+        """Write the part's weights, [..., size], into the network's vector, [..., n]."""
+
+    def positions(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions in the network's vector of some places in the part, int64 [k]."""
+
+
+class Rows(NamedTuple):
+    """Every `step`-th of the rows of `width` numbers between `begin` and `end` of the network's vector, from `first` on."""
+
+    begin: int
+    end: int
+    width: int = 1
+    first: int = 0
+    step: int = 1
+
+    @property
+    def size(self) -> int:
+        rows = (self.end - self.begin) // self.width
+        return max(0, -(-(rows - self.first) // self.step)) * self.width
+
+    def take(self, vector: np.ndarray) -> np.ndarray:
+        return self._view(vector).reshape(*vector.shape[:-1], -1)
+
+    def put(self, vector: np.ndarray, values: np.ndarray) -> None:
+        view = self._view(vector)
+        view[...] = values.reshape(view.shape)
+
+    def positions(self, places: np.ndarray) -> np.ndarray:
+        rows = self.first + places // self.width * self.step
+        found: np.ndarray = self.begin + rows * self.width + places % self.width
+        return found
+
+    def _view(self, vector: np.ndarray) -> np.ndarray:
+        """Return the rows as a part of the vector's memory, [..., rows, width]."""
+        rows = vector[..., self.begin : self.end].reshape(*vector.shape[:-1], -1, self.width)
+        return rows[..., self.first :: self.step, :]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A part whose positions in the network's vector are listed, int64 [size]."""
+
+    listed: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return len(self.listed)
+
+    def take(self, vector: np.ndarray) -> np.ndarray:
+        found: np.ndarray = vector[..., self.listed]
+        return found
+
+    def put(self, vector: np.ndarray, values: np.ndarray) -> None:
+        vector[..., self.listed] = values
+
+    def positions(self, places: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.listed[places]
+        return found
+
+
+class Arrangement:
+    """The parts of all shards.
+
+    Attributes:
+      sizes: the length of each shard's vector.
+    """
+
+    def __init__(self, of_shards: Sequence[Sequence[Part]]):
+        self._of_shards = of_shards
+        self._ends = [np.cumsum([part.size for part in parts]) for parts in of_shards]
+        self.sizes = [int(ends[-1]) for ends in self._ends]
+
+    def joined(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the network's vector, [..., n], from those of the shards."""
+        whole = np.empty([*vectors[0].shape[:-1], sum(self.sizes)], vectors[0].dtype)
+        for parts, ends, vector in zip(self._of_shards, self._ends, vectors, strict=True):
+            for part, values in zip(parts, np.split(vector, ends[:-1], axis=-1), strict=True):
+                part.put(whole, values)
+        return whole
+
+    def cut(self, vector: np.ndarray) -> list[np.ndarray]:
+        """Return the shards' vectors from the network's. This reverses `joined`."""
+        return [np.concatenate([part.take(vector) for part in parts], axis=-1) for parts in self._of_shards]
+
+    def positions(self, shard: int, places: np.ndarray | None = None) -> np.ndarray:
+        """Return the positions in the network's vector of some places in a shard's vector, int64 [k]; None: of all."""
+        places = np.arange(self.sizes[shard]) if places is None else places
+        ends, found = self._ends[shard], np.empty(len(places), np.int64)
+        number = np.searchsorted(ends, places, side="right")
+        for index, part in enumerate(self._of_shards[shard]):
+            chosen = number == index
+            found[chosen] = part.positions(places[chosen] - (ends[index] - part.size))
+        return found
