@@ -515,24 +515,22 @@ class ParameterShard:
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
             arrays = {name: variable.read_value() for name, variable in self.state.items()}
-            if self.tables:
-                arrays |= {name: self._with_rows(name, arrays[name]) for name in self._by_weight}
+            # Rows are sent as they are: to join them here would take the memory of another copy.
+            rows = {
+                name: [None if one is None else one.read_value() for one in self._rows_in_state(name)]
+                for name in (self._by_weight if self.tables else ())
+            }
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
-            return arrays, self._ledger.read(first)
+            return arrays, rows, self._ledger.read(first)
 
         with tf.device(self.device):
             return self.section.execute(read)
 
-    def _with_rows(self, name: str, vector: tf.Tensor) -> tf.Tensor:
-        """Return a vector of the state, [n] or [workers, n], continued by the rows of all tables."""
-        leading = vector.shape[:-1]
-        parts = [
-            tf.zeros([*leading, table.rows.shape.num_elements()])
-            if rows is None
-            else tf.reshape(rows.read_value(), [-1])
-            for table, rows in zip(self.tables, self._rows_in_state(name), strict=True)
-        ]
-        return tf.concat([vector, *parts], -1)
+    def _with_rows(self, vector: np.ndarray, rows: list[np.ndarray | None]) -> np.ndarray:
+        """Return a vector of the state, [n] or [workers, n], continued by the rows of all tables; 0 where it has none."""
+        zeros = (np.zeros([*vector.shape[:-1], table.size], np.float32) for table in self.tables)
+        parts = [zero if own is None else own.ravel() for own, zero in zip(rows, zeros, strict=True)]
+        return np.concatenate([vector, *parts], axis=-1)
 
     def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
@@ -540,8 +538,11 @@ class ParameterShard:
         Args:
           closed: all steps below this one were accepted, or never will be.
         """
-        arrays, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
-        return {name: array.numpy() for name, array in arrays.items()}, rows.numpy()
+        arrays, of_tables, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
+        found = {name: array.numpy() for name, array in arrays.items()}
+        for name, parts in of_tables.items():
+            found[name] = self._with_rows(found[name], [None if one is None else one.numpy() for one in parts])
+        return found, rows.numpy()
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return the variables of the tables that continue a vector of `state`, float32 [rows, width]; None: it is 0 there."""
