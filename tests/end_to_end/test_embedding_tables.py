@@ -1,0 +1,92 @@
+"""A network of embedding tables in a real cluster: rows travel, whoever is killed, and plain Keras has the same model."""
+
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.data.recomputed_batches import RecomputedBatches
+from tests.helpers.finished_runs import assert_ledger_is_exact, last_arrays, restarts, update_columns
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import (
+    SNAPSHOTS,
+    finish,
+    rows,
+    start_run,
+    summary_of,
+    tasks,
+    unhurried,
+    wait_for_snapshots,
+    wait_for_training,
+)
+
+pytestmark = pytest.mark.cluster
+KEYS, WIDTH, EXAMPLES, STEPS = 200, 4, 400, 120
+NETWORK = f"""
+import keras
+
+def build(examples):
+    keys = keras.Input([3], dtype="int32")
+    rows = keras.layers.Embedding({KEYS}, {WIDTH}, name="keys")(keys)
+    return keras.Model(keys, keras.layers.Dense(2)(keras.layers.Flatten()(rows)))
+"""
+DRAW = np.random.default_rng(0)
+INPUTS = {split: (DRAW.integers(0, KEYS, [EXAMPLES, 3]) ** 2 // KEYS).astype(np.int32) for split in ("train", "test")}
+CLASSES = {split: (keys.sum(1) % 2).astype(np.uint8) for split, keys in INPUTS.items()}
+ADAGRAD = ("--set=optimizer.rule=adagrad", "--learning-rate", 0.05, "--set=optimizer.weight_decay=0")
+TABLE, WHOLE = f"--set=model.rows_from={KEYS}", f"--set=model.rows_from={KEYS + 1}"
+
+
+def learning_keys(folder):
+    """Write a network and its examples into a folder; return the options to train it."""
+    (folder / "net.py").write_text(NETWORK)
+    arrays = {f"x_{split}": keys for split, keys in INPUTS.items()} | {f"y_{split}": y for split, y in CLASSES.items()}
+    np.savez(folder / "keys.npz", **arrays)
+    return "--dataset", folder / "keys.npz", "--model", f"{folder / 'net.py'}:build", *ADAGRAD
+
+
+def test_rows_travel_exactly_once_though_a_worker_and_a_parameter_server_are_killed(tmp_path):
+    run_dir = tmp_path / "run"
+    cluster = ("--workers", 3, "--ps", 2, "--steps", STEPS, *unhurried(seconds=0.2), *SNAPSHOTS)
+    process = start_run(run_dir, *learning_keys(tmp_path), TABLE, *cluster)
+    wait_for_training(run_dir, updates=10)
+    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    wait_for_training(run_dir, updates=rows(run_dir)[-1]["applied"] + 10)
+    wait_for_snapshots(run_dir)
+    os.kill(tasks(run_dir)["ps", 1]["pid"], signal.SIGKILL)
+    output = finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, STEPS)
+    assert restarts(summary)[1] >= 1 and "from the newest snapshot" in output
+    recomputed = summary["proof"]["recomputed"]
+    assert recomputed["updates"] >= 3 and recomputed["unchecked"] == []
+    assert max(recomputed["largest_deviations"].values()) < 1
+
+    batches = RecomputedBatches(build_config(overrides={"training.batch_size_per_worker": 8}), EXAMPLES)
+    distinct = [len(np.unique(INPUTS["train"][batches.of_batches(np.array(step), 0).ids])) for step in range(STEPS)]
+    columns = update_columns(run_dir, "step", "rows", "row_values")
+    assert columns["rows"].tolist() == [distinct[step] for step in columns["step"]]
+    assert (columns["row_values"] == WIDTH * columns["rows"]).all()
+    assert (summary["updates"]["rows"], summary["updates"]["row_values"]) == (sum(distinct), WIDTH * sum(distinct))
+
+    scores = keras.models.load_model(run_dir / "best" / "model.keras").predict(INPUTS["test"], verbose=0)
+    accuracy = (scores.argmax(1) == CLASSES["test"]).mean()
+    assert accuracy == pytest.approx(summary["evaluation"]["best_test_accuracy"], abs=1e-6)
+
+
+def test_one_worker_with_rows_learns_what_a_process_alone_learns_with_whole_tables(tmp_path):
+    modes = {"async": ("--workers", 1, "--ps", 2, TABLE), "single": (WHOLE,)}
+    options = (*learning_keys(tmp_path), "--steps", 30, "--no-evaluator")
+    runs = [start_run(tmp_path / mode, *options, "--mode", mode, *own) for mode, own in modes.items()]
+    for process in runs:
+        finish(process)
+    assert_none_left(tmp_path)
+    ended = {mode: last_arrays(tmp_path / mode) for mode in modes}
+    assert summary_of(tmp_path / "async")["updates"]["rows"] and not summary_of(tmp_path / "single")["updates"]["rows"]
+    for name in ("weights", "slot_accumulator"):
+        found, expected = (ended[mode][name] for mode in modes)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=name)
