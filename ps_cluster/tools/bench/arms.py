@@ -55,10 +55,15 @@ class BenchArm:
     python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return `case` as this arm trains it: with the same examples, however many of them an update takes."""
+        """Return `case` as this arm trains it: with the same examples, however many of them an update takes.
+
+        An arm with `training.steps` among its values keeps those, and a case without a number of updates stays without one.
+        """
         mode = str(self.values.get("mode.name", case.mode.name))
         changed = case.with_values(switched_off(mode) | dict(self.values))
-        return changed.with_values({"training.steps": max(1, (case.training.steps or 0) // changed.steps_per_update)})
+        if case.training.steps is None or "training.steps" in self.values:
+            return changed
+        return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def check(self, model: str, spec: ExampleSpec) -> None:
         """Raise UserError for a network or examples that this arm does not know."""
@@ -101,7 +106,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
-        known = f"{', '.join(ARMS)}; by itself also empty"
+        known = f"{', '.join(ARMS)}; by itself also empty or tables"
         raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {known}")
     return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
 

@@ -58,6 +58,12 @@ def cases(
     return found
 
 
+def refuse_chosen(name: str, chosen: tuple[str, ...], values: Mapping[str, object]) -> None:
+    """Raise UserError for settings that the benchmark `name` chooses itself: those whose keys begin with one of `chosen`."""
+    if wrong := [key for key in values if key.startswith(chosen)]:
+        raise UserError(f"--set {wrong[0]}: the arm {name} has its own: leave it out")
+
+
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, object] | None = None) -> RunConfig:
     """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
     shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]

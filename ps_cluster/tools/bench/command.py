@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ps_cluster.tools.bench import arms
         "bench --arms cluster,single --models airbench --output bench.json",
         "bench --dataset synthetic --straggler 2:5x",
         "bench --arms empty",
+        "bench --arms tables --set data.rows=100000 --set model.row_width=16",
     )
 )
 @option(
@@ -29,8 +31,8 @@ from ps_cluster.tools.bench import arms
     "names",
     type=LIST,
     default=",".join(arm.name for arm in arms.DEFAULT),
-    help="What to measure, separated by commas; also sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. By itself, empty: "
-    "steps/s without computation.",
+    help="What to measure, separated by commas; also sync_cores, ddp, ddp_cores, ddp_compiled, torch_single. By itself: empty, "
+    "steps/s without computation; tables, large embeddings in dlrm.",
 )
 @option(
     "--models",
@@ -58,17 +60,29 @@ def bench(
     """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable servers, PyTorch and bare cores."""
     from ps_cluster.launch.local_run import resolve_data
     from ps_cluster.system.environment import prepare_for_tensorflow
-    from ps_cluster.tools.bench import cases, empty, throughput
+    from ps_cluster.tools.bench import cases, empty, tables, throughput
     from ps_cluster.tools.bench.running import run_arm
 
     prepare_for_tensorflow()
     values = overrides(assignments, options)
+    jobs: Iterable[throughput.Job]
+    measured: Sequence[arms.BenchArm]
+    columns: Sequence[throughput.Column]
+    figures_of: throughput.FiguresOf = throughput.figures
+    alone = ("names", "rounds", "assignments", "output")  # the options of benchmarks that stand by themselves
     if tuple(names) == (empty.NAME,):
-        used = ("names", "rounds", "assignments", "output", "data__dataset", "data__data_dir")
+        used = (*alone, "data__dataset", "data__data_dir")
         refuse_others(context, *used, because=f"--arms {empty.NAME} measures clusters of its own")
         empty.check(values)
         packed, unit = resolve_data(build_config(None, values).data, notify=print_line), "steps"
-        jobs = empty.jobs(packed, values)
+        jobs = of_sizes = empty.jobs(packed, values)
+        measured, columns = of_sizes[0].arms, throughput.columns_of(of_sizes[0].arms, unit)
+    elif tuple(names) == (tables.NAME,):
+        refuse_others(context, *alone, because=f"--arms {tables.NAME} measures one network on data of its own")
+        tables.check(values)
+        packed, unit = resolve_data(build_config(None, tables.FIXED | values).data, notify=print_line), "examples"
+        jobs = tables.jobs(packed, values, notify=print_line)
+        measured, columns, figures_of = tables.ARMS, tables.COLUMNS, tables.figures
     else:
         config = build_config(None, values)
         chosen = arms.choose(names, ddp_python)
@@ -90,5 +104,6 @@ def bench(
             )
             for case in cases.cases(models, precisions, packed, values)
         ]
-    results = throughput.measure(jobs, packed, rounds, output, unit=unit, notify=print_line)
-    throughput.print_table(jobs[0].arms, results, unit, make_console())
+        measured, columns = chosen, throughput.columns_of(chosen, unit)
+    results = throughput.measure(jobs, packed, rounds, output, unit=unit, notify=print_line, figures_of=figures_of)
+    throughput.print_table(measured, results, columns, make_console())

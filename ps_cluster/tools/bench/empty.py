@@ -18,12 +18,11 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.errors import UserError
 from ps_cluster.launch import task
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
-from ps_cluster.tools.bench.cases import case
+from ps_cluster.tools.bench.cases import case, refuse_chosen
 from ps_cluster.tools.bench.throughput import Job
 from ps_cluster.training.job import TrainingJob
 from ps_cluster.training.learning_rate import learning_rate
@@ -39,8 +38,7 @@ CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 def check(values: Mapping[str, object]) -> None:
     """Raise UserError for settings that this arm chooses itself."""
     chosen_here = ("model.", "cluster.workers", "cluster.parameter_servers", *CHEAPEST_RULE)
-    if wrong := [key for key in values if key.startswith(chosen_here)]:
-        raise UserError(f"--set {wrong[0]}: the arm {NAME} has its own: leave it out")
+    refuse_chosen(NAME, chosen_here, values)
 
 
 def jobs(packed: PackedDataset, values: Mapping[str, object]) -> list[Job]:

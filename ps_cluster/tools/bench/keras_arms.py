@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -49,20 +49,28 @@ from ps_cluster.training.step import TrainStep
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> tuple[keras.Model, keras.Optimizer]:
-    """Return the network with the layers that the cluster trains too, and Keras's optimizer for `cases.RULE`."""
+    """Return the network with the layers that the cluster trains too, and Keras's optimizer for its rule."""
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
     copy_compiled(model, to=fused)
-    rule: Any = config.optimizer
-    optimizer = keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)
+    optimizer = keras_optimizer(config.optimizer)
     optimizer.build(fused.trainable_variables)
     return fused, optimizer
 
 
-def keras_step(
-    config: RunConfig, dataset: PackedDataset, model: keras.Model, optimizer: keras.Optimizer
-) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return a function that trains the batch of a step id, int64 [], and returns its loss, float32 []."""
+def keras_optimizer(rule: Any) -> keras.Optimizer:
+    """Return Keras's optimizer for the settings of rule adagrad, or of `cases.RULE`."""
+    if rule.rule == "adagrad":
+        return keras.optimizers.Adagrad(rule.learning_rate, rule.initial_accumulator_value, rule.epsilon)
+    return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)
+
+
+TrainBatch: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
+"""Trains the batch of a step id, int64 [], and returns its loss, float32 []."""
+
+
+def keras_step(config: RunConfig, dataset: PackedDataset, model: keras.Model, optimizer: keras.Optimizer) -> TrainBatch:
+    """Return a function that trains a batch with Keras's optimizer."""
     judge = judge_of(dataset.spec, config.training, model)
     batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
 
@@ -78,12 +86,17 @@ def keras_step(
     return train
 
 
-def train_alone(root: Path) -> float:
-    """Train a run directory in this process, and return the examples per second."""
+def keras_step_alone(config: RunConfig, dataset: PackedDataset) -> TrainBatch:
+    """Return what `keras_step` returns, for a model and an optimizer that are made here."""
+    return keras_step(config, dataset, *keras_model(config, dataset))
+
+
+def train_alone(root: Path, make_step: Callable[[RunConfig, PackedDataset], TrainBatch]) -> float:
+    """Train a run directory in this process by the steps of `make_step`, and return the examples per second."""
     run_dir = RunDir.open(root)
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)
-    train_batch = keras_step(config, dataset, *keras_model(config, dataset))
+    train_batch = make_step(config, dataset)
 
     @tf.function(autograph=False)
     def train(first: tf.Tensor) -> tf.Tensor:
@@ -137,4 +150,4 @@ def train_by_variables(job: TrainingJob) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "task":
         sys.exit(task.main(sys.argv[2:], trainer=train_by_variables))
-    print(Measured(examples_per_second=train_alone(Path(sys.argv[1]))).model_dump_json())
+    print(Measured(examples_per_second=train_alone(Path(sys.argv[1]), keras_step_alone)).model_dump_json())

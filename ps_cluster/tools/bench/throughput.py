@@ -43,6 +43,9 @@ class Spread(BaseModel):
 
 
 RateOf = Callable[[BenchArm, RunConfig, PackedDataset], float]
+Rates = Mapping[str, Sequence[float]]
+"""The rates of all rounds by the names of the arms."""
+FiguresOf = Callable[[Sequence[BenchArm], Rates], "dict[str, Spread]"]
 About = Mapping[str, str | int]
 """What distinguishes a case from the others: the first columns of the table."""
 
@@ -64,14 +67,47 @@ class Result(NamedTuple):
     figures: dict[str, Spread]
 
 
+class Column(NamedTuple):
+    """A column of the table of arms.
+
+    Attributes:
+      figure: the name of the figure, with "{arm}" for the name of the line's arm.
+      form: the format of its numbers.
+    """
+
+    heading: str
+    figure: str
+    form: str
+
+
 def first_of(arms: Sequence[BenchArm]) -> BenchArm:
     """Return the arm that the others are compared with: the cluster if it is measured, else the first."""
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
 
 
+def figures(arms: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
+    """Return the spread of each arm's rates, of the first arm's ratio to it in each round, and of what slowed arms keep.
+
+    What a slowed arm keeps is also compared with the ideal.
+    """
+    found, first = {name: list(values) for name, values in rates.items()}, first_of(arms)
+    for arm in arms:
+        if arm.slowed:
+            found[f"{arm.name}_to_{arm.slowed}"] = kept = ratios(rates, arm.name, arm.slowed)
+            found[f"{arm.name}_to_ideal"] = [share / arm.ideal for share in kept]
+        elif arm != first:
+            found[f"{first.name}_to_{arm.name}"] = ratios(rates, first.name, arm.name)
+    return {name: Spread.of(values) for name, values in found.items()}
+
+
+def ratios(rates: Rates, one: str, other: str) -> list[float]:
+    """Return the ratio of an arm's rate to another one's in each round."""
+    return [rate / other_rate for rate, other_rate in zip(rates[one], rates[other], strict=True)]
+
+
 def measure(
     jobs: Iterable[Job], packed: PackedDataset, rounds: int, output: Path | None, *, unit: str, notify: Notify,
-    rate: RateOf = rate_of,
+    rate: RateOf = rate_of, figures_of: FiguresOf = figures,
 ) -> list[Result]:  # fmt: skip
     """Measure the arms of each job in turns.
 
@@ -79,6 +115,7 @@ def measure(
       output: a JSON file that gets all results so far after each job.
       unit: the word for several of what is counted.
       rate: runs an arm, and returns its examples/s.
+      figures_of: turns the rates of a job into its figures.
     Raises:
       UserError: a job's case does not fit an arm.
       RunFailed: an arm failed.
@@ -91,7 +128,7 @@ def measure(
         for number, (arm, config) in product(range(rounds), list(zip(job.arms, configs, strict=True))):
             rates[arm.name].append(rate(arm, config, packed) / job.examples_counted_as_one)
             notify(f"{named}: round {number + 1}/{rounds}: {arm.name} {rates[arm.name][-1]:,.0f} {unit}/s")
-        results.append(Result(job.about, figures(job.arms, rates)))
+        results.append(Result(job.about, figures_of(job.arms, rates)))
         if output:
             # The figures of a case stand beside what distinguishes it.
             rows = [{**about, **{name: one.model_dump() for name, one in found.items()}} for about, found in results]
@@ -99,38 +136,26 @@ def measure(
     return results
 
 
-def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[str, Spread]:
-    """Return the spread of each arm's rates, of the first arm's ratio to it in each round, and of what slowed arms keep.
-
-    What a slowed arm keeps is also compared with the ideal.
-    """
-    found, first = dict(rates), first_of(arms)
-
-    def ratios(one: str, other: str) -> list[float]:
-        return [rate / other_rate for rate, other_rate in zip(rates[one], rates[other], strict=True)]
-
-    for arm in arms:
-        if arm.slowed:
-            found[f"{arm.name}_to_{arm.slowed}"] = kept = ratios(arm.name, arm.slowed)
-            found[f"{arm.name}_to_ideal"] = [share / arm.ideal for share in kept]
-        elif arm != first:
-            found[f"{first.name}_to_{arm.name}"] = ratios(first.name, arm.name)
-    return {name: Spread.of(values) for name, values in found.items()}
+def columns_of(arms: Sequence[BenchArm], unit: str) -> list[Column]:
+    """Return columns of all rates, and of the first arm's ratios to them."""
+    first = first_of(arms).name
+    return [Column(f"{unit}/s", "{arm}", ",.0f"), Column(f"{first} to it", f"{first}_to_{{arm}}", ".2f")]
 
 
-def print_table(arms: Sequence[BenchArm], results: Sequence[Result], unit: str, console: Console) -> None:
-    """Print all rates with the first arm's ratios to them, then what slowed arms keep."""
-    first = first_of(arms)
-    title = f"{unit}/s, and the ratio of {first.name} to it in the same round: median (min–max)"
+def print_table(
+    arms: Sequence[BenchArm], results: Sequence[Result], columns: Sequence[Column], console: Console
+) -> None:
+    """Print a line of figures for each arm, then what slowed arms keep."""
+    title = "Median (min–max); a ratio is of rates in the same round"
     table = Table(title=title, title_justify="left", box=None)
     for name in (*results[0].about, "arm"):
         table.add_column(name, no_wrap=True)
-    for name in (f"{unit}/s", f"{first.name} to it"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
     for result, arm in product(results, arms):
-        ratio = result.figures.get(f"{first.name}_to_{arm.name}")
-        cells = (arm.name, result.figures[arm.name].text(",.0f"), ratio.text(".2f") if ratio else "")
-        table.add_row(*_words(result.about), *cells)
+        found = [(result.figures.get(column.figure.format(arm=arm.name)), column.form) for column in columns]
+        cells = [figure.text(form) if figure else "" for figure, form in found]
+        table.add_row(*_words(result.about), arm.name, *cells)
     console.width = max(console.width, 200)  # A narrower terminal breaks lines, but cuts no figure.
     console.print(table, highlight=False)
     for result, arm in product(results, (arm for arm in arms if arm.slowed)):

@@ -15,7 +15,7 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 
 def printed(chosen, results, width=100):
     console = Console(record=True, width=width)
-    throughput.print_table(chosen, results, "examples", console)
+    throughput.print_table(chosen, results, throughput.columns_of(chosen, "examples"), console)
     return console.export_text()
 
 

@@ -1,0 +1,105 @@
+"""Measure large embedding tables: network dlrm on data set clicks, in one process and on parameter servers.
+
+The rows of a batch are few beside those of the tables. So the arms differ mostly in how they look up, send and change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.sets.clicks import COLUMNS as LOOKUPS
+from ps_cluster.notices import Notify
+from ps_cluster.system.limits import allowance
+from ps_cluster.tools.bench import arms
+from ps_cluster.tools.bench.arms import BenchArm
+from ps_cluster.tools.bench.cases import SAME_IN_ALL_ARMS, case, refuse_chosen, with_length
+from ps_cluster.tools.bench.running import run_arm
+from ps_cluster.tools.bench.throughput import Column, Job, Rates, Spread, ratios
+
+NAME = "tables"
+FIXED = {"data.dataset": "clicks", "model.name": "dlrm"}
+# Every table travels by rows, however small it is: data.rows says how large the tables are.
+DEFAULTS = {"model.rows_from": 1}
+VARIED = {"training.batch_size_per_worker": (512, 2048), "model.row_width": (16, 64)}
+_RULE = {"optimizer.rule": "adagrad"}
+
+
+def _cluster_of(servers: int) -> dict[str, object]:
+    return {**_RULE, "mode.name": "async", "cluster.workers": 2, "cluster.parameter_servers": servers}
+
+
+FIT = BenchArm("fit", "ps_cluster.tools.bench.table_arms", ("fit",), values=_RULE)
+HAND = replace(FIT, name="hand", arguments=("hand",))
+MODE_SINGLE = replace(arms.CLUSTER, name="mode_single", values={**_RULE, "mode.name": "single"})
+ASYNC = replace(arms.CLUSTER, name="async", values=_cluster_of(1))
+ASYNC_2PS = replace(arms.CLUSTER, name="async_2ps", values=_cluster_of(2))
+PER_VARIABLE = replace(arms.PER_VARIABLE, values=_cluster_of(1))
+ARMS = (FIT, HAND, MODE_SINGLE, ASYNC, ASYNC_2PS, PER_VARIABLE)
+BASELINES = (FIT.name, HAND.name)
+COLUMNS = (
+    Column("examples/s", "{arm}", ",.0f"),
+    Column("rows/s a core", "{arm}_rows_per_core", ",.0f"),
+    *(Column(f"to {one}", f"{{arm}}_to_{one}", ".2f") for one in BASELINES),
+)
+
+Run = Callable[[BenchArm, RunConfig], float | None]
+"""Runs an arm, and returns its examples per second; None if the run ended before it had a rate."""
+
+
+def check(values: Mapping[str, object]) -> None:
+    """Raise UserError for settings that this benchmark chooses itself."""
+    chosen_here = (*FIXED, *SAME_IN_ALL_ARMS, "mode.", "cluster.workers", "cluster.parameter_servers")
+    refuse_chosen(NAME, chosen_here, values)
+
+
+def jobs(
+    packed: PackedDataset, values: Mapping[str, object], *, notify: Notify, run: Run | None = None
+) -> Iterator[Job]:
+    """Yield a job for each batch size and width of a row, unless `values` say which.
+
+    The arms differ in speed by more than tenfold. So each has a number of updates of its own, found by a short run, unless
+    `values` have one for all.
+
+    Args:
+      values: settings of all arms.
+      run: runs an arm; None: `running.run_arm`.
+    """
+
+    def run_on_packed(arm: BenchArm, config: RunConfig) -> float | None:
+        return run_arm(arm, config.model_dump(mode="json"), packed).examples_per_second
+
+    for sizes in product(*VARIED.values()):
+        varied = dict(zip(VARIED, sizes, strict=True))
+        if any(key in values and size != VARIED[key][0] for key, size in varied.items()):
+            continue
+        one = case("dlrm", "float32", packed, {**DEFAULTS, **varied, **values})
+        about = {
+            "batch": one.training.batch_size_per_worker,
+            "width": one.model.model_dump()["row_width"],
+            "rows": one.data.model_dump()["rows"],
+        }
+        yield Job(about, one, [_with_length(arm, one, run or run_on_packed, notify) for arm in ARMS])
+
+
+def _with_length(arm: BenchArm, one: RunConfig, run: Run, notify: Notify) -> BenchArm:
+    config = with_length(arm.config(one), lambda config: run(arm, config), unit="examples", arm=arm.name, notify=notify)
+    return replace(arm, values={**arm.values, "training.steps": config.training.steps})
+
+
+def figures(chosen: Sequence[BenchArm], rates: Rates) -> dict[str, Spread]:
+    """Return the spread of each arm's rates, of the rows that it looks up per second and core, and of its ratios to BASELINES.
+
+    A row that several examples of a batch look up counts as often.
+    """
+    found: dict[str, Spread] = {}
+    for arm in (arm.name for arm in chosen):
+        found[arm] = Spread.of(list(rates[arm]))
+        found[f"{arm}_rows_per_core"] = Spread.of([rate * LOOKUPS / allowance().threads for rate in rates[arm]])
+        for other in BASELINES:
+            if other != arm:
+                found[f"{arm}_to_{other}"] = Spread.of(ratios(rates, arm, other))
+    return found
