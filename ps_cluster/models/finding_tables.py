@@ -75,7 +75,7 @@ def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[keras.layers
     reasons = []
     for table in network.tables.tables:
         of_table = [index for index, call in enumerate(calls) if call.table is table]
-        if any(table.layer._embeddings is variable for variable in unread):
+        if any(table.layer.embeddings is variable for variable in unread):
             reasons.append((table.layer, "something else reads its weights too"))
         elif not of_table:
             reasons.append((table.layer, "the network never calls it"))

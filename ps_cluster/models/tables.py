@@ -79,7 +79,7 @@ class Tables:
     @property
     def variables(self) -> list[keras.Variable]:
         """The variable of each table, in the order of `tables`."""
-        return [table.layer._embeddings for table in self.tables]
+        return [table.layer.embeddings for table in self.tables]
 
     @property
     def size(self) -> int:
@@ -91,7 +91,7 @@ class Tables:
 
     def values(self) -> tuple[np.ndarray, ...]:
         """Return the rows of each group, float32 [rows, width]."""
-        values = [(table.group, np.asarray(table.layer._embeddings.value)) for table in self.tables]
+        values = [(table.group, np.asarray(table.layer.embeddings.value)) for table in self.tables]
         groups = range(len(self.widths))
         return tuple(np.concatenate([rows for own, rows in values if own == group]) for group in groups)
 

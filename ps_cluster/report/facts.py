@@ -191,8 +191,7 @@ def _warning(summary: Summary) -> str:
 
 def _updates(updates: Updates) -> Text:
     text = Text()
-    without_tables = set() if updates.rows else {"rows", "row_values"}
-    for name, count in updates.model_dump(exclude=without_tables).items():
+    for name, count in updates.model_dump().items():
         text.append("\n" if name == "duplicated" else " · " if text else "")
         is_wrong = bool(count) and name in ("duplicated", "lost")
         text.append(f"{number(count)} {name.replace('_', ' ')}", "bold red" if is_wrong else "default")

@@ -252,12 +252,7 @@ Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more updates
 
 
 class Updates(Row):
-    """Counts of updates, as docs/glossary.md defines them; None if unknown.
-
-    Attributes:
-      rows: rows of embedding tables that the applied updates have pulled and pushed; None without tables.
-      row_values: the numbers in these rows.
-    """
+    """Counts of updates, as docs/glossary.md defines them; None if unknown."""
 
     scheduled: Count | None = None
     applied: Count = 0
@@ -266,8 +261,13 @@ class Updates(Row):
     rolled_back: Count | None = None
     replays_refused: Count | None = None
     mixed: Count | None = None
-    rows: Count | None = None
-    row_values: Count | None = None
+
+
+class TableTraffic(Row):
+    """How many rows of embedding tables the applied updates have pulled and pushed, and how many numbers are in them."""
+
+    rows: Count
+    row_values: Count
 
 
 class Gradients(Row):
@@ -343,9 +343,15 @@ class ServerSize(Row):
 
 
 class TrainingNumbers(Row):
-    """The numbers of a training. `bad_losses`: the number of steps whose loss was NaN or infinite."""
+    """The numbers of a training.
+
+    Attributes:
+      tables: None without embedding tables.
+      bad_losses: the number of steps whose loss was NaN or infinite.
+    """
 
     updates: Updates = Updates()
+    tables: TableTraffic | None = None
     gradients: Gradients = Gradients()
     proof: Proof | None = None
     staleness: StalenessRow = StalenessRow()

@@ -517,7 +517,7 @@ class ParameterShard:
             arrays = {name: variable.read_value() for name, variable in self.state.items()}
             # Rows are sent as they are: to join them here would take the memory of another copy.
             rows = {
-                name: [None if one is None else one.read_value() for one in self._rows_in_state(name)]
+                name: [one.read_value() for one in self._rows_in_state(name) if one is not None]
                 for name in (self._by_weight if self.tables else ())
             }
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
@@ -526,11 +526,11 @@ class ParameterShard:
         with tf.device(self.device):
             return self.section.execute(read)
 
-    def _with_rows(self, vector: np.ndarray, rows: list[np.ndarray | None]) -> np.ndarray:
-        """Return a vector of the state, [n] or [workers, n], continued by the rows of all tables; 0 where it has none."""
-        zeros = (np.zeros([*vector.shape[:-1], table.size], np.float32) for table in self.tables)
-        parts = [zero if own is None else own.ravel() for own, zero in zip(rows, zeros, strict=True)]
-        return np.concatenate([vector, *parts], axis=-1)
+    def _with_rows(self, vector: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+        """Return a vector of the state, [n] or [workers, n], continued by the rows of all tables; by 0 if it has no rows."""
+        if not rows:
+            rows = [np.zeros([*vector.shape[:-1], table.size], np.float32) for table in self.tables]
+        return np.concatenate([vector, *(own.reshape(*vector.shape[:-1], -1) for own in rows)], axis=-1)
 
     def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
@@ -541,7 +541,7 @@ class ParameterShard:
         arrays, of_tables, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
         found = {name: array.numpy() for name, array in arrays.items()}
         for name, parts in of_tables.items():
-            found[name] = self._with_rows(found[name], [None if one is None else one.numpy() for one in parts])
+            found[name] = self._with_rows(found[name], [one.numpy() for one in parts])
         return found, rows.numpy()
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:

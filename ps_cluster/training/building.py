@@ -82,7 +82,7 @@ def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
                 parts.append(Rows(low + shift, high + shift))
             before += size
     for table in sorted(network.tables.tables, key=lambda table: table.group):
-        begin = begins[id(table.layer._embeddings)]
+        begin = begins[id(table.layer.embeddings)]
         for server, parts in enumerate(of_servers):
             first = (server - table.first) % servers
             parts.append(Rows(begin, begin + table.rows * table.width, table.width, first, servers))

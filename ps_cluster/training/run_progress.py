@@ -25,6 +25,7 @@ from ps_cluster.runs.result_rows import (
     ProgressRow,
     StalenessBuckets,
     StalenessRow,
+    TableTraffic,
     TrainingResult,
     Updates,
     WorkerRow,
@@ -328,7 +329,7 @@ class RunProgress:
 
     def result(self) -> TrainingResult:
         """Return the content of training.json without the proof."""
-        times, applied = self.clock.times, self.applied
+        times, applied, tally = self.clock.times, self.applied, self._tally
         backups = self._config.mode_kind.late_workers(self._config)
         return TrainingResult(
             outcome="completed" if self.completed else "stopped",
@@ -344,8 +345,6 @@ class RunProgress:
                 lost=self.scheduled_updates.count - applied,
                 replays_refused=self._most("refused"),
                 mixed=self._joiner.mixed,
-                rows=self._tally.rows or None,
-                row_values=self._tally.row_values or None,
             ),
             gradients=Gradients(
                 scheduled=self.scheduled_updates.count * self._steps_per_update,
@@ -353,6 +352,7 @@ class RunProgress:
                 dropped=self._most("dropped"),
                 per_update=self._config.gradients_per_update,
             ),
+            tables=TableTraffic(rows=tally.rows, row_values=tally.row_values) if tally.rows else None,
             staleness=self._tally.staleness_summary(),
             workers=self._tally.workers(),
         )

@@ -15,7 +15,7 @@ from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import ExpectedRows, RoundShape, audit, verdict
-from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TrainingOutcome, TrainingResult
+from ps_cluster.runs.result_rows import ProgressRow, ServerSize, TableTraffic, TrainingOutcome, TrainingResult
 from ps_cluster.runs.run_dir import say
 from ps_cluster.runs.times import TrainingTimes
 from ps_cluster.runs.training_phases import Phase
@@ -273,7 +273,8 @@ class Session:
         noted = [self._saver.problem] if self._saver.problem else []
         result = self.progress.result()
         # Of a row, its number is sent too, when it is asked for and when it is pushed. A server has its share of them.
-        sent = 8 * (result.updates.rows or 0) + self.store.shards[0].wire.size * (result.updates.row_values or 0)
+        traffic = result.tables or TableTraffic(rows=0, row_values=0)
+        sent = 8 * traffic.rows + self.store.shards[0].wire.size * traffic.row_values
         of_rows = sent // len(self.store.shards)
         servers = [
             ServerSize(

@@ -71,7 +71,7 @@ def test_rows_travel_exactly_once_though_a_worker_and_a_parameter_server_are_kil
     columns = update_columns(run_dir, "step", "rows", "row_values")
     assert columns["rows"].tolist() == [distinct[step] for step in columns["step"]]
     assert (columns["row_values"] == WIDTH * columns["rows"]).all()
-    assert (summary["updates"]["rows"], summary["updates"]["row_values"]) == (sum(distinct), WIDTH * sum(distinct))
+    assert summary["tables"] == {"rows": sum(distinct), "row_values": WIDTH * sum(distinct)}
 
     scores = keras.models.load_model(run_dir / "best" / "model.keras").predict(INPUTS["test"], verbose=0)
     accuracy = (scores.argmax(1) == CLASSES["test"]).mean()

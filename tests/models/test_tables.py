@@ -195,7 +195,7 @@ def test_an_embedding_that_lora_was_added_to_travels_whole():
 
 
 AGAINST = {
-    "mode.name": ({"mode.name": "diloco"}, "mode.name is diloco, whose workers exchange all weights"),
+    "mode.name": ({"mode.name": "diloco"}, "mode.name is diloco, which exchanges or changes all weights"),
     "optimizer.rule": (
         {"optimizer.rule": "momentum"},
         "optimizer.rule is momentum, which changes all rows at every update (these do not: adagrad, adam, ftrl, sgd)",

@@ -8,6 +8,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.models.width import WideNetwork
+from ps_cluster.server.arrangement import Arrangement, Listed
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.split_step import SplitStep
@@ -152,7 +153,8 @@ def test_a_store_in_parts_saves_its_vectors_in_the_order_of_the_network_and_take
     positions = [np.array([0, 3]), np.array([4, 1, 2])]
     config = build_config(overrides={"optimizer.rule": "momentum", "training.steps": 4, "cluster.wire": "float32"})
     parts = InitialState(weights, np.ones_like(weights), weights[:0], weights[:0]).cut(positions, [0, 0])
-    store = ParameterStore(["/device:CPU:0"] * 2, parts, config=config, total_steps=4, positions=positions)
+    arrangement = Arrangement([[Listed(of_part)] for of_part in positions])
+    store = ParameterStore(["/device:CPU:0"] * 2, parts, config=config, total_steps=4, arrangement=arrangement)
     saved = state_of(store)
     assert saved["weights"].tolist() == weights.tolist()
     slots = [name for name in saved if name.startswith("slot_")]
