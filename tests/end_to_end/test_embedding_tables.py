@@ -86,7 +86,7 @@ def test_one_worker_with_rows_learns_what_a_process_alone_learns_with_whole_tabl
         finish(process)
     assert_none_left(tmp_path)
     ended = {mode: last_arrays(tmp_path / mode) for mode in modes}
-    assert summary_of(tmp_path / "async")["updates"]["rows"] and not summary_of(tmp_path / "single")["updates"]["rows"]
+    assert summary_of(tmp_path / "async")["tables"]["rows"] and summary_of(tmp_path / "single")["tables"] is None
     for name in ("weights", "slot_accumulator"):
         found, expected = (ended[mode][name] for mode in modes)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=name)

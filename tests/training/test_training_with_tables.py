@@ -22,7 +22,7 @@ def whole(tmp_path_factory):
     """The last checkpoint of a training in one process whose tables travel whole."""
     folder = tmp_path_factory.mktemp("whole") / "training"
     trained = train(folder, **ADAGRAD | {"mode.name": "single", "model.rows_from": 257})
-    assert trained.result.updates.rows is None
+    assert trained.result.tables is None
     return last_arrays(folder / "run")
 
 
