@@ -30,7 +30,7 @@ def whole(tmp_path_factory):
 def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tables(mode, whole, tmp_path):
     trained = train(tmp_path / "training", **ADAGRAD, **MODES[mode])
     assert trained.problems == [] and trained.result.proof.holds
-    updates, found = trained.result.updates, last_arrays(tmp_path / "training" / "run")
-    assert updates.row_values == 4 * updates.rows and 24 < updates.rows <= 24 * 256
+    tables, found = trained.result.tables, last_arrays(tmp_path / "training" / "run")
+    assert tables.row_values == 4 * tables.rows and 24 < tables.rows <= 24 * 256
     for name in ("weights", "statistics", "slot_accumulator"):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
