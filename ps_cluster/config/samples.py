@@ -72,9 +72,10 @@ def is_by_worker(text: str) -> bool:
 def sample_of_worker(
     text: str, worker: Any, workers: int, take: Callable[[Sequence[int], Any], Any]
 ) -> Sample | Stretch:
-    """Return the sample of a worker, of a text of which `is_by_worker` is true.
+    """Return the sample of one worker.
 
     Args:
+      text: a setting for which `is_by_worker` is true.
       worker: int, or int64 [] in a graph. A worker that `scale` has added shares the examples of another one.
       take: returns the number of a sequence at an index, which is `worker` modulo `workers`.
     """

@@ -37,7 +37,7 @@ def lines_of(file: Path) -> Iterator[bytes]:
 def arrays_of_lines(
     file: Path, fields: Mapping[str, Field], parse: Callable[[bytes], Sequence[Any]], *, heading: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return each field's rows [lines, ...], mapped from temporary files that are gone when nobody uses them.
+    """Return the rows of each field, [lines, ...]. They are mapped from temporary files, which vanish once nothing uses them.
 
     Args:
       parse: returns a value for each field from a line. It raises ValueError, with a short reason, for a bad line.

@@ -138,7 +138,7 @@ class Tables:
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
         """Return a function that answers each call with vectors out of pulled rows.
 
-        The calls have to come in the order of the calls of which `rows` was made.
+        The layers have to be called in the same order as in the pass from which `rows` was computed.
 
         Args:
           values: [u, width] of each group, the distinct rows.

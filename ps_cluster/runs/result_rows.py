@@ -264,7 +264,7 @@ class Updates(Row):
 
 
 class TableTraffic(Row):
-    """How many rows of embedding tables the applied updates have pulled and pushed, and how many numbers are in them."""
+    """What the applied updates have pulled and pushed of embedding tables: the number of rows, and of the numbers in them."""
 
     rows: Count
     row_values: Count

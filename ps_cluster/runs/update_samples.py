@@ -44,7 +44,8 @@ class SampledShard:
       given_statistics: [m], the statistics that the worker got.
       at_pull: the values from which the given weights were computed, at the time of the pull: "weights" [k'], and other
         values of the staleness method; single numbers are [1]. k' is k without the rows of embedding tables, which come last.
-      rows_at_pull: [r], the rows of embedding tables, of which the worker got the last r values of `given`, at that time.
+      rows_at_pull: [r], the rows of embedding tables as the shard had them at the time of the pull. What the worker got of
+        them are the last r values of `given`.
       gradient: [k], as received; in rounds the mean of all gradients.
       before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
@@ -69,7 +70,7 @@ class SampledShard:
 
     @property
     def given_at_pull(self) -> np.ndarray:
-        """The weights that the worker got at those positions of which `at_pull` has the values, float32 [k']."""
+        """The weights that the worker got at the same positions as the values of `at_pull`, float32 [k']."""
         order = np.argsort(self.given_positions)
         places = np.searchsorted(self.given_positions, self.positions[: len(self.at_pull["weights"])], sorter=order)
         found: np.ndarray = self.given[order[places]]

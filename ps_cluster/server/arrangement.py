@@ -1,4 +1,4 @@
-"""Where the weights of each shard are in the vector of the whole network.
+"""Describe where the weights of each shard stand in the vector of the whole network.
 
 A shard's vector is a sequence of parts. Without an arrangement, the shards are contiguous parts of the network's vector. With
 embedding tables, a shard has a range of the other weights, and every k-th row of each table. Such parts are described by a few
@@ -31,7 +31,7 @@ class Part(Protocol):
         """Return the positions in the network's vector of some places in the part, int64 [k]."""
 
 
-class Rows(NamedTuple):
+class RowRange(NamedTuple):
     """Every `step`-th of the rows of `width` numbers between `begin` and `end` of the network's vector, from `first` on."""
 
     begin: int

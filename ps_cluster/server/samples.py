@@ -43,7 +43,7 @@ class KeptState:
       slots: name → float32 [n], or [], or [workers, n]. For the last, the row of the worker that pushes is kept.
       of_pull: other variables on which the result of a pull depends: name → float32 [n], or [workers]. For the latter, the
         number of the worker that pulls is kept.
-      tables: the shard's rows of embedding tables, of which those that the update reads and changes are kept.
+      tables: the shard's rows of embedding tables. Only the rows that the update reads and changes are kept.
     """
 
     weights: tf.Variable

@@ -36,6 +36,7 @@ from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
+from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import times
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
@@ -394,7 +395,7 @@ class ParameterShard:
         """Change rows of embedding tables. Call it before `apply_gradient`, which counts the update."""
         rate, before = self._rule.used_rate(learning_rate), self.version.read_value()
         return [
-            table.apply(places, gradient, rate, before, share)
+            table.apply(RowUpdate(places, gradient, rate, before, share))
             for table, places, gradient in zip(self.tables, rows.places, rows.gradients, strict=True)
         ]
 

@@ -232,12 +232,13 @@ class ParameterStore:
         sizes = [counts * table.width for counts, table in zip(rows.counts, self.shards[0].tables)]
         lengths = tf.concat([self._weight_lengths, *sizes], 0)
         servers = len(self.shards)
-        dense, of_tables = (
-            (parts := tf.split(gradient, lengths, num=servers * (1 + len(sizes))))[:servers],
-            parts[servers:],
-        )
-        dense = [tf.ensure_shape(part, [length]) for part, length in zip(dense, self._weight_lengths)]
-        pushed = [PushedRows(places, of_tables[server::servers]) for server, places in enumerate(self._places(rows))]
+        parts = tf.split(
+            gradient, lengths, num=servers * (1 + len(sizes))
+        )  # the weights of all shards, then each group
+        dense = [tf.ensure_shape(part, [length]) for part, length in zip(parts, self._weight_lengths)]
+        pushed = [
+            PushedRows(places, parts[servers + server :: servers]) for server, places in enumerate(self._places(rows))
+        ]
         return tf.unstack(versions), dense, tf.split(fresh, self._statistic_lengths), pushed
 
     def tick(
@@ -310,11 +311,12 @@ class ParameterStore:
 
     def _in_network(self, index: int, shard: SampledShard) -> SampledShard:
         """Return the record of a shard, whose positions are those in its own vectors, with those in the network's."""
-        first = sum(self._weight_lengths[:index])
 
         def positions(places: np.ndarray) -> np.ndarray:
-            found: np.ndarray = places + first
-            return found if self._arrangement is None else self._arrangement.positions(index, places)
+            if self._arrangement is not None:
+                return self._arrangement.positions(index, places)
+            found: np.ndarray = places + sum(self._weight_lengths[:index])
+            return found
 
         return replace(shard, positions=positions(shard.positions), given_positions=positions(shard.given_positions))
 

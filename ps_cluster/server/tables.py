@@ -13,6 +13,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
 class PushedRows(NamedTuple):
@@ -72,12 +73,11 @@ class TableShard:
             self._touched = tf.Variable(_as_text(tf.zeros([0], tf.int64)), trainable=False)  # places, with repetitions
 
     def add_to_sum(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
-        """Add the gradients of some rows to the sum. Arguments as for `apply`."""
+        """Add the gradients of some rows, [u x width], to the sum. `places`: int64 [u]."""
         assert self._sum is not None
-        of_rows = tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
         touched = tf.concat([tf.io.parse_tensor(self._touched.read_value(), tf.int64), places], 0)
         return tf.group(
-            self._sum.scatter_add(tf.IndexedSlices(of_rows, places)),
+            self._sum.scatter_add(tf.IndexedSlices(self._by_row(gradient), places)),
             self._touched.assign(_as_text(touched), read_value=False),
         )
 
@@ -101,17 +101,13 @@ class TableShard:
             touched = np.flatnonzero(np.asarray(self._sum).any(axis=1))
             self._touched.assign(_as_text(tf.constant(touched, tf.int64)))
 
-    def apply(
-        self,
-        places: tf.Tensor,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        share: tf.Tensor | None,
-    ) -> tf.Operation:
-        """Apply the gradients of some rows, [u x width]. The other arguments are as for `RowRule.apply`."""
-        of_rows = tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
-        return self._rule.apply(places, of_rows, learning_rate, updates_before, share)
+    def apply(self, update: RowUpdate) -> tf.Operation:
+        """Change some rows. The gradient may be a vector [u x width], in the wire's dtype."""
+        return self._rule.apply(update._replace(gradient=self._by_row(update.gradient)))
+
+    def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
+        """Return the gradients of rows that lie end to end, [u x width], as float32 [u, width]."""
+        return tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
 
 
 def _as_text(places: tf.Tensor) -> tf.Tensor:

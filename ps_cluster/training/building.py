@@ -20,7 +20,7 @@ from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.process_variables import LIFE
 from ps_cluster.runs.run_dir import say
-from ps_cluster.server.arrangement import Arrangement, Part, Rows
+from ps_cluster.server.arrangement import Arrangement, Part, RowRange
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
@@ -79,13 +79,13 @@ def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
             low, high = max(end - length, before), min(end, before + size)
             if low < high:
                 shift = begins[id(variable)] - before
-                parts.append(Rows(low + shift, high + shift))
+                parts.append(RowRange(low + shift, high + shift))
             before += size
     for table in sorted(network.tables.tables, key=lambda table: table.group):
         begin = begins[id(table.layer.embeddings)]
         for server, parts in enumerate(of_servers):
             first = (server - table.first) % servers
-            parts.append(Rows(begin, begin + table.rows * table.width, table.width, first, servers))
+            parts.append(RowRange(begin, begin + table.rows * table.width, table.width, first, servers))
     return Arrangement(of_servers)
 
 

@@ -153,15 +153,16 @@ def an_update_is_applied_twice(right, self, *arguments):
 
 
 @_changes((TableShard, "apply"))
-def one_of_a_hundred_rows_is_not_updated(right, self, places, gradient, *others):
-    chosen = tf.not_equal(places % 100, 1)
-    of_rows = tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), chosen)
-    return right(self, tf.boolean_mask(places, chosen), tf.reshape(of_rows, [-1]), *others)
+def one_of_a_hundred_rows_is_not_updated(right, self, update):
+    chosen = tf.not_equal(update.places % 100, 1)
+    of_rows = tf.boolean_mask(tf.reshape(update.gradient, [-1, self.width]), chosen)
+    return right(self, update._replace(places=tf.boolean_mask(update.places, chosen), gradient=of_rows))
 
 
 @_changes((TableShard, "apply"))
-def the_gradients_of_two_rows_are_exchanged(right, self, places, *others):
-    return right(self, tf.concat([places[:2][::-1], places[2:]], 0), *others)
+def the_gradients_of_two_rows_are_exchanged(right, self, update):
+    exchanged = tf.concat([update.places[:2][::-1], update.places[2:]], 0)
+    return right(self, update._replace(places=exchanged))
 
 
 @_changes((TableShard, "read"))

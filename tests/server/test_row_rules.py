@@ -8,6 +8,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.equations import UpdateParts
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.server.tables import TableShard
+from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import make_rule
 
 ROWS, WIDTH, RATE = 6, 3, 0.1
@@ -37,13 +38,8 @@ def by_rows(rule, first=FIRST, share=None):
     """Return weights and slots after the updates of rows."""
     table = TableShard(first, settings_of(rule))
     for count, (places, gradient) in enumerate(zip(TOUCHED, GRADIENTS)):
-        table.apply(
-            tf.constant(places, tf.int64),
-            tf.constant(gradient.ravel(), tf.float32),
-            tf.constant(RATE),
-            tf.constant(count, tf.int64),
-            share,
-        )
+        rows = tf.constant(places, tf.int64), tf.constant(gradient.ravel(), tf.float32)
+        table.apply(RowUpdate(*rows, tf.constant(RATE), tf.constant(count, tf.int64), share))
     return arrays_of(table.rows, table.slots)
 
 

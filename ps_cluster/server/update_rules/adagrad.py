@@ -11,7 +11,7 @@ from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON
-from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 
@@ -68,22 +68,15 @@ class AdagradUpdate(UpdateRule):
 class AdagradRows(RowRule):
     """The same as `AdagradUpdate`, by TensorFlow's fused sparse kernel."""
 
-    def apply(
-        self,
-        places: tf.Tensor,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        share: tf.Tensor | None,
-    ) -> tf.Operation:
+    def apply(self, update: RowUpdate) -> tf.Operation:
         # A share scales the step, which is linear in the rate; the sum of squares takes the whole gradient.
         return tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=self._rows.handle,
             accum=self.slots["accumulator"].handle,
-            lr=times(share, learning_rate),
+            lr=times(update.share, update.learning_rate),
             epsilon=self._settings.epsilon,
-            grad=gradient,
-            indices=places,
+            grad=update.gradient,
+            indices=update.places,
             use_locking=True,
         )
 

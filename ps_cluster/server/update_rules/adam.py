@@ -12,7 +12,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Momentum
 from ps_cluster.server.update_rules.momentum import MomentumSettings
-from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 
@@ -61,40 +61,37 @@ class AdamUpdate(UpdateRule):
     ) -> tf.Operation:
         """Apply the same update as `_fused` in separate operations, since its kernel supports neither share nor factors."""
         settings = self._settings
-        count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
-        correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
-        rate = learning_rate * tf.cast(correction, tf.float32)
+        rate = learning_rate * _correction(settings, updates_before)
+        before = {name: slot.read_value() for name, slot in self.slots.items()}
         new = {
-            "mean": _mean(settings.momentum, self.slots["mean"], times(share, gradient)),
-            "variance": _mean(settings.beta_2, self.slots["variance"], gradient * gradient),
+            "mean": _mean(settings.momentum, before["mean"], times(share, gradient)),
+            "variance": _mean(settings.beta_2, before["variance"], gradient * gradient),
         }
         step = times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
         slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
         return tf.group(*slots, self._weights.assign_sub(step, read_value=False))
 
 
-def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    before = slot.read_value()
+def _correction(settings: AdamSettings, updates_before: tf.Tensor) -> tf.Tensor:
+    """Return what corrects the bias of mean and variance, as a factor of the learning rate, float32 []."""
+    count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
+    return tf.cast(tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count), tf.float32)
+
+
+def _mean(decay: float, before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return before + (1 - decay) * (value - before)
 
 
 class LazyAdamRows(RowRule):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) on the rows that have a gradient."""
 
-    def apply(
-        self,
-        places: tf.Tensor,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        share: tf.Tensor | None,
-    ) -> tf.Operation:
-        settings, count = self._settings, tf.cast(updates_before + 1, tf.float64)
-        correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
-        mean, variance = (tf.gather(self.slots[name], places) for name in ("mean", "variance"))
-        mean += (1 - settings.momentum) * (times(share, gradient) - mean)
-        variance += (1 - settings.beta_2) * (gradient * gradient - variance)
-        step = learning_rate * tf.cast(correction, tf.float32) * mean / (tf.sqrt(variance) + settings.epsilon)
+    def apply(self, update: RowUpdate) -> tf.Operation:
+        settings, gradient, places = self._settings, update.gradient, update.places
+        before = {name: tf.gather(slot, places) for name, slot in self.slots.items()}
+        mean = _mean(settings.momentum, before["mean"], times(update.share, gradient))
+        variance = _mean(settings.beta_2, before["variance"], gradient * gradient)
+        rate = update.learning_rate * _correction(settings, update.updates_before)
+        step = rate * mean / (tf.sqrt(variance) + settings.epsilon)
         return tf.group(
             self.slots["mean"].scatter_update(tf.IndexedSlices(mean, places)),
             self.slots["variance"].scatter_update(tf.IndexedSlices(variance, places)),

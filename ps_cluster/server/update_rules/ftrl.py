@@ -13,7 +13,7 @@ from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule, RuleSettings
 from ps_cluster.config.schema import RunConfig
 from ps_cluster.config.setting_types import LARGEST_FACTOR, SMALLEST_EPSILON, Factor
-from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
 from ps_cluster.server.update_rules.rule import UpdateRule, times
 
 
@@ -110,19 +110,13 @@ def _step(
 class FtrlRows(RowRule):
     """The same as `FtrlUpdate`, by TensorFlow's fused sparse kernel. A row without any gradient keeps its initial weights."""
 
-    def apply(
-        self,
-        places: tf.Tensor,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        share: tf.Tensor | None,
-    ) -> tf.Operation:
+    def apply(self, update: RowUpdate) -> tf.Operation:
         settings, slots = self._settings, self.slots
-        if share is not None:  # the kernel can't scale the gradient in z alone
+        gradient, places, rate = update.gradient, update.places, update.learning_rate
+        if update.share is not None:  # the kernel can't scale the gradient in z alone
             variables = self._rows, slots["accumulator"], slots["linear"]
             before = [tf.gather(variable, places) for variable in variables]
-            made = _step(settings, before, gradient, share * gradient, learning_rate)
+            made = _step(settings, before, gradient, update.share * gradient, rate)
             return tf.group(*(v.scatter_update(tf.IndexedSlices(new, places)) for v, new in zip(variables, made)))
         return tf.raw_ops.ResourceSparseApplyFtrl(
             var=self._rows.handle,
@@ -130,7 +124,7 @@ class FtrlRows(RowRule):
             linear=slots["linear"].handle,
             grad=gradient,
             indices=places,
-            lr=learning_rate,
+            lr=rate,
             l1=settings.l1,
             l2=settings.l2,
             lr_power=settings.learning_rate_power,
@@ -158,8 +152,8 @@ class Ftrl(OptimizerRule):
         return {"accumulator": accumulator, "linear": linear, "weights": weights}
 
     def check(self, config: RunConfig) -> None:
-        """Refuse whatever changes the weights besides the rule, which computes them anew from n and z."""
-        why = "rule ftrl computes the weights anew from sums of gradients, so that"
+        """Refuse settings that change the weights in another way. The rule computes the weights from n and z alone."""
+        why = "rule ftrl computes the weights from sums of gradients alone, so that"
         if decay := config.optimizer.weight_decay:
             raise ValueError(
                 f"optimizer.weight_decay: got {decay:g}: {why} their decay would be lost: set 0, and choose optimizer.l2"

@@ -1,4 +1,4 @@
-"""Update rules for the rows of embedding tables: they change only the rows of which a gradient came.
+"""Update rules for the rows of embedding tables: they change only the rows that have a gradient.
 
 A rule whose update of a weight with gradient 0 does nothing (sgd, adagrad) gives the same weights as on a whole table. So does
 ftrl from the first gradient of a row on. Before it, the row keeps its initial weights, which become 0 in a whole table. Adam is
@@ -9,10 +9,28 @@ updates, as that of a whole table does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+
+
+class RowUpdate(NamedTuple):
+    """An update of some rows.
+
+    Attributes:
+      places: int64 [u], the distinct numbers of the rows.
+      gradient: float32 [u, width].
+      learning_rate: float32 [].
+      updates_before: int64 [], the number of updates applied to this shard before.
+      share: float32 [], as for `UpdateRule.apply`; None means 1.
+    """
+
+    places: tf.Tensor
+    gradient: tf.Tensor
+    learning_rate: tf.Tensor
+    updates_before: tf.Tensor
+    share: tf.Tensor | None = None
 
 
 class RowRule(ABC):
@@ -30,20 +48,5 @@ class RowRule(ABC):
         self.slots = {name: tf.Variable(tf.fill(rows.shape, value), trainable=False) for name, value in of_rule.items()}
 
     @abstractmethod
-    def apply(
-        self,
-        places: tf.Tensor,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        share: tf.Tensor | None,
-    ) -> tf.Operation:
-        """Apply gradients to some rows.
-
-        Args:
-          places: int64 [u], the distinct numbers of the rows.
-          gradient: float32 [u, width].
-          learning_rate: float32 [].
-          updates_before: int64 [], the number of updates applied to this shard before.
-          share: float32 [], as for `UpdateRule.apply`; None means 1.
-        """
+    def apply(self, update: RowUpdate) -> tf.Operation:
+        """Change some rows and their slots."""

@@ -7,7 +7,7 @@ from typing import Any
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import OptimizerRule
-from ps_cluster.server.update_rules.row_rule import RowRule
+from ps_cluster.server.update_rules.row_rule import RowRule, RowUpdate
 from ps_cluster.server.update_rules.rule import LinearUpdate, times
 
 
@@ -23,15 +23,9 @@ class SgdUpdate(LinearUpdate):
 class SgdRows(RowRule):
     """Stochastic gradient descent: w becomes w - learning rate x gradient."""
 
-    def apply(
-        self,
-        places: tf.Tensor,
-        gradient: tf.Tensor,
-        learning_rate: tf.Tensor,
-        updates_before: tf.Tensor,
-        share: tf.Tensor | None,
-    ) -> tf.Operation:
-        return self._rows.scatter_sub(tf.IndexedSlices(times(share, learning_rate * gradient), places))
+    def apply(self, update: RowUpdate) -> tf.Operation:
+        step = times(update.share, update.learning_rate * update.gradient)
+        return self._rows.scatter_sub(tf.IndexedSlices(step, update.places))
 
 
 class Sgd(OptimizerRule):

@@ -175,8 +175,8 @@ def rounds_graph(store: ParameterStore, compute: Compute, config: RunConfig) -> 
         rows = rows_of(compute, step_id)
         pulled = store.pull(identity.worker, [admitted], rows=rows)
         # A loop variable stays on the device of its first value. On the ps, it would be sent to the worker and back.
-        # If the round has ended since it was admitted, its push has to count as late.
-        versions = tf.minimum(pulled.versions, tf.cast(admitted[2:], tf.int64))
+        # The rows are those of the step of that version. If the round has ended since, its push has to count as late.
+        versions = tf.cast(admitted[2:], tf.int64) if shard.tables else pulled.versions
         return [tf.identity(admitted), pulled.weights, pulled.statistics, versions, rows]
 
     @graph_of_dispatch(config, tf.TensorSpec([], tf.int64))
