@@ -33,8 +33,8 @@ class NetworkSettings(Section):
         default=10_000,
         ge=1,
         le=2**40,
-        description="An Embedding with at least this many rows becomes a table on the parameter servers: each step pulls and pushes "
-        "only the rows of its batch.",
+        description="An Embedding with at least this many rows becomes a table on the parameter servers: each step pulls and "
+        "pushes only the rows of its batch.",
     )
 
 
