@@ -22,12 +22,12 @@ def test_a_network_that_diverges_fails_the_run_and_leaves_no_best_model(tmp_path
     # No ReLU: that of oneDNN makes 0 of what is no number, and losses look finite again.
     (tmp_path / "my.py").write_text(network("Flatten()", "Dense(32)", "Dense(10)"))
     model = ("--model", f"{tmp_path}/my.py:build", "--optimizer", "sgd", "--learning-rate", 1e6)
-    run = start("run", "--run-dir", tmp_path / "run", *small(*model, "--steps", 4000, "--mode", "single"))
+    run = start("run", "--run-dir", tmp_path / "run", *small(*model, "--steps", 100_000, "--mode", "single"))
     told, errors = run.communicate(timeout=120)
     assert_none_left(tmp_path / "run")
     summary = summary_of(tmp_path / "run")
     assert run.returncode == 1 and summary["outcome"] == "diverged" and summary["proof"]["holds"], told
-    assert 0 < summary["bad_losses"] <= summary["updates"]["applied"] < 4000, "it goes on with nothing"
+    assert 0 < summary["bad_losses"] <= summary["updates"]["applied"] < 100_000, "it goes on with nothing"
     assert "the training diverged: after" in errors and "--resume" not in told
     assert not (tmp_path / "run" / "best" / "model.keras").exists()
     again = CliRunner().invoke(main, ["run", "--resume", f"{tmp_path}/run", "--code", f"{tmp_path}/my.py"])
@@ -51,7 +51,7 @@ def test_a_network_that_never_ends_to_build_ends_with_the_command(tmp_path):
         f"def build():\n    Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()))\n    time.sleep(600)\n"
     )
     process = start_run(tmp_path / "run", "--model", f"{tmp_path}/my.py:build")
-    wait_until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text(), within_s=90)
+    wait_until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text())
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130

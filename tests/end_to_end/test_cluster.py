@@ -152,10 +152,10 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     held = held_modes.held({"applied": (0, 20)}, tmp_path)
     mode = ("--mode", held_modes.mode("asynchronous"))
     process = start("run", "--run-dir", parts, *small(*options, *mode), env=held)
-    wait_until(mark.exists, within_s=90)
+    wait_until(mark.exists)
     process.send_signal(signal.SIGINT)
     # The chief hears of it while its worker is held.
-    wait_until(lambda: any(row["phase"] == "draining" for row in rows(parts)[-1:]), within_s=60)
+    wait_until(lambda: any(row["phase"] == "draining" for row in rows(parts)[-1:]))
     mark.with_name("applied.go_on").touch()
     finish(process)
     summary = json.loads((parts / "summary.json").read_text())

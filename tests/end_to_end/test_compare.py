@@ -21,7 +21,7 @@ def test_compare_of_ones_own_network_and_table_writes_the_report_and_a_second_co
     slow = ("--straggler", "0:+0.3s")  # so that the first run lasts while other commands come
     command = ("compare", *own, *few.split(), *slow, "--precision", "float32", "--output", output)
     first = start(*command)
-    wait_until(lambda: any(rows(root) for root in output.glob("runs/*")), within_s=90)
+    wait_until(lambda: any(rows(root) for root in output.glob("runs/*")))
     (root,) = output.glob("runs/*")
     second, resumed = start(*command), start("run", "--resume", root)
     for process, folder in ((second, output), (resumed, root)):

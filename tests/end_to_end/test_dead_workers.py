@@ -47,7 +47,7 @@ def test_workers_killed_or_silent_at_a_point_of_a_step_go_on_with_their_parts_an
     options = (*unhurried(seconds=0.2)[-2:], *one_at_once, *mode, *own_parts(tmp_path))
     process = start_run(run_dir, "--steps", 360, "--no-evaluator", *options, env=held)
     for point in ("before_pull", "applied", "computed"):
-        wait_until(lambda: (marks / point).exists() and len((marks / point).read_text().split()) == 2, within_s=90)
+        wait_until(lambda: (marks / point).exists() and len((marks / point).read_text().split()) == 2)
         index, pid = map(int, (marks / point).read_text().split())
         if point != "computed":  # that one is left to the launcher, which finds that it is silent
             os.kill(pid, signal.SIGKILL)
@@ -79,17 +79,17 @@ def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_l
     wait_for_training(run_dir, updates=5)
     chief = tasks(run_dir)["chief", 0]["pid"]
     assert "started worker-2; now 3 workers" in scaled(run_dir, 3)
-    wait_until(lambda: worked_since(run_dir, 2, ()) > 5, within_s=60)
+    wait_until(lambda: worked_since(run_dir, 2, ()) > 5)
 
     pids = {index: tasks(run_dir)["worker", index]["pid"] for index in (0, 1)}
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     killed = time.time()
-    wait_until(lambda: tasks(run_dir)["worker", 0]["pid"] != pids[0], within_s=30)
+    wait_until(lambda: tasks(run_dir)["worker", 0]["pid"] != pids[0])
     second = tasks(run_dir)["worker", 0]["pid"]
     os.kill(second, signal.SIGKILL)  # while TensorFlow still waits for it
     known = {0: {pids[0], second}, 1: {pids[1]}}
-    wait_until(lambda: all(worked_since(run_dir, index, known[index]) for index in known), within_s=60)
+    wait_until(lambda: all(worked_since(run_dir, index, known[index]) for index in known))
     between = [row for row in rows(run_dir) if killed + 0.5 < row["time"]]
     assert between[-1]["applied"] > between[0]["applied"], "training did not stop"
 
@@ -107,9 +107,9 @@ def test_training_goes_on_while_workers_are_added_killed_frozen_taken_away_and_l
             known[1].add(worker["pid"])
         return worker.get("absent")
 
-    wait_until(killed_until_it_is_gone, within_s=60)
+    wait_until(killed_until_it_is_gone)
     left = rows(run_dir)[-1]["applied"]
-    wait_until(lambda: rows(run_dir)[-1]["applied"] > left + 5, within_s=60)
+    wait_until(lambda: rows(run_dir)[-1]["applied"] > left + 5)
     output = stop(process)
     assert_none_left(run_dir)
     assert "worker-2 has been frozen" in output and "continues without worker-1" in output

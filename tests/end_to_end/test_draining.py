@@ -39,7 +39,7 @@ def test_a_run_that_lost_a_ps_for_good_goes_on_drains_at_ctrl_c_and_is_resumed_w
         *unhurried(workers=2, seconds=0.2),
     )
     process = start_run(run_dir, "--mode", f"{mode}:Impatient", *options, *SNAPSHOTS)
-    wait_until(lambda: newest_even(run_dir / "snapshots"), within_s=90)
+    wait_until(lambda: newest_even(run_dir / "snapshots"))
     lost = tasks(run_dir)["ps", 0]["pid"]
     os.kill(lost, signal.SIGKILL)
     wait_until_it_trains_without(run_dir, {lost})

@@ -58,7 +58,7 @@ class Job:
         """How often Slurm has started the job again."""
         return int(self._told("Restarts") or 0)
 
-    def trains(self, within_s=90):
+    def trains(self):
         """Wait until there are FEW updates more than in the rows so far."""
         seen = len(rows(self.run_dir))
 
@@ -68,7 +68,7 @@ class Job:
 
         self.wait_for(moves, within_s, every_s=0.1)
 
-    def wait_for(self, condition, within_s=60, every_s=0.5):
+    def wait_for(self, condition, every_s=0.5):
         """Wait until `condition` holds. Most of them ask Slurm, which starts a program each time."""
         try:
             wait_until(condition, within_s, every_s)
@@ -84,7 +84,7 @@ class Job:
 
     def ends(self):
         """Wait for the end, and check that every step has been applied, once."""
-        self.wait_for(lambda: self.is_in("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), within_s=90)
+        self.wait_for(lambda: self.is_in("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"))
         assert (self._told("JobState"), self._told("ExitCode")) == ("COMPLETED", "0:0"), self._output.read_text()
         assert self.proof["updates"]["applied"] == self.proof["updates"]["scheduled"] == self.steps
         assert_none_left(self.run_dir)

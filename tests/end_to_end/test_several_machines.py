@@ -76,7 +76,7 @@ def test_a_training_outlives_a_worker_that_leaves_a_chief_that_is_frozen_and_a_s
         return machines.start("chief", 0, "--min-workers", 1, "--metrics-port", 0, "--log-format", "json")
 
     def trains_again(since):
-        wait_until(lambda: any(row["phase"] == "training" for row in rows(run_dir)[since:]), within_s=90)
+        wait_until(lambda: any(row["phase"] == "training" for row in rows(run_dir)[since:]))
 
     server, worker, old = machines.start("ps", 0), machines.start("worker", 0), chief()
     wait_for_training(run_dir, updates=5)
@@ -86,11 +86,11 @@ def test_a_training_outlives_a_worker_that_leaves_a_chief_that_is_frozen_and_a_s
     # A worker at a spare address joins, and is stopped: others take its steps.
     assert updates_by_worker(run_dir).keys() == {0}
     spare = machines.start("worker", 1)
-    wait_until(lambda: updates_by_worker(run_dir).get(1, 0) > 5, within_s=90)
+    wait_until(lambda: updates_by_worker(run_dir).get(1, 0) > 5)
     spare.send_signal(signal.SIGTERM)
     assert spare.wait(timeout=60) == 128 + signal.SIGTERM
     before = updates_by_worker(run_dir)[0]
-    wait_until(lambda: updates_by_worker(run_dir)[0] > before + 5, within_s=60)
+    wait_until(lambda: updates_by_worker(run_dir)[0] > before + 5)
 
     # A chief that was frozen stops without a word to the files of the newer one.
     wait_for_snapshots(run_dir)

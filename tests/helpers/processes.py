@@ -34,7 +34,7 @@ def has_heard(pid: int, number: int) -> bool:
     return waiting is not None and not int(waiting[1], 16) >> (number - 1) & 1
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 20.0, every_s: float = 0.02) -> None:
+def wait_until(condition: Callable[[], object], within_s: float = 120.0, every_s: float = 0.02) -> None:
     """Wait until `condition` holds, and look every `every_s` seconds; fail if it does not within `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():

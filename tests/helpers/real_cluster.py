@@ -102,7 +102,7 @@ def rows(run_dir):
     return [*found[:-1], *(row | json.loads(work.read_text()) for row in found[-1:])]
 
 
-def wait_for_training(run_dir, updates=1, within_s=90):
+def wait_for_training(run_dir, updates=1, within_s=LIMIT_S):
     """Wait until `updates` updates are applied."""
     wait_until(lambda: any(row["applied"] >= updates for row in rows(run_dir)[-1:]), within_s=within_s, every_s=0.1)
 
@@ -124,21 +124,20 @@ def stop(process):
 
 def wait_for_snapshots(run_dir, number=1):
     """Wait until there are `number` snapshots: with two, a test may damage one."""
-    wait_until(
-        lambda: len(list((run_dir / "snapshots").glob("step-*.safetensors"))) >= number, within_s=90, every_s=0.1
-    )
+    found = run_dir / "snapshots"
+    wait_until(lambda: len(list(found.glob("step-*.safetensors"))) >= number, within_s=LIMIT_S, every_s=0.1)
 
 
 def wait_until_it_trains_without(run_dir, pids):
     """Wait until these processes have been replaced and training goes on."""
-    wait_until(lambda: not pids & {task["pid"] for task in tasks(run_dir).values()}, within_s=60, every_s=0.1)
+    wait_until(lambda: not pids & {task["pid"] for task in tasks(run_dir).values()}, every_s=0.1)
     seen = len(rows(run_dir))
 
     def trains():
         new = [row["applied"] for row in rows(run_dir)[seen:] if row["phase"] == "training"]
         return new and new[-1] > new[0]
 
-    wait_until(trains, within_s=60, every_s=0.1)
+    wait_until(trains, every_s=0.1)
 
 
 def worked_since(run_dir, index, old_pids):

@@ -86,7 +86,7 @@ def test_its_processes_end_with_it_when_it_is_killed(run_dir):
     write_json(run_dir.config, config | {"training": config["training"] | {"steps": 1_000_000}})
     process = in_a_session_of_its_own(run_dir)
     # the program, multiprocessing's tracker of resources, and a process for each worker
-    wait_until(lambda: len(group_members(process.pid)) == 4, within_s=60)
+    wait_until(lambda: len(group_members(process.pid)) == 4)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=120)
     wait_until(lambda: not group_members(process.pid))

@@ -15,7 +15,7 @@ def test_the_run_is_of_this_package_whatever_is_in_the_current_folder(tmp_path, 
     monkeypatch.chdir(tmp_path)
     run = LaunchedRun(tmp_path / "run", tmp_path / "output", ("--workers", "0"), tools=tmp_path)
     try:
-        wait_until(lambda: run.exit_code is not None, within_s=60)
+        wait_until(lambda: run.exit_code is not None)
     finally:
         run.stop()
     assert run.exit_code == 2 and "--workers" in run.last_line

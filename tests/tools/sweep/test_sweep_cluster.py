@@ -15,7 +15,7 @@ def launcher_of(root):
 
 def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
     output = tmp_path / "out"
-    slow = (*unhurried(workers=1), *SNAPSHOTS)  # a snapshot is there for some seconds, until the training ends
+    slow = (*unhurried(workers=1, seconds=0.3), *SNAPSHOTS)  # a snapshot is there until the training ends
     varied = ("--vary", "optimizer.learning_rate=0.001,0.002", "--method", "random", "--trials", 1, "--workers", 1)
     command = ("sweep", *varied, "--output", output, *small(*slow, "--steps", 75))
     sweep = start(*command)
@@ -24,7 +24,7 @@ def test_the_trial_of_a_killed_process_goes_on_in_another(tmp_path):
         wait_for_snapshots(first)
         launcher_of(first).send_signal(signal.SIGKILL)
         log = output / "trials" / "0000.log"
-        wait_until(lambda: log.exists() and log.read_text().count("run directory") >= 2, within_s=60)
+        wait_until(lambda: log.exists() and log.read_text().count("run directory") >= 2)
         finish(sweep)
     finally:
         sweep.kill()
