@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -55,6 +55,12 @@ class ModeSettings(Section):
     name: Annotated[str, AfterValidator(lambda name: MODES.check_name(name))] = Field(
         description="The way in which the workers' gradients become updates."
     )
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Return the section `mode` of a configuration whose mode has this class of settings."""
+        assert isinstance(config.mode, cls), f"mode {config.mode.name} has no {cls.__name__}"
+        return config.mode
 
 
 @dataclass(frozen=True)
@@ -238,10 +244,6 @@ class Mode(ABC):
         return None if self.promise.is_stale else 0
 
     # What follows from the settings.
-
-    def settings(self, config: RunConfig) -> Any:
-        """Return the section `mode`: an object of `Settings`."""
-        return config.mode
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""

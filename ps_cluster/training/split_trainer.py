@@ -36,7 +36,7 @@ from ps_cluster.training.connecting import TaskAdmission, check_all, tell_end
 from ps_cluster.training.device_names import device_name
 from ps_cluster.training.fair_lock import FairLock
 from ps_cluster.training.job import TrainingJob
-from ps_cluster.training.modes.split_network import SplitNetwork
+from ps_cluster.training.modes.split_network import SplitNetwork, SplitSettings
 from ps_cluster.training.placement import names_of_all_devices
 from ps_cluster.training.session import SessionStart
 from ps_cluster.training.split_step import SplitStep
@@ -54,7 +54,7 @@ def train(job: TrainingJob, mode: SplitNetwork) -> None:
       tf.errors.OpError: a worker failed.
     """
     config, cluster, drain, leading = job.config, job.cluster, job.drain, job.leading
-    log = job.run_dir.placement if mode.settings(config).log_placement else None
+    log = job.run_dir.placement if SplitSettings.of(config).log_placement else None
     start = SessionStart(job, build=SplitBuild(mode, log))
     start.begin(resume=job.resume)
     spec = tf.train.ClusterSpec(cluster)

@@ -66,12 +66,12 @@ class Job:
             new = [row["applied"] for row in rows(self.run_dir)[seen:] if row["phase"] == "training"]
             return new and new[-1] >= new[0] + FEW
 
-        self.wait_for(moves, within_s, every_s=0.1)
+        self.wait_for(moves, every_s=0.1)
 
     def wait_for(self, condition, every_s=0.5):
         """Wait until `condition` holds. Most of them ask Slurm, which starts a program each time."""
         try:
-            wait_until(condition, within_s, every_s)
+            wait_until(condition, every_s=every_s)
         except AssertionError:
             logs = sorted(self.run_dir.with_name("run.slurm").glob("*.log"))
             told = "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in [self._output, *logs])

@@ -30,7 +30,7 @@ class Async(DefaultMode):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        wanted = self.settings(config).simulate_workers
+        wanted = AsyncSettings.of(config).simulate_workers
         if wanted is not None and wanted < config.cluster.workers:
             raise ValueError(
                 f"mode.simulate_workers: got {wanted}: it needs at least cluster.workers, {config.cluster.workers}"
@@ -45,8 +45,8 @@ class Async(DefaultMode):
         return self.emulated_workers(config) - config.training_workers
 
     def emulated_workers(self, config: RunConfig) -> int:
-        return self.settings(config).simulate_workers or config.training_workers
+        return AsyncSettings.of(config).simulate_workers or config.training_workers
 
     def label(self, config: RunConfig) -> str:
-        simulated = self.settings(config).simulate_workers
+        simulated = AsyncSettings.of(config).simulate_workers
         return self.name if simulated is None else f"{self.name} k={simulated}"

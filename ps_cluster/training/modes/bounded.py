@@ -69,7 +69,7 @@ class BoundedShard(WaitingShard):
 
     def __init__(self, device: str, start: InitialState, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
-        settings: BoundedSettings = config.mode_kind.settings(config)
+        settings = BoundedSettings.of(config)
         staleness, lag = settings.bounds
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
@@ -259,9 +259,9 @@ class Bounded(DefaultMode):
         return bounded_graph(store, compute, config, repeats=repeats)
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        settings: BoundedSettings = self.settings(config)
+        settings = BoundedSettings.of(config)
         return settings.bounds[0]
 
     def label(self, config: RunConfig) -> str:
-        bounds = zip(("s", "lag"), self.settings(config).bounds, strict=True)
+        bounds = zip(("s", "lag"), BoundedSettings.of(config).bounds, strict=True)
         return " ".join([self.name, *(f"{name}={bound}" for name, bound in bounds if bound is not None)])

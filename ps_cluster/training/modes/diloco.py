@@ -64,7 +64,7 @@ class DilocoSettings(OuterSettings):
 
 def pushes_of_momentum(config: RunConfig) -> int:
     """Return N: the momentum changes with every N-th push, or with every N-th change of the weights by gathered pushes."""
-    settings: DilocoSettings = config.mode_kind.settings(config)
+    settings = DilocoSettings.of(config)
     return settings.momentum_every or (1 if METHODS[config.staleness.method].gathers else config.cluster.workers)
 
 
@@ -131,7 +131,7 @@ class Diloco(LocalMode):
     shard = DilocoShard
 
     def dispatch(self, store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool) -> DispatchGraph:
-        if not self.settings(config).fragments:
+        if not DilocoSettings.of(config).fragments:
             return super().dispatch(store, compute, config, repeats=repeats)
         assert isinstance(compute, LocalTraining)
         return fragments_graph(store, compute, config)
@@ -140,7 +140,7 @@ class Diloco(LocalMode):
         return LocalTraining(step, config, start, keep)
 
     def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
-        settings: DilocoSettings = self.settings(config)
+        settings = DilocoSettings.of(config)
         every = pushes_of_momentum(config)
         return DelayedNesterov(config, settings, weights, every=every, spread=settings.momentum_spread)
 
@@ -151,12 +151,12 @@ class Diloco(LocalMode):
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
         """Return the result of the outer step with the outer gradient of one worker."""
-        settings: DilocoSettings = self.settings(config)
+        settings = DilocoSettings.of(config)
         return delayed_nesterov(settings, parts, every=pushes_of_momentum(config), spread=settings.momentum_spread)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        settings: DilocoSettings = self.settings(config)
+        settings = DilocoSettings.of(config)
         servers = config.cluster.parameter_servers
         if settings.fragments and (settings.dynamic_steps or not 2 <= servers <= settings.local_steps):
             raise ValueError(
@@ -175,14 +175,14 @@ class Diloco(LocalMode):
             )
 
     def worker_vectors(self, config: RunConfig) -> int:
-        settings: DilocoSettings = self.settings(config)
+        settings = DilocoSettings.of(config)
         return 1 + settings.fragments  # the worker's weights, and with fragments also the weights that it has pulled
 
     def takes_fewer_batches(self, config: RunConfig) -> bool:
-        settings: DilocoSettings = self.settings(config)
+        settings = DilocoSettings.of(config)
         return settings.dynamic_steps
 
     def label(self, config: RunConfig) -> str:
-        settings: DilocoSettings = self.settings(config)
+        settings = DilocoSettings.of(config)
         kinds = [name for name, is_on in vars(settings).items() if is_on is True]
         return " ".join([f"{self.name} H={config.batches_per_step}", *kinds])

@@ -27,13 +27,19 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ClusterShape, ModeSettings, UsedSettings
+from ps_cluster.config.modes import ClusterShape, UsedSettings
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard, Push
 from ps_cluster.server.staleness.correction import Arrival
 from ps_cluster.server.update_rules.rule import decay_rates
-from ps_cluster.training.modes.local_steps import LocalMode, Progress, local_steps_field, take_local_steps
+from ps_cluster.training.modes.local_steps import (
+    LocalMode,
+    LocalSettings,
+    Progress,
+    local_steps_field,
+    take_local_steps,
+)
 from ps_cluster.training.step import WHOLE_PERIOD, PeriodLimits, StepResult, TrainStep
 from ps_cluster.training.worker import Compute
 
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
     from ps_cluster.training.recomputed_steps import RecomputedSteps
 
 
-class ElasticSettings(ModeSettings):
+class ElasticSettings(LocalSettings):
     local_steps: int = local_steps_field(4)
     beta: float = Field(
         default=0.9,
@@ -53,7 +59,7 @@ class ElasticSettings(ModeSettings):
 
 def moving_rate(config: RunConfig) -> float:
     """Return the share of the distance between a worker and the centre by which an exchange moves each of them."""
-    settings: ElasticSettings = config.mode_kind.settings(config)
+    settings = ElasticSettings.of(config)
     return settings.beta / config.cluster.workers
 
 
@@ -176,4 +182,4 @@ class Elastic(LocalMode):
         return {"before": before, "own": before - move, "weights": parts.weights + move}
 
     def label(self, config: RunConfig) -> str:
-        return f"{self.name} k={self.settings(config).local_steps}"
+        return f"{self.name} k={ElasticSettings.of(config).local_steps}"

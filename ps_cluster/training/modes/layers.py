@@ -95,11 +95,11 @@ class Layers(SplitNetwork):
     ) -> SplitStep:
         from ps_cluster.training.split_step import cut_by_layers
 
-        return cut_by_layers(config, self.settings(config), dataset, network, device, workers)
+        return cut_by_layers(config, LayersSettings.of(config), dataset, network, device, workers)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        settings, workers = self.settings(config), config.cluster.workers
+        settings, workers = LayersSettings.of(config), config.cluster.workers
         for place in settings.places:
             if place.worker >= workers:
                 raise ValueError(
@@ -112,5 +112,5 @@ class Layers(SplitNetwork):
             )
 
     def label(self, config: RunConfig) -> str:
-        parts = self.settings(config).micro_batches
+        parts = LayersSettings.of(config).micro_batches
         return self.name if parts == 1 else f"{self.name} m={parts}"

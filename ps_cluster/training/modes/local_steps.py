@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import Promise
+from ps_cluster.config.modes import ModeSettings, Promise
 from ps_cluster.runs.run_dir import OF_OPTIMIZER
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.ordering import after
@@ -31,14 +31,19 @@ def local_steps_field(default: int) -> Any:
     return Field(default=default, ge=1, le=1000, description=says)
 
 
+class LocalSettings(ModeSettings):
+    """The settings of a mode whose workers train by themselves between two exchanges."""
+
+    local_steps: int = local_steps_field(16)
+
+
 class LocalMode(DefaultMode):
     """A mode whose step id stands for a period of `mode.local_steps` batches."""
 
     promise = Promise(takes_local_steps=True)
 
     def batches_per_step(self, config: RunConfig) -> int:
-        steps: int = self.settings(config).local_steps
-        return steps
+        return LocalSettings.of(config).local_steps
 
 
 class Progress(NamedTuple):

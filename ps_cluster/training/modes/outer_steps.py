@@ -15,14 +15,12 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.equations import Slots, UpdateParts
 from ps_cluster.config.lazy import tf
-from ps_cluster.config.modes import ModeSettings
 from ps_cluster.config.setting_types import Momentum
 from ps_cluster.server.update_rules.rule import UpdateRule, times
-from ps_cluster.training.modes.local_steps import local_steps_field
+from ps_cluster.training.modes.local_steps import LocalSettings
 
 
-class OuterSettings(ModeSettings):
-    local_steps: int = local_steps_field(16)
+class OuterSettings(LocalSettings):
     outer_rate: float = Field(default=0.7, gt=0, le=10, description="Learning rate of the outer step.")
     outer_momentum: Momentum = Field(default=0.9, description="Of the outer step, which is Nesterov's.")
 

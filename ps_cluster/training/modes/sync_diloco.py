@@ -47,7 +47,7 @@ class SyncDiloco(SyncPs):
         return LocalTraining(step, config, start, keep)
 
     def server_rule(self, config: RunConfig, weights: tf.Variable, start: InitialState) -> UpdateRule:
-        return DelayedNesterov(config, self.settings(config), weights, every=1, spread=0.0)
+        return DelayedNesterov(config, SyncDilocoSettings.of(config), weights, every=1, spread=0.0)
 
     def recomputed_steps(self) -> type[RecomputedSteps]:
         from ps_cluster.training.recomputed_periods import RecomputedLocalPeriods
@@ -56,10 +56,10 @@ class SyncDiloco(SyncPs):
 
     def equation(self, config: RunConfig, parts: UpdateParts) -> Slots:
         """Return the result of the outer step with the mean of a round's outer gradients."""
-        return delayed_nesterov(self.settings(config), parts, every=1, spread=0.0)
+        return delayed_nesterov(SyncDilocoSettings.of(config), parts, every=1, spread=0.0)
 
     def batches_per_step(self, config: RunConfig) -> int:
-        settings: SyncDilocoSettings = self.settings(config)
+        settings = SyncDilocoSettings.of(config)
         return settings.local_steps
 
     def worker_vectors(self, config: RunConfig) -> int:

@@ -234,11 +234,11 @@ class SyncPs(DefaultMode):
             raise ValueError(f"mode.grace_seconds: got {grace_s:g}: it needs mode.backup_workers, 1 or more")
 
     def late_workers(self, config: RunConfig) -> int:
-        settings: SyncPsSettings = self.settings(config)
+        settings = SyncPsSettings.of(config)
         return settings.backup_workers
 
     def grace_seconds(self, config: RunConfig) -> float:
-        settings: SyncPsSettings = self.settings(config)
+        settings = SyncPsSettings.of(config)
         return settings.grace_seconds
 
     def label(self, config: RunConfig) -> str:

@@ -40,4 +40,4 @@ class Width(SplitNetwork):
     ) -> SplitStep:
         from ps_cluster.training.split_step import cut_by_width
 
-        return cut_by_width(config, self.settings(config), dataset, network, device, workers)
+        return cut_by_width(config, WidthSettings.of(config), dataset, network, device, workers)
