@@ -49,7 +49,7 @@ def build():
     return model
 
 
-STEPS = 2_500
+STEPS = 900 if SMALL else 2_500
 data = (sentences(10_000 if SMALL else 20_000, seed=0), sentences(1_000, seed=1))
 result = ps_cluster.train(model=build, data=data, workers=2, ps=1, steps=STEPS, batch_size=32)
 print(f"test accuracy {result.history[-1]['test_accuracy']:.1%}")

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterable
 
+from ps_cluster.config.datasets import FORMS
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.registry import Named, Registry
+from ps_cluster.config.sections import CHOSEN
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system.fork_server import serve
 from ps_cluster.system.lifetime import die_with_launcher
@@ -18,11 +23,17 @@ ARGV = (sys.executable, "-m", "ps_cluster.launch.task_server")
 
 
 def import_tasks() -> None:
-    """Import what the tasks of all types and modes need."""
+    """Import what the tasks of all types and modes need, and find once what each of them would have to find by itself."""
     import_tensorflow()
     import ps_cluster.evaluation.evaluator
     import ps_cluster.training.all_reduce
     import ps_cluster.training.chief  # noqa: F401
+    from ps_cluster.training.agreement import digest_of_this_package
+
+    digest_of_this_package()
+    registries: Iterable[Registry[Named]] = (*(choice.kinds for choice in CHOSEN.values()), FORMS, OBJECTIVES)
+    for registry in registries:
+        tuple(registry)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +62,7 @@ class CompatibilityFingerprint(Row):
                 "Python": ".".join(platform.python_version_tuple()[:2]),
                 "TensorFlow": tensorflow_version() or "none",
                 "ps_cluster": __version__,
-                "source code of ps_cluster (SHA-256)": _digest_of_folder(_PACKAGE),
+                "source code of ps_cluster (SHA-256)": digest_of_this_package(),
             },
             settings={key: _short(text_of(value)) for key, value in settings.items()},
             files=_files(settings),
@@ -99,9 +100,10 @@ class CompatibilityFingerprint(Row):
         return self.versions, self.settings, self.files, self.data
 
 
-def _digest_of_folder(folder: Path) -> str:
-    """Return a digest of the names and contents of all Python files below a folder."""
-    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
+@cache
+def digest_of_this_package() -> str:
+    """Return a digest of the names and contents of all Python files of this package, as they were at the first call."""
+    files = {file.relative_to(_PACKAGE).as_posix(): file for file in _PACKAGE.rglob("*.py")}
     return _digest(part for name in sorted(files) for part in (name.encode(), files[name].read_bytes()))
 
 
