@@ -28,9 +28,9 @@ class Waves(keras.layers.Layer):
 
 hidden = [keras.layers.Dense(96, activation="relu") for _ in range(2)]
 model = keras.Sequential([keras.Input((2,)), Waves(), *hidden, keras.layers.Dense(3, activation="softmax")])
-model.compile(keras.optimizers.Adam(0.003), "sparse_categorical_crossentropy", metrics=["accuracy"])
+model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
 
-x, y = spirals(20_000 if SMALL else 100_000, seed=0)
+x, y = spirals(8_000 if SMALL else 100_000, seed=0)
 # history = model.fit(x, y, validation_data=spirals(2_000, seed=1), epochs=5, batch_size=64)
 history = ps_cluster.fit(model, x, y, validation_data=spirals(2_000, seed=1), epochs=5, batch_size=64, workers=2)
 

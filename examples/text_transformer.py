@@ -14,6 +14,7 @@ SMALL = "--small" in sys.argv
 PRAISE, BLAME = ("good", "great", "lovely", "fine"), ("bad", "awful", "dull", "poor")
 FILLERS = ("the", "film", "plot", "music", "was", "is", "and", "it", "I", "found", "really", "for")
 WORDS = 24
+FILLERS_OF_ONE = (4, 7) if SMALL else (5, 15)
 
 
 def sentences(count, seed):
@@ -21,7 +22,7 @@ def sentences(count, seed):
     draw, texts = np.random.default_rng(seed), []
     label, turned = draw.integers(0, 2, count), draw.integers(0, 2, count)
     for praises, negated in zip(label, turned):
-        words = draw.choice(FILLERS, draw.integers(5, 15)).tolist()
+        words = draw.choice(FILLERS, draw.integers(*FILLERS_OF_ONE)).tolist()
         opinion = draw.choice(PRAISE if praises != negated else BLAME)
         if not negated and draw.integers(0, 2):  # so the word "not" alone tells little
             words.insert(draw.integers(0, len(words)), "not it")
@@ -39,12 +40,11 @@ def build():
     text = keras.Input((1,), dtype="string")
     places = layers.Embedding(WORDS, 32)(keras.ops.arange(WORDS))
     x = layers.Embedding(words.vocabulary_size(), 32)(words(text)) + places
-    for _ in range(2):
-        normed = layers.LayerNormalization()(x)
-        x = x + layers.MultiHeadAttention(4, 8)(normed, normed)
-        x = x + layers.Dense(32)(layers.Dense(64, "gelu")(layers.LayerNormalization()(x)))
+    normed = layers.LayerNormalization()(x)
+    x = x + layers.MultiHeadAttention(4, 8)(normed, normed)
+    x = x + layers.Dense(32)(layers.Dense(64, "gelu")(layers.LayerNormalization()(x)))
     model = keras.Model(text, layers.Dense(2)(layers.GlobalAveragePooling1D()(x)))
-    rate = keras.optimizers.schedules.CosineDecay(1e-4, STEPS, warmup_target=2e-3, warmup_steps=STEPS // 10)
+    rate = keras.optimizers.schedules.CosineDecay(1e-4, STEPS, warmup_target=4e-3, warmup_steps=STEPS // 10)
     model.compile(keras.optimizers.AdamW(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 

@@ -46,7 +46,11 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--exhaustive"):
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     real = {item.path for item in items if item.get_closest_marker("cluster")}
     # Files are handed out in this order. The long ones come first: at the end one of them would leave a core idle.
     items.sort(key=lambda item: (item.path not in real, not is_slow(item.path)))
@@ -63,6 +67,7 @@ KNOWN_SKIPS = (
 
 
 def pytest_addoption(parser):
+    parser.addoption("--exhaustive", action="store_true", help="Run the tests marked as exhaustive, too.")
     parser.addoption("--known-skips", action="store_true", help="Fail where a test is skipped for another reason.")
 
 

@@ -161,6 +161,7 @@ def invoke(words):
         return CliRunner().invoke(main, words, input="y\n" * 3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 @pytest.mark.parametrize("command", CARRIED_OUT)
 def test_a_documented_command_is_carried_out(command, carried_out):

@@ -102,6 +102,7 @@ def test_three_distinct_synchronous_workers_learn_cifar10(tmp_path, data_of_kera
     assert_learned(tmp_path / "runs" / "three", better_than=0.25)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_two_tasks_with_tf_config_learn_a_part_of_mnist_each_and_leave_a_model_as_h5(tmp_path, data_of_keras):
     commands = on_free_ports(script("MNIST with TF_CONFIG", "Try it"))
@@ -123,6 +124,7 @@ def test_two_tasks_with_tf_config_learn_a_part_of_mnist_each_and_leave_a_model_a
     assert (outputs.argmax(1) == labels).mean() > 0.7
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_a_cluster_is_shown_and_different_networks_learn_a_shard_each_and_answer_together(tmp_path, data_of_keras):
     told = pasted(script("Course chapter", "Try it"), tmp_path, data_of_keras)

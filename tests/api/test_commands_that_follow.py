@@ -76,6 +76,7 @@ def build(examples):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_a_loss_of_compile_is_not_divided_by_the_number_of_workers_that_wait_for_each_other(tmp_path):
     """Within TensorFlow's strategy of these workers Keras divides it. The proof computes updates again outside of it."""

@@ -58,6 +58,7 @@ def test_what_a_section_of_the_page_makes_is_packed(tmp_path, monkeypatch, title
     assert fetched.exit_code == 0 and told in fetched.stdout, fetched.output
 
 
+@pytest.mark.exhaustive
 @pytest.mark.cluster
 def test_what_a_section_of_the_page_makes_is_learned_by_its_command_as_it_is(tmp_path):
     dataset, *options = prepared("A table", tmp_path)

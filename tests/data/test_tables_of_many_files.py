@@ -253,6 +253,7 @@ def mb_to_pack(pattern):
     return int(done.stdout.split()[-1]) / 1000
 
 
+@pytest.mark.exhaustive
 def test_more_files_do_not_take_more_memory(tmp_path):
     values = np.random.default_rng(0).standard_normal((100, 2_500), np.float32)
     table = pa.table({f"c{place}": column for place, column in enumerate(values)} | {"y": values[0]})

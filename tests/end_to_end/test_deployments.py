@@ -8,7 +8,7 @@ from tests.helpers.local_pods import LocalPods
 from tests.helpers.manifests import deployment, rendered
 from tests.helpers.processes import assert_none_left, wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 STEPS = 20
 SETTINGS = {
     "model.name": "mlp",

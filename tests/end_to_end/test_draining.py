@@ -22,7 +22,7 @@ from tests.helpers.real_cluster import (
     wait_until_it_trains_without,
 )
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 
 def test_a_run_that_lost_a_ps_for_good_goes_on_drains_at_ctrl_c_and_is_resumed_with_three(tmp_path):

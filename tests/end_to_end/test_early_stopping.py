@@ -10,7 +10,7 @@ from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import SNAPSHOTS, finish, start_run, summary_of, tasks, unhurried
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 PATIENCE = 3
 # No log loss is better than another by so much: the first score stays the best.

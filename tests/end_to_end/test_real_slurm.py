@@ -11,7 +11,7 @@ from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import PROJECT, rows
 from tests.helpers.real_slurm import real_slurm, skip_without_slurm
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.exhaustive]
 FEW = 8  # updates after which a training is surely at work
 TRAINING = (
     "--dataset", "synthetic", "--model", "mlp", "--precision", "float32", "--batch-size", "8", "--workers", "1",

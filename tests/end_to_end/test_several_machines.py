@@ -28,7 +28,7 @@ from tests.helpers.real_cluster import (
     wait_for_training,
 )
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 OPTIONS = ("--steps", 100_000, *unhurried(workers=2), *SNAPSHOTS)
 
 

@@ -11,7 +11,7 @@ from tests.helpers.finished_runs import assert_ledger_is_exact, ledger_rows, upd
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, summary_of
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 PANGRAM = "the quick brown fox jumps over the lazy dog. "
 
 

@@ -17,7 +17,7 @@ from tests.helpers.processes import wait_until
 from tests.helpers.real_cluster import PROJECT, rows, small, unhurried, wait_for_training
 from tests.helpers.tunnels import TCP, UDP, WIREGUARD_PORT, Recording, join, why_no_tunnel
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 OPEN_PORT = 9999
 KNOWN = b"/job:"  # in the names of devices, of which TensorFlow's messages are full

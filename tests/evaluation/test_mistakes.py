@@ -1,10 +1,9 @@
 """The proof finds mistakes: what it finds in which mode stands in a table, which is also on the page about the proof.
 
-`PS_CLUSTER_TEST_ALL_MISTAKES=1` tries every mistake in every mode. Otherwise each is tried once, and two in every mode
-whose recomputation is its own.
+`--exhaustive` tries every mistake in every mode. Otherwise some are tried, each once, and a wrong gradient in modes that have
+code of their own to compute it again.
 """
 
-import os
 import re
 from unittest import mock
 
@@ -13,6 +12,7 @@ import pytest
 from ps_cluster.config.optimizer_rules import OptimizerRule
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.server.update_rules.nesterov import Nesterov
+from tests.helpers.exhaustive import EXHAUSTIVE, mostly
 from tests.helpers.local_training import TABLES, train
 from tests.helpers.mistakes import MISTAKES
 
@@ -57,9 +57,8 @@ NOT_IN = {
     },
     "sync": {"an update has no row"},
 }
-# Where the proof computes again what is computed nowhere else: the gradient, and the statistics that it leaves.
-OWN_STATISTICS = {"elastic", "diloco", "layers", "sync"}
-OWN_GRADIENT = OWN_STATISTICS | {"async, int8", "sync-ps"}
+# The modes that are tried at every change: those whose updates the proof computes again by code of its own.
+OFTEN = ("async, tables, 2 ps", "sync-ps", "sync", "elastic", "diloco", "layers")
 
 
 def is_made(mode: str, mistake: str) -> bool:
@@ -71,21 +70,31 @@ def is_found(mode: str, mistake: str) -> bool:
     return mistake not in NEVER_FOUND
 
 
-def is_tried(mode: str, mistake: str) -> bool:
-    if os.environ.get("PS_CLUSTER_TEST_ALL_MISTAKES"):
-        return True
-    first = next(one for one in TRIED if is_made(one, mistake))
-    own = {"the sign of the gradient is wrong": OWN_GRADIENT, "the moving statistics are lost": OWN_STATISTICS}
-    return mode == first or mode in own.get(mistake, ()) or (mode, mistake) == EACH_SHARD
+def is_often_tried(mode: str, mistake: str) -> bool:
+    """Return whether a mistake is tried at every change: in the first mode that makes it, and a wrong gradient in others."""
+    if mistake == "the sign of the gradient is wrong":
+        return mode in ("elastic", "diloco", "layers", "sync")
+    return mode == next(one for one in TRIED if is_made(one, mistake)) and mistake in OFTEN_TRIED
 
 
-EACH_SHARD = ("async, 2 ps", "three times the learning rate is applied")
+OFTEN_TRIED = {
+    "three times the learning rate is applied",
+    "stale weights are given as new ones",
+    "an update is applied twice",
+    "the moving statistics are lost",
+    "one of a hundred rows is not updated",
+    "what a push leaves out is lost",
+    "one exponent bit of a weight flips",
+}
 PAIRS = [
-    (mode, mistake) for mode in TRIED for mistake in MISTAKES if is_made(mode, mistake) and is_tried(mode, mistake)
+    pytest.param(mode, mistake, marks=() if is_often_tried(mode, mistake) else EXHAUSTIVE)
+    for mode in TRIED
+    for mistake in MISTAKES
+    if is_made(mode, mistake)
 ]
 
 
-@pytest.mark.parametrize("mode", TRIED)
+@pytest.mark.parametrize("mode", mostly(TRIED, *OFTEN))
 def test_a_training_without_a_mistake_is_proved_and_its_updates_are_computed_again(mode, tmp_path):
     trained = train(tmp_path / "run", **TRIED[mode])
     assert trained.problems == [] and trained.result.proof.holds

@@ -13,6 +13,7 @@ from ps_cluster.models.compiled import CompiledMetrics
 from ps_cluster.models.judges import judge_of
 from ps_cluster.models.saved import load_finished, predicting
 from ps_cluster.models.user_networks import check_network
+from tests.helpers.exhaustive import mostly
 from tests.helpers.plain_keras import BATCH, RNG, UPDATES, differences
 
 LAYERS = keras.layers
@@ -188,7 +189,9 @@ PROGRAMS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*received `from_logits=True`:UserWarning")  # which one program asks for
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program", mostly(PROGRAMS, "score, whole labels", "a probability of 0 and 1", "counts", "huber")
+)
 def test_the_updates_of_a_program_are_those_of_keras(program):
     end, loss, fields, targets = PROGRAMS[program]
 

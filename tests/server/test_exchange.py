@@ -13,6 +13,7 @@ from ps_cluster.server.wire import LARGE_BYTES, MessageLayout
 from ps_cluster.training.modes.elastic import ElasticShard
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_graph
+from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import NO_EXAMPLES, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity
 
@@ -55,7 +56,13 @@ def exchanged(store):
     [
         (1, ParameterShard, "float32", {}),
         (1, ParameterShard, "bfloat16", {"mode.simulate_workers": 6}),
-        pytest.param(2, ParameterShard, "bfloat16", {"staleness.method": "dc_adaptive"}, marks=pytest.mark.slow),
+        pytest.param(
+            2,
+            ParameterShard,
+            "bfloat16",
+            {"staleness.method": "dc_adaptive"},
+            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+        ),
         (1, ElasticShard, "bfloat16", {"mode.name": "elastic", "optimizer.rule": "sgd"}),
     ],
     ids=["one shard", "emulated workers", "two shards with a method that remembers pulls", "elastic"],
@@ -117,7 +124,7 @@ def test_the_answer_to_a_replay_is_not_applied_and_says_what_the_ledger_has():
     assert [counts["refused"] for counts in ledger_of(store)[1]] == [2, 2]
 
 
-@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shards", mostly([1, 2], 2))
 def test_a_dispatch_pulls_once_and_gives_the_same_weights_as_a_dispatch_for_each_step(shards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.array([0, 1], np.int64).tofile(IDENTITY)

@@ -13,6 +13,7 @@ from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.leftovers import QUEUE, REGISTER, VARIABLE, end_earlier, new_session, note, queue_named
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import StepResult
+from tests.helpers.exhaustive import mostly
 from tests.helpers.stores import NO_EXAMPLES
 
 DEVICE = "/device:CPU:0"
@@ -52,13 +53,14 @@ def unnamed(graph, session):
     return {name for name in shared_names(graph) if not name.startswith(f"{session}/")} - {REGISTER}
 
 
+PLAIN = [{"mode.name": mode.name, "optimizer.rule": mode.uses.own_rule or "momentum"} for mode in ON_SERVERS]
+INT8 = {"cluster.wire": "int8", "cluster.parameter_servers": 2}
+FRAGMENTS = {"mode.name": "diloco", "mode.fragments": True, **INT8}
+
+
 @pytest.mark.parametrize(
     "values",
-    [
-        *({"mode.name": mode.name, "optimizer.rule": mode.uses.own_rule or "momentum"} for mode in ON_SERVERS),
-        {"mode.name": "async", "cluster.wire": "int8", "cluster.parameter_servers": 2},
-        {"mode.name": "diloco", "mode.fragments": True, "cluster.wire": "int8", "cluster.parameter_servers": 2},
-    ],
+    mostly([*PLAIN, {"mode.name": "async", **INT8}, FRAGMENTS], PLAIN[0], FRAGMENTS),
     ids=lambda values: "-".join(map(str, values.values())),
 )
 def test_every_resource_of_a_dispatch_has_the_leaders_session_in_its_name(values):

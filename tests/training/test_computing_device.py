@@ -13,7 +13,7 @@ from ps_cluster.system.environment import for_tensorflow
 from ps_cluster.training.computing_device import accelerator_of, check_gpus
 from tests.helpers.bad_input import PROJECT
 
-MODES = ("single", "async", "diloco", "elastic", "sync")
+MODES = ("async", "diloco", "sync")
 TRANSFERS = ("_Send", "_Recv", "_HostSend", "_HostRecv", "Identity", "NoOp", "Const", "_Arg", "_Retval")
 # Prints mode → device → [type and name of the operations].
 SCRIPT = """
@@ -26,11 +26,10 @@ from ps_cluster.private_names import recorded_graphs
 from tests.helpers.local_training import train
 found = {}
 for mode in sys.argv[2:]:
-    rule = {"elastic": "sgd"}.get(mode, "nesterov")
     with recorded_graphs() as graphs:
         trained = train(
             Path(sys.argv[1]) / mode, "CPU:1",
-            **{"mode.name": mode, "cluster.gpus": "auto", "optimizer.rule": rule, "training.steps": 6},
+            **{"mode.name": mode, "cluster.gpus": "auto", "optimizer.rule": "nesterov", "training.steps": 6},
         )
     nodes = {(node.device.rpartition("device:")[2], node.op, node.name) for graph in graphs for node in graph.node}
     found[mode] = {"nodes": sorted(nodes), "problems": trained.problems, "recomputed": len(trained.recomputed)}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.helpers.exhaustive import mostly
 from tests.helpers.finished_runs import last_arrays
 from tests.helpers.local_training import TABLES, train
 
@@ -26,7 +27,7 @@ def whole(tmp_path_factory):
     return last_arrays(folder / "run")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", mostly(MODES, "async"))
 def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tables(mode, whole, tmp_path):
     trained = train(tmp_path / "training", **ADAGRAD, **MODES[mode])
     assert trained.problems == [] and trained.result.proof.holds

@@ -37,6 +37,7 @@ def test_the_limit_needs_all_of_every_gradient(regression_case, monkeypatch):
     assert float(limit.several(step)(tf.constant(8, tf.int64), *vectors)) == pytest.approx(sum(sums), rel=1e-3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_limit_is_computed_by_processes_that_end_with_it(regression_case, monkeypatch, tmp_path):
     monkeypatch.setenv("OF_THIS_TEST", str(tmp_path))  # which all processes inherit that the arm starts

@@ -79,11 +79,11 @@ def test_a_setting_that_the_arms_choose_is_refused(key):
 @pytest.mark.slow
 def test_steps_by_hand_are_those_of_keras(clicks, monkeypatch):
     monkeypatch.chdir(clicks.directory)
-    config = tables.HAND.config(case("dlrm", "float32", clicks, SMALL | {"training.steps": 40}))
+    config = tables.HAND.config(case("dlrm", "float32", clicks, SMALL | {"training.steps": 12}))
     config = config.with_values({"optimizer.learning_rate": 0.1})  # so that every update shows in the losses
     makers = keras_arms.keras_step_alone, table_arms.hand_step
     by_keras, by_hand = (
-        [float(train(tf.constant(step, tf.int64))) for step in range(40)]
+        [float(train(tf.constant(step, tf.int64))) for step in range(12)]
         for train in (tf.function(make(config, clicks), autograph=False) for make in makers)
     )
     assert by_hand == pytest.approx(by_keras, rel=1e-3) and by_hand[0] == pytest.approx(by_keras[0], rel=1e-6)
@@ -91,6 +91,7 @@ def test_steps_by_hand_are_those_of_keras(clicks, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("arm", [tables.FIT, tables.HAND], ids=lambda arm: arm.name)
 def test_an_arm_of_one_process_measures_a_rate(arm, clicks):
     config = arm.config(case("dlrm", "float32", clicks, SMALL | {"training.steps": 12}))

@@ -74,6 +74,7 @@ def last_weights(run_dir):
     return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays["weights"]
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path):
     root = tmp_path / "chaos"
     process = start("chaos", "--run-dir", root, "--workers", 1, "--model", "mlp")

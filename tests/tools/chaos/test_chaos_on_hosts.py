@@ -18,7 +18,7 @@ from tests.helpers.on_hosts import skip_without_hosts
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import unhurried
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 # The command's take longer.
 SHORT = {kind.name: kind for kind in (HostVanishes(4), CutOff("worker", 5))}

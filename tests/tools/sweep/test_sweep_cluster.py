@@ -6,7 +6,7 @@ import pytest
 from tests.helpers.processes import assert_none_left, of_run, wait_until
 from tests.helpers.real_cluster import SNAPSHOTS, finish, small, start, unhurried, wait_for_snapshots
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.exhaustive]
 
 
 def launcher_of(root):
