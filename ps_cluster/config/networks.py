@@ -53,6 +53,8 @@ class Network:
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
       worker_mb: the measured memory in MB of a worker's process with a batch of 128 (launch/memory.py); None if unknown.
+      scored_at_once: how many examples the evaluator scores at once. It has to take less memory than a training task, and with
+        500 images at once it took more than any other task.
       recipe: the settings in which the network differs from configs/default.yaml, as a layer. `modes` may list learning
         rates and momenta for single modes, numbers of workers and batch sizes, found on held-out examples (`FoundRates`).
     """
@@ -61,6 +63,7 @@ class Network:
     name = ""
     Settings: type[NetworkSettings] = NetworkSettings
     worker_mb: float | None = None
+    scored_at_once: int = 50
     recipe: Mapping[str, Any] = {}
 
     def check(self, examples: ExampleSpec, settings: Any) -> None:

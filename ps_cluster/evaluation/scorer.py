@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from ps_cluster.models.judges import LossAndMetric
     from ps_cluster.report.prediction_sheet import Answer
 
-BATCH_SIZE = 50  # with a batch of 500 the evaluator used more memory than any other task
-GRADIENT_EXAMPLES = 50  # the number of examples for the histograms of gradients: one batch
+GRADIENT_EXAMPLES = 50  # the number of examples for the histograms of gradients
 MOST_BYTES = 2**26  # the largest size of the kept predictions; those of CIFAR-10's test set take 160 kB
 
 
@@ -246,8 +245,9 @@ class Scorer:
         examples = len(self._dataset.target(split))
         fields = {name: self._dataset.rows(split, name, field) for name, field in fields_of(spec).items()}
         metric, loss, kept = 0.0, 0.0, None
-        for start in range(0, examples, BATCH_SIZE):
-            batch = slice(start, start + BATCH_SIZE)
+        at_once = NETWORKS[self._config.model.name].scored_at_once
+        for start in range(0, examples, at_once):
+            batch = slice(start, start + at_once)
             arrays = {name: np.asarray(rows[batch]) for name, rows in fields.items() if name != WEIGHT}
             with computing():
                 found = sums(arrays)

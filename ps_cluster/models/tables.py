@@ -49,7 +49,7 @@ class Table:
 
 
 class TableCall(NamedTuple):
-    """A call of a table's layer: the ids are int64 [k], within the group."""
+    """A call of a table's layer with ids, int64 [k]: rows of this table."""
 
     table: Table
     ids: tf.Tensor
@@ -109,29 +109,25 @@ class Tables:
 
         def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
             table = self._of_layer[id(layer)]
-            flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
-            outside = tf.boolean_mask(flat, (flat < 0) | (flat >= table.rows))
-            message = f"ids outside of 0 to {table.rows - 1}, the rows of the Embedding layer {layer.name}:"
-            inside = tf.raw_ops.Assert(condition=tf.equal(tf.size(outside), 0), data=[message, outside], summarize=5)
-            with tf.control_dependencies([inside]):
-                calls.append(TableCall(table, flat + table.first))
+            calls.append(TableCall(table, tf.reshape(tf.cast(ids, tf.int64), [-1])))
             return self._shaped(tf.fill([tf.size(ids), table.width], tf.cast(value, layer.compute_dtype)), ids)
 
         return look_up
 
     def rows_of(self, calls: Sequence[TableCall], servers: int) -> Rows:
-        """Return the distinct rows of some calls."""
+        """Return the distinct rows of some calls. A step with an id that its table does not have fails."""
         ids, places, sizes, counts = [], [], [], []
         for group in range(len(self.widths)):
-            asked = [call.ids for call in calls if call.table.group == group]
-            distinct, index = tf.unique(tf.concat(asked, 0))
+            asked = [call for call in calls if call.table.group == group]
+            of_calls = tf.stack([tf.size(call.ids) for call in asked])
+            distinct, index = tf.unique(_numbered_in_group(asked, of_calls))
             if servers > 1:
                 order = tf.argsort(distinct % servers, stable=True)
                 distinct = tf.gather(distinct, order)
                 index = tf.gather(tf.math.invert_permutation(order), index)
             ids.append(distinct)
             places.append(index)
-            sizes.append(tf.stack([tf.size(of_call) for of_call in asked]))
+            sizes.append(of_calls)
             counts.append(tf.math.bincount(tf.cast(distinct % servers, tf.int32), minlength=servers, maxlength=servers))
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
@@ -160,6 +156,29 @@ class Tables:
         """Return vectors [k, width] in the shape of the k ids, [..., width]."""
         width = vectors.shape[-1]
         return tf.ensure_shape(tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0)), [*ids.shape, width])
+
+
+def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tensor:
+    """Return the rows of all calls of one group, int64 [sum of sizes], by their numbers in the group.
+
+    The ids of all calls are checked at once: 26 tables with a check each would make a graph that takes seconds to build.
+    """
+    ids = tf.concat([call.ids for call in calls], 0)
+    call_of = tf.searchsorted(tf.cumsum(sizes), tf.range(tf.size(ids)), side="right")
+    rows, first = (
+        tf.gather(tf.constant(numbers, tf.int64), call_of)
+        for numbers in ([call.table.rows for call in calls], [call.table.first for call in calls])
+    )
+    outside = (ids < 0) | (ids >= rows)
+    wrong = tf.maximum(tf.reduce_max(tf.where(outside, call_of, 0)), 0)  # a call; the maximum of nothing is below 0
+    messages = [
+        f"ids outside of 0 to {call.table.rows - 1}, the rows of the Embedding layer {call.table.layer.name}:"
+        for call in calls
+    ]
+    told = [tf.gather(tf.constant(messages), wrong), tf.boolean_mask(ids, outside & tf.equal(call_of, wrong))]
+    inside = tf.raw_ops.Assert(condition=tf.reduce_all(~outside), data=told, summarize=5)
+    with tf.control_dependencies([inside]):
+        return ids + first
 
 
 NO_TABLES = Tables()

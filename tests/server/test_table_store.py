@@ -60,10 +60,7 @@ class Stored:
 
     def rows(self, looked_up):
         tables = self.network.tables
-        calls = [
-            TableCall(table, tf.constant(looked_up[table.layer.name], tf.int64) + table.first)
-            for table in tables.tables
-        ]
+        calls = [TableCall(table, tf.constant(looked_up[table.layer.name], tf.int64)) for table in tables.tables]
         return tables.rows_of(calls, self.servers)
 
     def positions(self, rows):

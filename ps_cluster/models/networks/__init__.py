@@ -108,6 +108,8 @@ def fewest_outputs(examples: ExampleSpec) -> int:
 class NetworkOfKeys(Network):
     """A network whose examples have categorical columns, which are embedded, and perhaps numbers."""
 
+    scored_at_once = 1000
+
     def check(self, examples: ExampleSpec, settings: Any) -> None:
         """Refuse examples without a categorical column."""
         if not any(field.codes for field in examples.inputs.values()):
