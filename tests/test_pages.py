@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config.tasks import Task
+from ps_cluster.data.plain_pickles import MOST_OPERATIONS
 from ps_cluster.launch.cluster_files import from_file
+from ps_cluster.launch.stages import RunLimits
 from ps_cluster.report import metrics
 from ps_cluster.runs import logs
 from tests.helpers.command_lines import assert_sound
@@ -40,6 +42,11 @@ def test_the_page_says_what_to_do_about_every_warning_and_error():
     table = OPERATIONS.partition("| event | level | what has happened | what to do |\n")[2].partition("\n\n")[0]
     assert [line.split(" | ")[:2] for line in table.splitlines()[1:]] == [[f"| `{e.name}`", e.level] for e in events]
     assert all(len(line.split(" | ")) == 4 for line in table.splitlines()[1:])
+
+
+def test_the_page_of_operations_has_the_limits_of_the_code():
+    assert f"training has not begun | after {RunLimits().startup_s:.0f} s" in OPERATIONS
+    assert f"a pickle {MOST_OPERATIONS:,} operations" in OPERATIONS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
