@@ -69,7 +69,7 @@ def test_the_page_of_the_api_and_the_script_of_the_readme_run_as_they_are_from_s
     The page's comparison is left to tests/end_to_end/test_compare.py, and how it gets there to tests/api/test_compare.py.
     """
     page = (PROJECT / "docs" / "python-api.md").read_text().partition("\n## Compare\n")[0]
-    section = (PROJECT / "README.md").read_text().partition("## Bring your own")[2]
+    section = (PROJECT / "README.md").read_text().partition("## Your own model")[2]
     codes = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     codes += re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)[:1]
     told = python(tmp_path, "-", script="\n\n".join(codes))
@@ -81,8 +81,8 @@ def test_the_page_of_the_api_and_the_script_of_the_readme_run_as_they_are_from_s
     assert (trained.run_dir / "curves.png").is_file()
     assert "options: cluster.workers: got 0: Input should be greater than or equal to 1" in told
 
-    assert of_readme.summary["proof"]["holds"] and of_readme.history[-1]["test_accuracy"] > 0.9
-    assert re.search(r"^0\.9\d* \d\.\d+ <Sequential name=", told, re.M)
+    assert of_readme.summary["proof"]["holds"]
+    assert re.search(r"^0\.9\d* \d\.\d+$", told, re.M), "the script prints the training accuracy and the mean staleness"
 
 
 @pytest.mark.parametrize("of_keras", mostly([True, False], True), ids=["fit", "train"])
