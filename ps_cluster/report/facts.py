@@ -189,12 +189,22 @@ def _warning(summary: Summary) -> str:
     return f"the loss was NaN or infinite in {bad:,} of {summary.updates.applied:,} updates. {page}" if bad else ""
 
 
+# What happened to updates on their way, in the words of the closing table. What did not happen is left out.
+_ON_THE_WAY = {
+    "rolled_back": "were lost in a failure, and trained again",
+    "replays_refused": "arrived a second time, and were refused",
+    "mixed": "came in parts from two processes of a worker, because the first died between its pushes",
+}
+
+
 def _updates(updates: Updates) -> Text:
-    text = Text()
-    for name, count in updates.model_dump().items():
-        text.append("\n" if name == "duplicated" else " · " if text else "")
-        is_wrong = bool(count) and name in ("duplicated", "lost")
-        text.append(f"{number(count)} {name.replace('_', ' ')}", "bold red" if is_wrong else "default")
+    text = Text(f"{number(updates.scheduled)} scheduled · {number(updates.applied)} applied · ")
+    for name, separator in (("duplicated", " · "), ("lost", "")):
+        count = getattr(updates, name)
+        text.append(f"{number(count)} {name}", "bold red" if count else "default").append(separator)
+    for name, happened in _ON_THE_WAY.items():
+        if count := getattr(updates, name):
+            text.append(f"\n{count:,} {happened}")
     return text
 
 

@@ -92,7 +92,7 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
         "precision": config.model.precision,
         "seed": config.training.seed,
         "workers": [{"index": 0, "pid": 1, "updates": 80, "examples": fake.examples}],
-        "updates": {"scheduled": 80, "applied": 80, "replays_refused": 0},
+        "updates": {"scheduled": 80, "applied": 80, "replays_refused": 1},
         "staleness": {
             "mean": float(stale.mean()),
             "p95": int(np.percentile(stale, 95)),

@@ -191,7 +191,7 @@ def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_image
     assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
     shown = [int(number) for number in re.findall(r"test example</span> (\d+)<br>", page)]
     assert shown == [one["example"] for one in numbers["mistakes"]], "the page says how examples are counted"
-    assert re.search(r'<dd class="lines">[^<]*\n[^<]* duplicated', page), "a fact of two lines"
+    assert re.search(r'<dd class="lines">[^<]*\n1 arrived a second time', page), "a fact of two lines"
     assert "dd.lines { white-space: pre-wrap; }" in page
 
 

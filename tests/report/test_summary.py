@@ -446,7 +446,13 @@ def test_scores_that_come_later_complete_the_summary_and_change_nothing_else(run
 def test_closing_table_shows_the_evidence_of_several_processes(run_dir):
     text = closing_table(write(run_dir), run_dir)
     assert "4 distinct worker processes did the work (3 workers, 1 started again)" in text
-    shown = ("127.0.0.1:40102", "391 scheduled", "1 replays refused", "16.1 s training", "holds: 391 rows agree with")
+    shown = (
+        "127.0.0.1:40102",
+        "391 scheduled",
+        "1 arrived a second time, and were refused",
+        "16.1 s training",
+        "holds: 391 rows agree with",
+    )
     assert all(expected in text for expected in (*shown, str(run_dir.root)))
 
 
