@@ -163,14 +163,14 @@ METRICS: tuple[RunMetric, ...] = (
     _counter("ps_cluster_examples", "Training examples in the updates applied", _count("examples")),
     _counter("ps_cluster_gradients_dropped", "Gradients that came too late for their round", _count("dropped")),
     _counter(
-        "ps_cluster_worker_updates", "Steps applied of each worker",
+        "ps_cluster_worker_updates", "Steps applied, by worker",
         lambda seen: (Sample(updates, (str(index),)) for index, updates in seen.workers.items()), ("worker",),
     ),
     RunMetric(
         "ps_cluster_staleness", "Staleness of each step applied, in versions of the parameters", _staleness_buckets,
         kind=HistogramMetricFamily,
     ),
-    RunMetric("ps_cluster_step", "Updates of the run that stand", _row("applied")),
+    RunMetric("ps_cluster_step", "Updates of the run so far, without those that were rolled back", _row("applied")),
     RunMetric("ps_cluster_step_target", "Updates of the whole run", _row("total")),
     RunMetric(
         "ps_cluster_updates_outstanding", "Updates that are handed out and not applied yet",
