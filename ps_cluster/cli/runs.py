@@ -149,8 +149,8 @@ def page_(folder: Path, output: Path, once: bool) -> int:
     print_line(f"written: {output}")
     if not stays:
         return 0
-    print_line("a run trains: the page is written again every few seconds, until no run trains or Ctrl-C")
     with StopRequests() as stop:
+        print_line("a run trains: the page is written again every few seconds, until no run trains or Ctrl-C")
         keep_writing(page, stop.wait)
     return stop.exit_code if stop.count else 0
 
