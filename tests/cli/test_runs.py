@@ -17,7 +17,6 @@ from ps_cluster.report.run_list import age
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import assert_one_line
 from tests.helpers.fake_runs import Fake, write_run
-from tests.helpers.processes import wait_until
 from tests.helpers.real_cluster import PROJECT
 from tests.helpers.rows import progress_row
 
