@@ -181,8 +181,7 @@ class OneTask:
         return _resumes(self.options.resume, self.run_dir, leads=self.leads)
 
     def _loop(self, requests: StopRequests, loop: type[TaskLoop]) -> TaskLoop:
-        needs_all = not self.config.mode_kind.cluster.on_death[WORKER].dispensable
-        rendezvous = RendezvousLimits(self.options.wait_s, self.options.min_workers, needs_all)
+        rendezvous = rendezvous_of(self.config.mode_kind, self.options)
         total = self.config.total_updates(self.dataset.train_examples)
         return loop(
             self.task, self.topology, self.run_dir, self.view, requests, self, RunLimits(), rendezvous,
@@ -334,6 +333,11 @@ def _check_port_is_free(topology: ClusterTopology, task: Task, within_s: float) 
             if time.monotonic() >= until:
                 raise UserError(taken(task, topology)) from error
         time.sleep(_PORT_INTERVAL_S)
+
+
+def rendezvous_of(mode: Mode, options: TaskOptions) -> RendezvousLimits:
+    """Return how a task of a mode waits for others. A mode with a fixed number of workers begins with all of them."""
+    return RendezvousLimits(options.wait_s, options.min_workers, needs_all=bool(mode.cluster.fixed_workers))
 
 
 def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None:

@@ -5,12 +5,13 @@ import signal
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.tasks import Task
 from ps_cluster.errors import FAILED_FOR_GOOD, RETRY, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.launch.one_task import failed_for_good
+from ps_cluster.launch.one_task import TaskOptions, failed_for_good, rendezvous_of
 from ps_cluster.launch.stages import RunLimits
 from ps_cluster.launch.task_decisions import RendezvousLimits
 from ps_cluster.launch.task_loop import Surroundings, TaskLoop
@@ -196,3 +197,8 @@ def test_a_run_directory_tells_that_its_training_has_failed_however_often_it_is_
     assert "the training diverged: after 5 updates" in failed_for_good(run_dir)
     checkpoints.clear_ended(marked)
     assert failed_for_good(run_dir) is None, "another leader is at work"
+
+
+def test_training_begins_without_a_worker_only_in_modes_that_another_worker_can_join_later():
+    begin_without = {mode.name for mode in MODES if not rendezvous_of(mode, TaskOptions()).needs_all}
+    assert begin_without == {"async", "bounded", "diloco"}
