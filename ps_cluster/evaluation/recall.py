@@ -86,7 +86,8 @@ class Recall:
         return recall_at(self.k, self._scores, self._items, self._pairs("train"), held_out)
 
     def _pairs(self, split: str) -> np.ndarray:
-        columns = [rows.reshape(len(rows), -1) for rows in self._dataset.inputs(split).values()]
+        inputs, fields = self._dataset.inputs(split), self._dataset.spec.inputs
+        columns = [rows.reshape(len(rows), len(fields[name].codes)) for name, rows in inputs.items()]
         return np.concatenate(columns, axis=1).astype(np.int64)
 
     def _scores(self, pairs: np.ndarray) -> np.ndarray:

@@ -59,10 +59,10 @@ def test_of_too_many_users_some_are_taken_all_over(monkeypatch):
 class Pairs:
     """A data set of pairs in two inputs, as far as `Recall` needs it. The first half of the held-out pairs is validation."""
 
-    def __init__(self, objective, classes=()):
+    def __init__(self, objective, classes=(), validation=110):
         keys = {"user": Field("int32", (), codes=(USERS,)), "item": Field("int64", (1,), codes=(ITEMS,))}
         self.spec = ExampleSpec(keys, Field("float32", ()), objective, classes)
-        self.splits = {"train": KNOWN, "validation": HELD_OUT[:110], "test": HELD_OUT[110:]}
+        self.splits = {"train": KNOWN, "validation": HELD_OUT[:validation], "test": HELD_OUT[validation:]}
 
     def inputs(self, split):
         user, item = self.splits[split].T
@@ -86,6 +86,13 @@ def test_all_rated_and_all_clicked_items_are_to_be_found(objective, classes, wan
     of_pairs = Recall(5, Pairs(objective, classes), network)
     for split, held_out in (("validation", HELD_OUT[:110]), ("test", HELD_OUT[110:])):
         assert of_pairs.of(split) == pytest.approx(plain_recall(5, held_out[wanted]))
+
+
+def test_without_examples_for_validation_all_held_out_ones_are_test_examples():
+    of_pairs = Recall(5, Pairs("regression", validation=0), lambda inputs: by_taste(np.stack(
+        [inputs["user"], inputs["item"][:, 0]], axis=1
+    ))[:, None])  # fmt: skip
+    assert of_pairs.of("test") == pytest.approx(plain_recall(5))
 
 
 @pytest.mark.parametrize(
