@@ -20,6 +20,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.scorer import dataset_of
 from ps_cluster.files.writing import create_beside
 from ps_cluster.notices import Notify
+from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.run_dir import RunDir
@@ -98,6 +99,9 @@ def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
 
 def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
     """Return where a checkpoint of a run has the tables whose rows travel. The network is built for this."""
+    with without_first_lines():
+        import tensorflow  # noqa: F401
+
     from ps_cluster.models.build import build
     from ps_cluster.models.finding_tables import find_tables
     from ps_cluster.models.flat import FlatLayout

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.sections import uses
+from ps_cluster.config.sections import listed, uses
 from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -84,10 +84,12 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
 
 def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
     clusters = _clusters(settings)
-    if costs.tables and not MODES[settings.mode].has_tables:
-        able = ", ".join(mode.name for mode in MODES if mode.has_tables and can_simulate(mode))
+    able = [
+        mode.name for mode in MODES if mode.has_tables and can_simulate(mode) and not mode.promise.takes_local_steps
+    ]
+    if costs.tables and settings.mode not in able:
         raise UserError(
-            f"--mode: got '{settings.mode}': the costs are of a network with embedding tables, whose rows travel in {able}"
+            f"--mode: got '{settings.mode}': the costs are of embedding tables, whose rows travel in modes {listed(able)}"
         )
     costs = costs.with_local_steps(_local_steps(settings))
     predictions = []
