@@ -10,6 +10,7 @@ import click
 
 from ps_cluster.cli.command_line import (
     FOLDER,
+    OUTPUT_FILE,
     OUTPUT_FOLDER,
     PRINTED_FILE,
     STDOUT,
@@ -22,7 +23,7 @@ from ps_cluster.cli.command_line import (
     option,
 )
 from ps_cluster.cli.command_line import examples as examples_of_use
-from ps_cluster.cli.options import log_format_option, trusted_code
+from ps_cluster.cli.options import log_format_option, refuse_others, trusted_code
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.tasks import EVALUATOR, Task
 from ps_cluster.errors import UserError
@@ -145,15 +146,29 @@ def predict(
         print_note(f"written: {output} ({count:,} {found.spec.unit})")
 
 
+def _check_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Return the path that `export` writes. It is refused if it is no file, or folder, that can be written."""
+    kind = OUTPUT_FOLDER if context.params.get("changed_since") is None else OUTPUT_FILE
+    return None if path is None else kind.convert(path, parameter, context)
+
+
 @command(
     epilog=examples_of_use(
         "export --run runs/mine",
         "export --run runs/mine --to keras,h5,savedmodel,tflite --output exported",
         "export --to onnx --check-examples 1000",
+        "export --run runs/clicks --changed-since 1200 --output rows.npz",
     )
 )
 @_run
 @trusted_code
+@option(
+    "--changed-since",
+    type=Whole(0, 2**62),
+    metavar="STEP",
+    is_eager=True,  # `--output` is a file with it
+    help="Write only the rows of embedding tables that have changed since this step, to the .npz file --output.",
+)
 @option(
     "--to",
     "names",
@@ -162,16 +177,41 @@ def predict(
     metavar="FORMAT,…",
     help=f"The formats: {', '.join(f'{one.name} ({one.title})' for one in EXPORT_FORMATS)}.",
 )
-@option("--output", type=OUTPUT_FOLDER, help="A new folder for all files; default: export in the run directory.")
+@option(
+    "--output",
+    type=FOLDER,
+    callback=_check_output,
+    help="A new folder for all files; default: export in the run directory. With --changed-since: a file.",
+)
 @option(
     "--check-examples", type=Whole(1, 2**31), default=10_000, help="Most test examples on which files are compared."
 )
 @_data_dir
+@click.pass_context
 def export(
-    run: Path | None, names: tuple[str, ...], output: Path | None, check_examples: int, data_dir: Path | None
+    context: click.Context,
+    /,
+    run: Path | None,
+    changed_since: int | None,
+    names: tuple[str, ...],
+    output: Path | None,
+    check_examples: int,
+    data_dir: Path | None,
 ) -> None:
     """Write the best model of a run for other programs, and check each file against the original."""
+    if changed_since is not None:
+        refuse_others(
+            context, "run", "changed_since", "output", "data_dir", because="--changed-since writes rows alone"
+        )
+        if run is None or output is None:
+            raise UserError("--changed-since: it needs a run and a file: --run RUN_DIR --output rows.npz")
     _prepare_for_tensorflow()
+    if changed_since is not None and run is not None and output is not None:
+        from ps_cluster.evaluation.changed_rows import export_changed_rows
+
+        export_changed_rows(run, changed_since, output, data_dir, print_line)
+        print_line(f"written: {output}")
+        return
     from ps_cluster.evaluation import export as exporting
     from ps_cluster.evaluation.predictor import TrainedRun
 

@@ -177,6 +177,12 @@ class ExampleSpec:
         return fields[0]
 
     @property
+    def is_pair(self) -> bool:
+        """True if an example is a pair of keys and nothing else, such as a user and an item."""
+        keys = [len(field.codes) for field in self.inputs.values()]
+        return 0 not in keys and sum(keys) == 2
+
+    @property
     def is_text(self) -> bool:
         """True if an example is a window of bytes, and its target holds the byte after each of them."""
         fields = [*self.inputs.values(), self.target]
@@ -240,6 +246,14 @@ class Objective:
         """Return the names of the metrics that are scored besides `field` and loss (models/objective_metrics.py)."""
         return ()
 
+    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+        """Return the pairs of a user and an item that a ranking has to find, bool [N]; None if predictions can't rank.
+
+        Args:
+          target: the targets of these pairs, [N, ...].
+        """
+        return None
+
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         """Raise ValueError, with a short reason, if the targets of a split can't be trained on."""
 
@@ -290,6 +304,12 @@ class Objective:
                 "examples instead (weight_train)"
             )
         class_weights(config.training.class_weights, spec.classes)
+        k = config.evaluation.recall_at
+        if k is not None and (not spec.is_pair or spec.others or self.wanted(np.zeros(0), spec) is None):
+            raise ValueError(
+                f"evaluation.recall_at: got {k}: a ranking needs examples of two keys, a user and an item, and one number or "
+                "two classes to predict: leave it out"
+            )
         smoothing = config.training.label_smoothing
         if smoothing and not self.smooths_labels:
             raise ValueError(f"{SMOOTHING}: got {smoothing}: a {self.name} has no labels: leave it out")
@@ -315,6 +335,10 @@ class Classification(Objective):
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
         """Return log loss and F1; for two classes also the area under the ROC curve of the second class."""
         return ("auc", "log_loss", "f1") if len(spec.classes) == 2 else ("log_loss", "f1")
+
+    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+        """Return those of the second of two classes, such as the clicks."""
+        return target == 1 if len(spec.classes) == 2 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape or target.dtype.kind not in "iu":
@@ -441,6 +465,10 @@ class Regression(Objective):
     def further_metrics(self, spec: ExampleSpec) -> tuple[str, ...]:
         """Return the root of the mean squared error, and R²."""
         return ("rmse", "r2")
+
+    def wanted(self, target: np.ndarray, spec: ExampleSpec) -> np.ndarray | None:
+        """Return all pairs: a user has chosen each item that has a rating, whatever the rating is."""
+        return np.ones(len(target), bool) if spec.outputs == 1 else None
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype.kind != "f" or len(spec.target.shape) > 1:

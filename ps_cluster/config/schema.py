@@ -187,12 +187,22 @@ class EvaluationSettings(Section):
             "them. 0: the best model is chosen on the test images, so its test score is too high."
         ),
     )
+    recall_at: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description=(
+            "Also score recall@k for this k, if an example is a user and an item: the share of a user's held-out items that "
+            "are among the k items with the highest scores, of all that the user does not have in training. Empty: no."
+        ),
+    )
     monitor: str = Field(
         min_length=1,
         max_length=200,
         description=(
             "The metric that chooses the best model, stops early and judges the trials of a sweep: accuracy, error, loss, "
-            "auc, f1, log_loss, rmse, r2, or a metric of the network's compile(), with or without Keras's prefix val_. "
+            "auc, f1, log_loss, rmse, r2, recall@10 (with the number of recall_at), or a metric of the network's compile(), "
+            "with or without Keras's prefix val_. "
             "auto: accuracy or error. It is measured on held-out examples if there are any, else on the test examples."
         ),
     )
@@ -212,6 +222,11 @@ class EvaluationSettings(Section):
         le=1e15,
         description="For the patience, a metric counts as better only if it is better by more than this.",
     )
+
+    @property
+    def recall_name(self) -> str | None:
+        """The name of the recall in rows, e.g. "recall@10"; None if it is not scored."""
+        return None if self.recall_at is None else f"recall@{self.recall_at}"
 
     @field_validator("monitor")
     @classmethod

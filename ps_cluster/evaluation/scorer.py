@@ -23,6 +23,7 @@ from ps_cluster.data.cache import default_cache_dir
 from ps_cluster.data.packed import PackedDataset, fields_of, targets_in
 from ps_cluster.data.text_rows import network_inputs
 from ps_cluster.errors import UserError
+from ps_cluster.evaluation.recall import Recall
 from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
@@ -134,9 +135,9 @@ class Scorer:
         validation: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
         if self._dataset.validation_examples:
             held_out = self._score_split("validation", self._sums, spec)[:2]
-            validation = self._take_metrics(held_out[1])
+            validation = self._take_metrics("validation", held_out[1])
         metric, loss, kept = self._score_split("test", self._sums, spec)
-        metrics, compiled = self._take_metrics(loss)
+        metrics, compiled = self._take_metrics("test", loss)
         by_views = None
         if augmented and self._sums_of_views:
             by_views = self._score_split("test", self._sums_of_views, spec.targets[TARGET])[0]
@@ -144,14 +145,29 @@ class Scorer:
         predictions = Predictions(*about, kept) if kept else None
         return Scored(metric, loss, *held_out, by_views, metrics, compiled, *validation, predictions)
 
-    def _take_metrics(self, loss: float | None) -> tuple[dict[str, float], dict[str, float]]:
+    def _take_metrics(self, split: str, loss: float | None) -> tuple[dict[str, float], dict[str, float]]:
         """Return the further metrics and those of compile() of the split that was scored last, and reset them.
 
         Args:
           loss: of this split; None if it is not finite.
         """
         further = self._further.take_results()  # probabilities that are NaN have counted as 0
+        name = self._config.evaluation.recall_name
+        if name and loss is not None and (recall := self._recall.of(split)) is not None:
+            further[name] = recall
         return ({} if loss is None else further), self._compiled.take_results()
+
+    @cached_property
+    def _recall(self) -> Recall:
+        """The recall of the network with the weights that were assigned last."""
+        spec = self._dataset.spec
+        fields = {name: tf.TensorSpec([None, *one.shape], one.dtype) for name, one in spec.inputs.items()}
+
+        @tf.function(autograph=False, input_signature=[fields])
+        def outputs(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+            return _floats(self._first(network_inputs(inputs, spec)))
+
+        return Recall(self._config.evaluation.recall_at or 0, self._dataset, lambda inputs: outputs(inputs).numpy())
 
     def model_of(self, checkpoint: Checkpoint) -> Any:
         """Return the network with the weights of a checkpoint, as it is saved.

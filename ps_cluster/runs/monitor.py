@@ -100,7 +100,8 @@ def checked_mode(
     if of_network is None:
         of_network = {name: MODES[name] for name in objective.further_metrics(spec)}
     own: dict[str, Mode | None] = {name: MODES[name] for name in (objective.field, "loss")}
-    known = own | dict(of_network)
+    of_ranking: dict[str, Mode | None] = {settings.recall_name: "max"} if settings.recall_name else {}
+    known = own | dict(of_network) | of_ranking
     if settings.monitor not in known:
         raise UserError(
             f"evaluation.monitor: got '{settings.monitor}': {did_you_mean(settings.monitor, known)}a run of this network on "

@@ -334,10 +334,15 @@ class Proof(Row):
 
 
 class ServerSize(Row):
-    """A parameter server: the number of its parameters, and the bytes of all its pushes and pulls."""
+    """A parameter server: the number of its parameters, and the bytes of all its pushes and pulls.
+
+    Attributes:
+      table_parameters: those of the parameters that are in rows of embedding tables; None without tables.
+    """
 
     index: Index
     parameters: Count
+    table_parameters: Count | None = None
     pushed_bytes: Count | None = None
     pulled_bytes: Count | None = None
 
@@ -396,6 +401,7 @@ class ServerSummary(Row):
     pid: Pid | None = None
     address: Word | None = None
     parameters: Count | None = None
+    table_parameters: Count | None = None
     pushed_bytes: Count | None = None
     pulled_bytes: Count | None = None
     restarts: Count = 0

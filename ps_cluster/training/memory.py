@@ -45,13 +45,20 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
         return None  # the launcher has already checked it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
-    needs = needed_bytes(config, network.weights.length, activations) + table_bytes(config, network.tables)
+    of_tables = table_bytes(config, network.tables)
+    needs = needed_bytes(config, network.weights.length, activations) + of_tables
     if needs <= room.memory_bytes:
         return None
     line = (
         f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, and {room}: fewer "
         "cluster.workers or a smaller training.batch_size_per_worker take less"
     )
+    if of_tables > needs / 2:  # no worker has them
+        line = (
+            f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, "
+            f"{of_tables / 1e9:.1f} GB of them for embedding tables of {4 * network.tables.size / 1e9:.2f} GB, and {room}: "
+            "--no-evaluator or evaluation.recompute_updates=false, a rule with fewer slots, and smaller tables take less"
+        )
     if SURE_SHARE * needs > room.memory_bytes:
         raise UserError(line)
     return f"memory: {line}; the system may end processes of the run"
@@ -77,7 +84,9 @@ def table_bytes(config: RunConfig, tables: Tables) -> int:
     """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them."""
     slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
     copies = (SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * (1 + slots)
-    return round((copies + EVALUATOR_TABLE_COPIES * config.cluster.evaluator) * 4 * tables.size)
+    if config.cluster.evaluator:
+        copies += EVALUATOR_TABLE_COPIES if config.evaluation.recompute_updates else EVALUATOR_COPIES
+    return round(copies * 4 * tables.size)
 
 
 def kept_for_workers(config: RunConfig) -> int:

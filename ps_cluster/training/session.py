@@ -280,6 +280,7 @@ class Session:
             ServerSize(
                 index=index,
                 parameters=part.parameters,
+                table_parameters=(part.parameters - part.length) if part.tables else None,
                 pushed_bytes=pushes * part.push_bytes + of_rows,
                 pulled_bytes=pushes * part.pull_bytes + of_rows,
             )

@@ -56,6 +56,7 @@ def test_scores_are_compared_by_the_chosen_metric_on_held_out_examples_if_there_
         ({}, TWO, None, "auto"),
         ({"monitor": "auc"}, TWO, None, "max"),
         ({"monitor": "rmse"}, NUMBERS, None, "min"),
+        ({"monitor": "recall@5", "recall_at": 5}, NUMBERS, {"rmse": "min"}, "max"),
         ({"monitor": "mae"}, NUMBERS, {"mae": "min"}, "min"),
         ({"monitor": "profit", "monitor_mode": "max"}, TWO, {"profit": None}, "max"),
     ],

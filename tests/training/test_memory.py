@@ -8,6 +8,7 @@ from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.tables import Tables
 from ps_cluster.system.limits import FreeMemory
 from ps_cluster.training import memory
 from tests.helpers.stores import LENGTH, make_store
@@ -70,6 +71,36 @@ def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_
     assert memory.check_memory(config(), some, SPEC, None) is None  # on several machines
     with pytest.raises(UserError, match="model.name: got 'mlp'.*its control group allows"):
         memory.check_memory(config(), some, SPEC, FreeMemory(GB, int(memory.SURE_SHARE * needs) - 1))
+
+
+def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
+    keys = keras.Input([1], dtype="int32")
+    layers = keras.layers
+    model = keras.Model(keys, layers.Dense(3)(layers.Flatten()(layers.Embedding(10**5, 4, name="table")(keys))))
+    tables = Tables([model.get_layer("table")])
+    spec = ExampleSpec({"keys": Field("int32", (1,), codes=(10**5,))}, Field("uint8", ()), classes=("a", "b", "c"))
+    of_values, bytes_of_table = {}, 4 * 4 * 10**5
+    for rule, slots in (("sgd", 0), ("adagrad", 1), ("adam", 2)):
+        for evaluator, recomputes in ((False, True), (True, False), (True, True)):
+            values = {
+                "optimizer.rule": rule,
+                "cluster.evaluator": evaluator,
+                "evaluation.recompute_updates": recomputes,
+            }
+            of_values[slots, evaluator + evaluator * recomputes] = (
+                memory.table_bytes(config(**values), tables) / bytes_of_table
+            )
+    on_servers = memory.SERVER_TABLE_COPIES + memory.LEADER_TABLE_COPIES
+    of_evaluator = (0, memory.EVALUATOR_COPIES, memory.EVALUATOR_TABLE_COPIES)
+    assert of_values == {
+        (slots, which): pytest.approx(on_servers * (1 + slots) + of_evaluator[which])
+        for slots in range(3)
+        for which in range(3)
+    }
+    rule = {"optimizer.rule": "adagrad"}
+    needs = memory.table_bytes(config(**rule), tables)
+    line = memory.check_memory(config(**rule), FlatNetwork(model, tables=tables), spec, FreeMemory(needs))
+    assert "for embedding tables of 0.00 GB" in line and "--no-evaluator" in line and "cluster.workers" not in line
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class MovieLens(PathForm):
     looks_for = f"ratings as MovieLens publishes them ({', '.join(_FORMS)}), or the folder of such a file"
     endings = tuple(_FORMS)
     Settings = MovieLensSettings
-    recipe = {"model": {"name": "two_tower"}}
+    recipe = {"model": {"name": "two_tower"}, "evaluation": {"recall_at": 10}}
 
     def recognises(self, path: Path) -> bool:
         return _ratings_of(path) is not None

@@ -142,8 +142,8 @@ ERROR = Metric(
     how="an error above 0, in the target's own units",
     definition="In the target's own units, smaller is better. Of the last scored checkpoint",
 )
-_MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0}  # the largest values of other metrics, where there is one
-_NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse")
+_MOST = {"auc": 1.0, "f1": 1.0, "r2": 1.0, "recall": 1.0}  # the largest values of other metrics, where there is one
+_NOT_BELOW_0 = ("loss", "auc", "f1", "log_loss", "rmse", "recall")
 
 
 def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
@@ -151,17 +151,18 @@ def metric_named(name: str, mode: Mode, examples: Split) -> Metric:
     known = next((metric for metric in (ACCURACY, ERROR) if metric.noun == name), None)
     if known is not None:
         return replace(known, larger_is_better=mode == "max", examples=examples)
+    kind = name.partition("@")[0]  # recall@10 is a recall
     return Metric(
         noun=name,
         larger_is_better=mode == "max",
-        most=_MOST.get(name, math.inf),
+        most=_MOST.get(kind, math.inf),
         scale=1.0,
         unit="",
         spec=".4g",
         difference_spec=".3g",
         how=f"a value of {name}",
         definition=f"{'Larger' if mode == 'max' else 'Smaller'} is better. Of the last scored checkpoint",
-        least=0.0 if name in _NOT_BELOW_0 else -math.inf,
+        least=0.0 if kind in _NOT_BELOW_0 else -math.inf,
         examples=examples,
     )
 

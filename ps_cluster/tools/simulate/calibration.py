@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
@@ -16,10 +17,11 @@ from ps_cluster.runs.phases import phase_times
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.machine import processor_of
-from ps_cluster.tools.simulate.costs import Costs, make_costs
+from ps_cluster.tools.simulate.costs import Costs, TableCosts, make_costs
 from ps_cluster.training.modes.asynchronous import Async
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+ROW_NUMBER_BYTES = 8  # each way: rows are asked for, and pushed, with their numbers
 
 
 def bytes_per_parameter(config: RunConfig) -> float:
@@ -52,7 +54,23 @@ class FinishedRun:
 
     @property
     def parameters(self) -> int:
-        return sum(server.parameters or 0 for server in self.summary.parameter_servers)
+        """The weights that are in no table."""
+        servers = self.summary.parameter_servers
+        return sum((server.parameters or 0) - (server.table_parameters or 0) for server in servers)
+
+    @property
+    def tables(self) -> TableCosts | None:
+        """What its embedding tables cost; None without tables."""
+        weights = sum(server.table_parameters or 0 for server in self.summary.parameter_servers)
+        if not weights or self.summary.tables is None:
+            return None
+        rows, values = (count / len(self.rows) for count in (self.summary.tables.rows, self.summary.tables.row_values))
+        return TableCosts(
+            values_per_step=values,
+            bytes_per_step=ROW_NUMBER_BYTES * rows + WIRE_BYTES[self.config.wire] * values,
+            weights=weights,
+            slots=len(RULES[self.config.optimizer.rule].update.slot_names),
+        )
 
     @property
     def processor(self) -> str:
@@ -105,7 +123,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
         kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in ("worker", "ps", "chief")
     }  # of a step
     servers = len(run.summary.parameter_servers)
-    share = run.parameters / servers
+    share = (run.parameters + (run.tables.values_per_step if run.tables else 0)) / servers
     # The CPU seconds of a server are split as pull and push took wall seconds.
     pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
@@ -116,6 +134,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
         "processor": run.processor,
         "parameters": run.parameters,
         "bytes_per_parameter": bytes_per_parameter(run.config),
+        "tables": run.tables and run.tables.model_dump(),
         "examples_per_step": run.config.examples_per_step,
         "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
         "compute_seconds": walls["compute"],

@@ -70,6 +70,7 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
         raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
+        ("weights in tables", costs.tables and costs.tables.weights, run.tables and run.tables.weights),
         ("examples a step", costs.examples_per_step, run.config.examples_per_step),
         ("bytes of a parameter on the wire", costs.bytes_per_parameter, bytes_per_parameter(run.config)),
         ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),

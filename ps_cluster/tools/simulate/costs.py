@@ -34,6 +34,21 @@ def can_simulate(mode: Mode) -> bool:
     return isinstance(mode, Async | Sync | SyncPs | LocalMode)
 
 
+class TableCosts(BaseModel):
+    """What the embedding tables of a network cost. A step moves only the distinct rows of its batch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    values_per_step: float = Field(gt=0, le=1e12)  # the numbers in the distinct rows of a step, on average
+    bytes_per_step: float = Field(gt=0, le=1e13)  # on the wire, one way: these numbers, and which rows they are of
+    weights: int = Field(ge=1, le=10**13)  # in all rows of all tables
+    slots: int = Field(ge=0, le=10)  # of the rule: each is as large as the tables
+
+    def server_bytes(self, mode: str, servers: int) -> int:
+        """Return the bytes that the rows of one of `servers` take in float32, with their slots and sums of a round."""
+        return 4 * self.weights * (1 + self.slots + MODES[mode].averages) // servers
+
+
 class Costs(BaseModel):
     """Costs of one step of one worker. Seconds are wall seconds on a free machine, except for fields named cpu."""
 
@@ -41,8 +56,9 @@ class Costs(BaseModel):
 
     measured_on: str
     processor: str  # as `machine.processor_of` names it; on another processor all seconds differ
-    parameters: int = Field(ge=1, le=10**12)
+    parameters: int = Field(ge=1, le=10**12)  # without those in tables
     bytes_per_parameter: float = Field(gt=0, le=8)  # on the wire
+    tables: TableCosts | None = None
     examples_per_step: int = Field(ge=1, le=10**9)
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]  # as in the configuration
 
@@ -69,20 +85,23 @@ class Costs(BaseModel):
 
     def pull_seconds(self, servers: int) -> float:
         """Return the CPU seconds of one parameter server for a pull, if `servers` share the parameters."""
-        return self.pull_fixed_seconds + self.pull_seconds_per_parameter * self.parameters / servers
+        return self.pull_fixed_seconds + self.pull_seconds_per_parameter * self.moved / servers
 
     def push_seconds(self, servers: int) -> float:
         """Return the CPU seconds of one parameter server for a push, the update included."""
         return (
-            self.push_fixed_seconds
-            + self.round_push_seconds
-            + self.apply_seconds_per_parameter * self.parameters / servers
+            self.push_fixed_seconds + self.round_push_seconds + self.apply_seconds_per_parameter * self.moved / servers
         )
 
     @property
+    def moved(self) -> float:
+        """The numbers that a step pulls, and pushes: all parameters, and those in its rows of tables."""
+        return self.parameters + (self.tables.values_per_step if self.tables else 0)
+
+    @property
     def wire_bytes(self) -> float:
-        """Bytes of all parameters, one way."""
-        return self.bytes_per_parameter * self.parameters
+        """Bytes of what a step pulls, or pushes."""
+        return self.bytes_per_parameter * self.parameters + (self.tables.bytes_per_step if self.tables else 0)
 
     @property
     def delay_seconds(self) -> float:

@@ -26,6 +26,7 @@ class Prediction:
       parameter_servers: None where there are none.
       efficiency: the rate, as a share of that of as many workers that are each as fast as one alone.
       utilisation: the share of time, 0..1, for which each resource is busy.
+      table_bytes: the memory that a parameter server needs for rows of tables and their slots; None without tables.
     """
 
     workers: int
@@ -35,6 +36,7 @@ class Prediction:
     staleness_mean: float
     staleness_p95: int
     utilisation: dict[str, float]
+    table_bytes: int | None = None
 
     @property
     def bottleneck(self) -> str:
@@ -76,6 +78,7 @@ def _trained(costs: Costs, cluster: SimulatedCluster) -> Prediction:
         staleness_mean=float(stale.mean()),
         staleness_p95=int(np.percentile(stale, 95, method="lower")),
         utilisation=_utilisation(costs.of_mode(cluster.mode), cluster, trained),
+        table_bytes=costs.tables.server_bytes(cluster.mode, cluster.servers) if costs.tables else None,
     )
 
 

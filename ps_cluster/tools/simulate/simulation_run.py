@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from ps_cluster.config.modes import MODES
-from ps_cluster.config.sections import uses
+from ps_cluster.config.sections import listed, uses
 from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -22,7 +22,7 @@ from ps_cluster.system.machine import processor_of
 from ps_cluster.tools.simulate import tables
 from ps_cluster.tools.simulate.calibration import calibrate, read_run
 from ps_cluster.tools.simulate.check import check
-from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, costs_of, known_costs
+from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, can_simulate, costs_of, known_costs
 from ps_cluster.tools.simulate.prediction import predict
 from ps_cluster.training.modes.sync_ps import SyncPs
 
@@ -84,6 +84,13 @@ def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dic
 
 def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
     clusters = _clusters(settings)
+    able = [
+        mode.name for mode in MODES if mode.has_tables and can_simulate(mode) and not mode.promise.takes_local_steps
+    ]
+    if costs.tables and settings.mode not in able:
+        raise UserError(
+            f"--mode: got '{settings.mode}': the costs are of embedding tables, whose rows travel in modes {listed(able)}"
+        )
     costs = costs.with_local_steps(_local_steps(settings))
     predictions = []
     with console.status("") as status:

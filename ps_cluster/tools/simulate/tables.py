@@ -16,7 +16,8 @@ from ps_cluster.tools.simulate.prediction import Prediction
 
 def print_predictions(predictions: Sequence[Prediction], console: Console) -> None:
     """Print a row for each cluster."""
-    table = _table("workers", "ps", "examples/s", "efficiency", "staleness", "p95", "busiest")
+    of_tables = ["tables/ps"] if predictions[0].table_bytes is not None else []
+    table = _table("workers", "ps", "examples/s", "efficiency", "staleness", "p95", "busiest", *of_tables)
     for one in predictions:
         table.add_row(
             f"{one.workers:,}",
@@ -26,6 +27,7 @@ def print_predictions(predictions: Sequence[Prediction], console: Console) -> No
             f"{one.staleness_mean:,.1f}",
             f"{one.staleness_p95:,}",
             f"{one.bottleneck} {100 * one.utilisation[one.bottleneck]:.0f} %",
+            *([] if one.table_bytes is None else [f"{one.table_bytes / 1e9:,.2f} GB"]),
         )
     console.print(table)
 
@@ -46,6 +48,9 @@ def print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> 
         gbits, latency = 8e-9 * network.link_bytes_per_second, 1e6 * network.latency_seconds
         where = f"{gbits:g} Gbit/s links, {latency:g} us latency"
     say(f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}", console)
+    if costs.tables:
+        of_tables = f"{costs.tables.values_per_step:,.0f} of the {costs.tables.weights:,} weights in tables"
+        say(f"a step pulls {costs.wire_bytes / 1e6:,.2f} MB, and pushes as much: {of_tables}, and all others", console)
     say(f"costs: {costs.measured_on}, {costs.processor}", console)
 
 

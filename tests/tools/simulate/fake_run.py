@@ -26,9 +26,19 @@ def step_seconds(setting: int | str) -> float:
 
 
 def write_run(
-    root: Path, *, steps: int = 400, startup_s: float = 2.0, dispatch: int | str = "auto", **settings
+    root: Path,
+    *,
+    steps: int = 400,
+    startup_s: float = 2.0,
+    dispatch: int | str = "auto",
+    table_weights: int | None = None,
+    **settings,
 ) -> Path:
-    """Of one worker and one ps, whose steps all take the same; `settings`: dotted keys with __ for the dot."""
+    """Of one worker and one ps, whose steps all take the same; `settings`: dotted keys with __ for the dot.
+
+    Args:
+      table_weights: the weights in tables, of which a step has 5 rows of 4; None without tables.
+    """
     given = {key.replace("__", "."): value for key, value in settings.items()}
     fixed = {"model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": 1}
     fixed["cluster.steps_per_dispatch"] = dispatch
@@ -50,6 +60,9 @@ def write_run(
         "staleness": {"mean": 0.0},
         "machine": {"processor": "Some EPYC", "avx512_bf16": True, "amx_bf16": False},
     }
+    if table_weights:
+        summary["parameter_servers"][0] |= {"parameters": PARAMETERS + table_weights, "table_parameters": table_weights}
+        summary["tables"] = {"rows": 5 * steps, "row_values": 5 * 4 * steps}
     write_json(run_dir.summary, summary)
     for phase in ("connecting", "training", "ended"):
         append_row(run_dir.progress, progress_row(phase=phase))

@@ -34,6 +34,21 @@ def test_the_costs_of_a_run_are_its_wall_seconds_and_processor_seconds(tmp_path,
     assert found.pull_delay_seconds == pytest.approx(0.0015) and found.push_delay_seconds == pytest.approx(0.0005)
 
 
+def test_of_tables_a_step_moves_its_distinct_rows_and_a_server_holds_all_of_them_with_their_slots(tmp_path, base):
+    found = calibrated(tmp_path / "run", base, table_weights=40_000, optimizer__rule="adagrad")
+    assert found.parameters == fake_run.PARAMETERS and found.moved == fake_run.PARAMETERS + 20
+    assert found.wire_bytes == 4 * fake_run.PARAMETERS + 5 * (8 + 4 * 4)
+    assert found.pull_seconds(1) == pytest.approx(0.0015) and found.push_seconds(1) == pytest.approx(0.0005)
+    assert found.pull_seconds(4) == pytest.approx(0.0015 - 0.75 * 1e-7 * (fake_run.PARAMETERS + 20))
+    assert [found.tables.server_bytes("async", servers) for servers in (1, 4)] == [40_000 * 4 * 2, 10_000 * 4 * 2]
+    assert found.tables.server_bytes("sync-ps", 1) == 40_000 * 4 * 3, "with the sum of a round"
+    other = calibration.read_run(
+        fake_run.write_run(tmp_path / "other", table_weights=80_000, optimizer__rule="adagrad")
+    )
+    with pytest.raises(UserError, match="weights in tables: got 80000, but the costs are of 40000"):
+        check(found, other, cores=2)
+
+
 @pytest.mark.parametrize("dispatch", fake_run.SIZES)
 def test_the_gaps_of_a_run_are_its_dispatches_whether_their_size_was_given_or_not(tmp_path, base, dispatch):
     found = calibrated(tmp_path / "run", base, dispatch=dispatch)

@@ -65,6 +65,15 @@ def check_against_other_costs(tmp_path, run):
     return result.output
 
 
+def test_of_tables_a_plan_says_what_a_step_pulls_and_what_a_server_holds(tmp_path):
+    run = write_run(tmp_path / "run", table_weights=40_000_000, optimizer__rule="adagrad")
+    printed = simulate("--from", run, "--workers", 2, "--ps", "1,4").output
+    assert "tables/ps" in printed and "0.32 GB" in printed and "0.08 GB" in printed
+    assert "a step pulls 0.00 MB, and pushes as much: 20 of the 40,000,000 weights in tables, and all others" in printed
+    refused = simulate("--from", run, "--mode", "diloco")
+    assert refused.exit_code == 2 and "embedding tables, whose rows travel in modes async and sync-ps" in refused.output
+
+
 def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypatch):
     monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: {"processor": "Another"})
     assert "OTHER PROCESSOR" in simulate("--workers", 3, "--ps", 1).output

@@ -1,0 +1,127 @@
+"""Write the rows of embedding tables that have changed since a step, for a program that serves while a run trains.
+
+Which rows have changed is found by comparing two checkpoints: the newest, and the newest of those at or before the step. So no
+task keeps a list, and what is written is exact between the steps of these two, which the file has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.data.packed import PackedDataset, load_form
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.evaluation.scorer import dataset_of
+from ps_cluster.files.writing import create_beside
+from ps_cluster.notices import Notify
+from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class TablePlace:
+    """A table in the vector of all weights of a checkpoint: its rows lie end to end, from number `begin` on."""
+
+    name: str
+    begin: int
+    rows: int
+    width: int
+
+    def values(self, checkpoint: Checkpoint) -> np.ndarray:
+        """Return the rows in a checkpoint, float32 [rows, width]. Raises UserError if it is of a smaller network."""
+        found = checkpoint.arrays["weights"][self.begin : self.begin + self.rows * self.width]
+        if len(found) < self.rows * self.width:
+            raise UserError(
+                f"checkpoint of step {checkpoint.step} is of another network: it has no table '{self.name}'"
+            )
+        return found.reshape(self.rows, self.width)
+
+
+def export_changed_rows(root: Path, since: int, output: Path, data_dir: Path | None, notify: Notify) -> None:
+    """Write the rows that have changed since a step to an .npz file, which appears whole or not at all.
+
+    It has for each table NAME `NAME.ids`, int64 [n], ascending, and `NAME.rows`, float32 [n, width]; `step`, int64 [], the
+    step of the rows; and `since`, int64 [], the step of the checkpoint that they were compared with.
+
+    Args:
+      root: a run directory.
+      since: a number of updates; `step` of the file before, where there is one.
+    Raises:
+      UserError: the run has no tables, or no checkpoint at or before `since` is kept.
+      RunFailed: the file can't be written.
+    """
+    run_dir = RunDir.open(root)
+    config = load_config(run_dir.config)
+    try:
+        dataset = load_form(run_dir.examples) if data_dir is None else dataset_of(run_dir, config, data_dir, notify)
+    except FileNotFoundError:  # the directory of a run whose tasks were started by hand does not have it
+        dataset = dataset_of(run_dir, config, data_dir, notify)
+    before, after = _two_checkpoints(run_dir.checkpoints, since)
+    places = table_places(config, dataset)
+    if not places:
+        raise UserError(
+            f"--changed-since: the network of run '{root}' has no table whose rows travel: export the whole model, without it"
+        )
+    changed = {place.name: changed_rows(place, before, after) for place in places}
+    arrays: dict[str, Any] = {"step": np.int64(after.step), "since": np.int64(before.step)}
+    for name, (ids, rows) in changed.items():
+        arrays |= {f"{name}.ids": ids, f"{name}.rows": rows}
+    try:
+        with create_beside(output) as file:
+            np.savez(file, **arrays)
+    except OSError as error:
+        raise RunFailed(f"--output: '{output}' can't be written: {error.strerror or error}") from error
+    count, total = sum(len(ids) for ids, _ in changed.values()), sum(place.rows for place in places)
+    notify(f"{count:,} of {total:,} rows have changed from step {before.step:,} to step {after.step:,}")
+
+
+def _two_checkpoints(folder: Path, since: int) -> tuple[Checkpoint, Checkpoint]:
+    """Return the newest checkpoint at or before a step, and the newest of all."""
+    kept = checkpoints.by_step(folder)
+    earlier = [step for step in kept if step <= since]
+    if not earlier:
+        there = f"the oldest is of step {min(kept):,}" if kept else "there is none"
+        raise UserError(
+            f"--changed-since: got {since}: no checkpoint at or before this step is kept, {there}: export the whole model, "
+            "and keep more by checkpoints.keep"
+        )
+    after = checkpoints.load(kept[max(kept)])
+    return (after if after.step == max(earlier) else checkpoints.load(kept[max(earlier)])), after
+
+
+def table_places(config: RunConfig, dataset: PackedDataset) -> Sequence[TablePlace]:
+    """Return where a checkpoint of a run has the tables whose rows travel. The network is built for this."""
+    with without_first_lines():
+        import tensorflow  # noqa: F401
+
+    from ps_cluster.models.build import build
+    from ps_cluster.models.finding_tables import find_tables
+    from ps_cluster.models.flat import FlatLayout
+    from ps_cluster.training.table_limits import reason_against_rows
+
+    model = build(config.model, dataset.spec, seed=config.training.seed)
+    tables = find_tables(
+        model, dataset.spec, rows_from=config.model.rows_from, against=reason_against_rows(config)
+    ).tables
+    begins = accumulate([0, *FlatLayout.of(model.trainable_variables).sizes])
+    begin_of = dict(zip(map(id, model.trainable_variables), begins))
+    return [
+        TablePlace(variable.path.rpartition("/")[0], begin_of[id(variable)], table.rows, table.width)
+        for table in tables
+        for variable in [table.layer.embeddings]
+    ]
+
+
+def changed_rows(place: TablePlace, before: Checkpoint, after: Checkpoint) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the rows of a table that differ, int64 [n], and their values in `after`, float32 [n, width]."""
+    values = place.values(after)
+    ids = np.flatnonzero((place.values(before) != values).any(axis=1))
+    return ids, values[ids]

@@ -1,0 +1,100 @@
+"""Score how well a network ranks items for users: recall@k, of examples that are pairs of a user and an item. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.data.packed import PackedDataset
+
+MOST_PAIRS = 2**25  # the pairs that are scored at most: all of MovieLens 1M
+_PAIRS_AT_ONCE = 2**14
+
+
+def recall_at(
+    k: int, scores_of: Callable[[np.ndarray], np.ndarray], items: np.ndarray, known: np.ndarray, held_out: np.ndarray
+) -> float | None:
+    """Return recall@k: for each user the share of held-out items that are among the k best, and the mean over the users.
+
+    Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation", KDD: Recall(R)@k is the share of the relevant
+    items R whose rank is at most k. Following their advice, a rank is that among all items, not among a sample of them. The
+    ranked items of a user are those without the user's known ones. The rank of an item is the number of ranked items with a
+    score that is not lower, itself included: so a network that gives all items one score finds none of more than k items,
+    whatever their order. The users are those with a held-out item that is not known, and each counts once. If there are more
+    than `MOST_PAIRS` pairs of such a user and an item, only some of these users are taken, spread evenly by their keys.
+
+    Args:
+      scores_of: pairs int64 [n, 2] of a user and an item → scores float [n]; NaN ranks an item last.
+      items: int64 [I], the items that are ranked, ascending and distinct.
+      known: int64 [N, 2], the pairs that were trained on.
+      held_out: int64 [M, 2], the pairs to be found. All items in both are in `items`.
+    Returns:
+      The mean, 0..1; None if there is no such user.
+    """
+    users = np.unique(held_out[:, 0])
+    users = users[np.unique(np.linspace(0, len(users) - 1, min(len(users), MOST_PAIRS // len(items) or 1), dtype=int))]
+    known, held_out = (pairs[np.argsort(pairs[:, 0], kind="stable")] for pairs in (known, held_out))
+    at_once = _PAIRS_AT_ONCE // len(items) or 1
+    shares = []
+    for some in np.split(users, range(at_once, len(users), at_once)):
+        pairs = np.stack([np.repeat(some, len(items)), np.tile(items, len(some))], axis=1)
+        scores = np.nan_to_num(scores_of(pairs), nan=-np.inf).reshape(len(some), len(items))
+        excluded = _has(known, some, items)
+        wanted = _has(held_out, some, items) & ~excluded
+        scores[excluded] = -np.inf
+        beaten = np.partition(scores, -k - 1)[:, -k - 1] if k < len(items) else np.full(len(some), -np.inf)
+        found, of = ((rows & wanted).sum(1) for rows in (scores > beaten[:, None], wanted))
+        shares.append(found[of > 0] / of[of > 0])
+    every = np.concatenate(shares)
+    return float(every.mean()) if len(every) else None
+
+
+def _has(pairs: np.ndarray, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return bool [U, I]: whether a pair of each user with each item is among `pairs`, which are sorted by their users."""
+    found = np.zeros((len(users), len(items)), bool)
+    first, end = np.searchsorted(pairs[:, 0], [users[0], users[-1] + 1])
+    some = pairs[first:end]
+    some = some[np.isin(some[:, 0], users)]
+    found[np.searchsorted(users, some[:, 0]), np.searchsorted(items, some[:, 1])] = True
+    return found
+
+
+class Recall:
+    """recall@k of a data set whose examples are pairs of a user and an item (`ExampleSpec.is_pair`)."""
+
+    def __init__(self, k: int, dataset: PackedDataset, outputs: Callable[[dict[str, np.ndarray]], np.ndarray]):
+        """Remember the data set.
+
+        Args:
+          outputs: inputs by name → the network's outputs, float32 [n, 1], or [n, 2] for the scores of two classes.
+        """
+        self.k = k
+        self._dataset, self._outputs = dataset, outputs
+        pairs = [self._pairs(split) for split in ("train", "validation", "test")]
+        self._items = np.unique(np.concatenate([some[:, 1] for some in pairs]))
+
+    def of(self, split: str) -> float | None:
+        """Return recall@k for the test examples, or for those that were held out for validation.
+
+        Every item of the data set is ranked, except those that the user has in the examples that were trained on. Held out
+        are those examples of the split that the objective wants to be found (`Objective.wanted`).
+        """
+        wanted = OBJECTIVES[self._dataset.spec.objective].wanted(self._dataset.target(split), self._dataset.spec)
+        held_out = self._pairs(split)[wanted]
+        return recall_at(self.k, self._scores, self._items, self._pairs("train"), held_out)
+
+    def _pairs(self, split: str) -> np.ndarray:
+        inputs, fields = self._dataset.inputs(split), self._dataset.spec.inputs
+        columns = [rows.reshape(len(rows), len(fields[name].codes)) for name, rows in inputs.items()]
+        return np.concatenate(columns, axis=1).astype(np.int64)
+
+    def _scores(self, pairs: np.ndarray) -> np.ndarray:
+        inputs, first = {}, 0
+        for name, field in self._dataset.spec.inputs.items():
+            columns = pairs[:, first : first + len(field.codes)]
+            inputs[name] = columns.reshape(-1, *field.shape).astype(field.dtype)
+            first += len(field.codes)
+        outputs = self._outputs(inputs).astype(np.float64)
+        return outputs[:, -1] - (outputs[:, 0] if outputs.shape[1] == 2 else 0)
