@@ -6,14 +6,19 @@ the network itself, in the process that has built it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
 from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.tables import Tables
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.system.limits import FreeMemory
 
@@ -26,6 +31,7 @@ SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 3.5, 4.4, 14
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # is another one on each machine
 # Operations whose results take no new memory.
 _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
 # TensorFlow can't send a larger tensor. Its error is "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
@@ -45,7 +51,7 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
         return None  # the launcher has already checked it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
-    needs = needed_bytes(config, network.weights.length, activations) + table_bytes(config, network.tables)
+    needs = needed_bytes(config, network.weights.length, activations) + table_bytes(config, network.tables.size)
     if needs <= room.memory_bytes:
         return None
     line = (
@@ -73,11 +79,80 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
     return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
 
 
-def table_bytes(config: RunConfig, tables: Tables) -> int:
-    """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them."""
+def table_bytes(config: RunConfig, numbers: int) -> int:
+    """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them.
+
+    Args:
+      numbers: the weights in all tables.
+    """
+    others = LEADER_TABLE_COPIES + EVALUATOR_TABLE_COPIES * config.cluster.evaluator
+    return bytes_on_servers(config, numbers) + round(others * 4 * numbers)
+
+
+def bytes_on_servers(config: RunConfig, numbers: int) -> int:
+    """Return the bytes that tables with so many weights take on all parameter servers together."""
     slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
-    copies = (SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * (1 + slots)
-    return round((copies + EVALUATOR_TABLE_COPIES * config.cluster.evaluator) * 4 * tables.size)
+    return round(SERVER_TABLE_COPIES * (1 + slots) * 4 * numbers)
+
+
+class Machine(NamedTuple):
+    """A machine of parameter servers: its free memory, and their numbers."""
+
+    room: FreeMemory
+    servers: tuple[int, ...]
+
+
+class TablesToCome:
+    """Counts the embedding tables of a network while it is built, and refuses them before they take memory."""
+
+    def __init__(self, config: RunConfig, room: FreeMemory | None, machines: Callable[[], Sequence[Machine]]):
+        """Create a count.
+
+        Args:
+          room: the free memory for all tasks together; None if the tasks are on several machines.
+          machines: returns those of the parameter servers; called if the tasks are on several machines.
+        """
+        self._config, self._room, self._find_machines = config, room, machines
+        self._numbers = 0
+
+    @cached_property
+    def _machines(self) -> Sequence[Machine]:
+        return self._find_machines() if self._room is None else ()
+
+    def add(self, layer: keras.layers.Embedding) -> None:
+        """Count a table that is about to be created. Raises UserError if the tables so far surely do not fit."""
+        config, rows, width = self._config, int(layer.input_dim), int(layer.output_dim)
+        if rows < config.model.rows_from or not layer.trainable:
+            return
+        self._numbers += rows * width
+        tables = f"the embedding tables up to '{layer.name}', of {rows:,} rows of width {width}, take about"
+        if self._room is not None and SURE_SHARE * table_bytes(config, self._numbers) > self._room.memory_bytes:
+            less = "fewer or narrower rows" + ", or --no-evaluator," * config.cluster.evaluator
+            of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
+            raise UserError(
+                f"model.name: got '{config.model.name}': {tables} {table_bytes(config, self._numbers) / 1e9:.1f} GB, "
+                f"{of_server:.1f} GB of them on each parameter server, and {self._room}: {less} take less"
+            )
+        for room, servers in self._machines:
+            needs = bytes_on_servers(config, self._numbers) * len(servers) / config.shards
+            if SURE_SHARE * needs > room.memory_bytes:
+                names = " and ".join(f"ps-{server}" for server in servers)
+                raise UserError(
+                    f"cluster.parameter_servers: got {config.shards}: {tables} {needs / 1e9:.1f} GB on {names}, and {room}: "
+                    "fewer or narrower rows take less, and more machines with parameter servers hold more"
+                )
+
+
+def machines_of(devices: Sequence[str]) -> list[Machine]:
+    """Return the machines of the parameter servers on these devices, which tell how much of their memory is free."""
+    found: dict[str, tuple[int, list[int]]] = {}
+    for server, device in enumerate(devices):
+        with tf.device(device):
+            boot, memory = (tf.io.read_file(file).numpy().decode() for file in (_BOOT_ID, "/proc/meminfo"))
+        free_kb = re.search(r"^MemAvailable:\s*(\d+) kB", memory, re.MULTILINE)
+        if free_kb:
+            found.setdefault(boot, (1024 * int(free_kb[1]), []))[1].append(server)
+    return [Machine(FreeMemory(free), tuple(servers)) for free, servers in found.values()]
 
 
 def kept_for_workers(config: RunConfig) -> int:
