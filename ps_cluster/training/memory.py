@@ -196,7 +196,7 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 
 def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
-    weights = network.weights.length + network.tables.size
+    weights = network.weights.length  # rows of tables are never sent all at once
     largest = -(-weights // config.shards) * 4 * rows  # snapshots are sent in float32
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)

@@ -297,7 +297,6 @@ class Saver:
         """Return the same pieces, which set `diverged` while they are read."""
 
         def read() -> Iterator[np.ndarray]:
-            self.diverged = False
             for piece in weights.read():
                 self.diverged = self.diverged or not all_finite(piece)
                 yield piece
