@@ -96,7 +96,8 @@ class Tables:
         for table in self.tables:
             variable = table.layer.embeddings.value
             values[table.group][table.first : table.first + table.rows] = variable
-            tf.raw_ops.DestroyResourceOp(resource=variable.handle)
+            # To destroy the variable would free nothing, as Keras refers to it. So it gets an empty value.
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0, table.width]))
         return values
 
     @contextmanager

@@ -25,9 +25,10 @@ from ps_cluster.system.limits import FreeMemory
 # The number of copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
-# The copies of embedding tables with their slots that the servers together and the leader hold at their peak, during a
-# snapshot, and those of the tables alone that the evaluator holds while it computes an update again: docs/tables.md, "Sizes".
-SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 3.5, 4.4, 14
+# The copies of embedding tables with their slots that the servers together hold at their peak, during a snapshot, and those
+# of the tables alone that the leader holds when it begins, and the evaluator while it computes an update again:
+# docs/tables.md, "Sizes".
+SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 1.5, 7.5
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
