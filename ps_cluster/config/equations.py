@@ -7,7 +7,7 @@ compares the two. If `equation` returns None, the proof reports that such update
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,3 +90,9 @@ class CorrectedParts:
     gradient: np.ndarray
     share: np.ndarray | float | None = None
     slots: Slots | None = None
+
+
+def mean_of(vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean of vectors [n], which may be large: of a single one, itself."""
+    mean: np.ndarray = vectors[0] if len(vectors) == 1 else np.mean(vectors, axis=0)
+    return mean

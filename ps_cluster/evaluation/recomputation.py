@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.equations import ArrivedParts, Slots, UpdateParts
+from ps_cluster.config.equations import ArrivedParts, Slots, UpdateParts, mean_of
 from ps_cluster.config.modes import Mode
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
@@ -180,7 +180,7 @@ class Recomputation:
         statistics = np.concatenate([shard.given_statistics for shard in sample.shards])
         given = _given_weights(sample, steps.length)
         found = [steps.recompute(gradient, given, statistics) for gradient in gradients]
-        gradient = np.mean([one.gradient for one in found], axis=0)
+        gradient = mean_of([one.gradient for one in found])
         expected = np.concatenate(self._at_positions(sample, gradient))
         received = np.concatenate([shard.gradient for shard in sample.shards]).astype(np.float64)
         error = _size(received - expected)

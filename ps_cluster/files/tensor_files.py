@@ -11,7 +11,8 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, TypeVar
 from zlib import crc32
@@ -32,6 +33,7 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _HEADER, _CHECKSUMS = "header", "crc32"  # the texts beside the arrays
 _LENGTH = struct.Struct("<Q")  # of the table; begins the file
 _CHUNK_BYTES = 2**20
+_LARGEST_CRC = 2**32 - 1
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,28 +45,72 @@ class Checksums(BaseModel):
     arrays: dict[str, int]
 
 
-def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a header and arrays into an empty file, for `open_tensors`. Raises ValueError for arrays of other dtypes.
+@dataclass(frozen=True)
+class Pieces:
+    """An array that is read while it is written, because the whole array may be too large for the memory.
 
-    The library could only write to a path, or make a second copy of all arrays in memory.
+    Attributes:
+      shape, dtype: those of the whole array.
+      read: returns its values in their order, as arrays of `dtype` of any length.
     """
-    values = {name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in arrays.items()}
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], Iterator[np.ndarray]]
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Pieces:
+        """Return an array as its only piece."""
+        return cls(array.shape, array.dtype, lambda: iter([np.ascontiguousarray(array)]))
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray | Pieces]) -> None:
+    """Write a header and arrays into an empty file that can seek, for `open_tensors`.
+
+    Arrays are written as they are read, so the checksums in the table at the beginning are known last. Until then the
+    file has none that could be right. The library could only write to a path, or make a second copy of all arrays in memory.
+
+    Raises:
+      ValueError: an array has another dtype, or its pieces have another length.
+    """
+    contents = {name: array if isinstance(array, Pieces) else Pieces.of(array) for name, array in arrays.items()}
     text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
     for name, array in sorted(
-        values.items(), key=lambda item: -item[1].itemsize
+        contents.items(), key=lambda item: -item[1].dtype.itemsize
     ):  # each begins where its dtype may lie
         if array.dtype not in _CODES:
             raise ValueError(f"'{name}' is {array.dtype}, which is never written")
         place = [begin, begin := begin + array.nbytes]
         table[name] = {"dtype": _CODES[array.dtype], "shape": array.shape, "data_offsets": place}
-        checksums[name] = crc32(_bytes_of(array), _seed(array.dtype, array.shape))
-    sums = Checksums(header=crc32(text.encode()), arrays=checksums)
-    words = {_HEADER: text, _CHECKSUMS: sums.model_dump_json()}
-    beginning = json.dumps({"__metadata__": words, **table}, separators=(",", ":")).encode()
-    beginning += b" " * (-len(beginning) % 8)
-    file.write(_LENGTH.pack(len(beginning)) + beginning)
+        checksums[name] = _LARGEST_CRC
+
+    def beginning() -> bytes:
+        sums = Checksums(header=crc32(text.encode()), arrays=checksums)
+        words = {_HEADER: text, _CHECKSUMS: sums.model_dump_json()}
+        return json.dumps({"__metadata__": words, **table}, separators=(",", ":")).encode()
+
+    table_bytes = -(-len(beginning()) // 8) * 8  # no checksum has more digits than the largest one
+    file.write(bytes(_LENGTH.size + table_bytes))
     for name in table:
-        file.write(_bytes_of(values[name]))
+        checksums[name] = _write_pieces(file, name, contents[name])
+    file.seek(0)
+    file.write(_LENGTH.pack(table_bytes) + beginning().ljust(table_bytes))
+
+
+def _write_pieces(file: IO[bytes], name: str, array: Pieces) -> int:
+    """Write the values of an array; return their checksum."""
+    checksum, written = _seed(array.dtype, array.shape), 0
+    for piece in array.read():
+        content = _bytes_of(piece)
+        checksum = crc32(content, checksum)
+        written += file.write(content)
+    if written != array.nbytes:
+        raise ValueError(f"'{name}' has {array.nbytes:,} bytes, but its pieces have {written:,}")
+    return checksum
 
 
 def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np.ndarray]]:

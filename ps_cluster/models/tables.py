@@ -89,11 +89,16 @@ class Tables:
     def is_table(self, variable: keras.Variable) -> bool:
         return any(variable is own for own in self.variables)
 
-    def values(self) -> tuple[np.ndarray, ...]:
-        """Return the rows of each group, float32 [rows, width]."""
-        values = [(table.group, np.asarray(table.layer.embeddings.value)) for table in self.tables]
-        groups = range(len(self.widths))
-        return tuple(np.concatenate([rows for own, rows in values if own == group]) for group in groups)
+    def take_values(self) -> tuple[np.ndarray, ...]:
+        """Return the rows of each group, float32 [rows, width], and free those of the layers, which no step reads."""
+        sizes = [sum(table.rows for table in self.tables if table.group == group) for group in range(len(self.widths))]
+        values = tuple(np.empty([rows, width], np.float32) for rows, width in zip(sizes, self.widths, strict=True))
+        for table in self.tables:
+            variable = table.layer.embeddings.value
+            values[table.group][table.first : table.first + table.rows] = variable
+            # To destroy the variable would free nothing, as Keras refers to it. So it gets an empty value.
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0, table.width]))
+        return values
 
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:

@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
@@ -25,7 +25,7 @@ from pydantic import Field, Strict
 
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.tensor_files import open_tensors, write_tensors
+from ps_cluster.files.tensor_files import Pieces, open_tensors, write_tensors
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.notices import Notify
@@ -155,12 +155,14 @@ class Checkpoint:
 
     `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
     other float variables, flat), and everything else that training needs to continue. Arrays of a loaded checkpoint are
-    read-only views of the file.
+    read-only views of the file. Arrays that are read only while they are written are in `pieces`; a loaded checkpoint
+    has none.
     """
 
     step: int
     arrays: Mapping[str, np.ndarray]
     meta: CheckpointMeta = CheckpointMeta()
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
 
     @property
     def term(self) -> int:
@@ -311,8 +313,8 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
-    header = CheckpointHeader(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
-    write_tensors(file, header, checkpoint.arrays)
+    contents: dict[str, np.ndarray | Pieces] = {**checkpoint.arrays, **checkpoint.pieces}
+    write_tensors(file, CheckpointHeader(step=checkpoint.step, meta=checkpoint.meta, arrays=list(contents)), contents)
 
 
 def load(path: Path) -> Checkpoint:

@@ -7,11 +7,14 @@ numbers, because a list of positions would be twice as large as the tables thems
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+# The numbers of a vector, 8 MB, that the chief reads or sends at a time where the network has tables.
+BLOCK_NUMBERS = 2**21
 
 
 class Part(Protocol):
@@ -85,6 +88,28 @@ class Listed:
         return found
 
 
+class BlockPart(NamedTuple):
+    """The numbers of a block that one shard has.
+
+    Attributes:
+      shard: the shard's index.
+      place: the place of the first of these numbers in the shard's vector. The others follow.
+      rows: where the numbers are in the block.
+    """
+
+    shard: int
+    place: int
+    rows: RowRange
+
+
+class Block(NamedTuple):
+    """The numbers from `begin` to `end` of the network's vector, and the parts of it that the shards have."""
+
+    begin: int
+    end: int
+    parts: list[BlockPart]
+
+
 class Arrangement:
     """The parts of all shards.
 
@@ -108,6 +133,26 @@ class Arrangement:
     def cut(self, vector: np.ndarray) -> list[np.ndarray]:
         """Return the shards' vectors from the network's. This reverses `joined`."""
         return [np.concatenate([part.take(vector) for part in parts], axis=-1) for parts in self._of_shards]
+
+    def blocks(self, most: int = BLOCK_NUMBERS) -> Iterator[Block]:
+        """Yield the whole network's vector in consecutive blocks of about `most` numbers. All parts have to be row ranges."""
+        spans: dict[tuple[int, int], list[tuple[int, int, RowRange]]] = {}
+        for shard, (parts, ends) in enumerate(zip(self._of_shards, self._ends, strict=True)):
+            for part, place in zip(parts, ends.tolist(), strict=True):
+                assert isinstance(part, RowRange)
+                spans.setdefault((part.begin, part.end), []).append((shard, place - part.size, part))
+        for (begin, end), of_span in sorted(spans.items()):
+            width = of_span[0][2].width
+            numbers = max(1, most // width) * width
+            for low in range(begin, end, numbers):
+                high, row = min(low + numbers, end), (low - begin) // width
+                pieces = []
+                for shard, place, span in of_span:
+                    before = max(0, -(-(row - span.first) // span.step))  # rows of the part in earlier blocks
+                    rows = RowRange(0, high - low, width, span.first + before * span.step - row, span.step)
+                    if rows.size:
+                        pieces.append(BlockPart(shard, place + before * width, rows))
+                yield Block(low, high, pieces)
 
     def positions(self, shard: int, places: np.ndarray | None = None) -> np.ndarray:
         """Return the positions in the network's vector of some places in a shard's vector, int64 [k]; None: of all."""

@@ -35,9 +35,10 @@ from ps_cluster.server.rate_of_more_workers import NEVER, RateOfMoreWorkers
 from ps_cluster.server.samples import ALL_WORKERS, KeptState, UpdateSamples
 from ps_cluster.server.shard_ledger import ShardLedger
 from ps_cluster.server.staleness.correction import Arrival
-from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard
+from ps_cluster.server.tables import NOTHING_PUSHED, PushedRows, TableShard, assign_rows
 from ps_cluster.server.update_rules.row_rule import RowUpdate
 from ps_cluster.server.update_rules.rule import times
+from ps_cluster.server.vector_on_server import VectorOnServer
 from ps_cluster.server.version_history import VersionHistory
 from ps_cluster.server.wire import MessageLayout, codec_of
 
@@ -516,9 +517,8 @@ class ParameterShard:
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
             arrays = {name: variable.read_value() for name, variable in self.state.items()}
-            # Rows are sent as they are: to join them here would take the memory of another copy.
             rows = {
-                name: [one.read_value() for one in self._rows_in_state(name) if one is not None]
+                name: [tf.zeros([0]) if one is None else one.read_value() for one in self._rows_in_state(name)]
                 for name in (self._by_weight if self.tables else ())
             }
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
@@ -527,23 +527,22 @@ class ParameterShard:
         with tf.device(self.device):
             return self.section.execute(read)
 
-    def _with_rows(self, vector: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-        """Return a vector of the state, [n] or [workers, n], continued by the rows of all tables; by 0 if it has no rows."""
-        if not rows:
-            rows = [np.zeros([*vector.shape[:-1], table.size], np.float32) for table in self.tables]
-        return np.concatenate([vector, *(own.reshape(*vector.shape[:-1], -1) for own in rows)], axis=-1)
-
-    def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray | VectorOnServer], np.ndarray]:
         """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
+
+        With embedding tables, a vector with a number for each weight is a `VectorOnServer`.
 
         Args:
           closed: all steps below this one were accepted, or never will be.
         """
-        arrays, of_tables, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
+        with tf.device(self.device):  # otherwise the results would be sent at once
+            arrays, of_tables, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
         found = {name: array.numpy() for name, array in arrays.items()}
-        for name, parts in of_tables.items():
-            found[name] = self._with_rows(found[name], [one.numpy() for one in parts])
-        return found, rows.numpy()
+        sizes = [table.size for table in self.tables]
+        of_server = {
+            name: VectorOnServer(found[name], copies, sizes, self.device) for name, copies in of_tables.items()
+        }
+        return {**found, **of_server}, rows.numpy()
 
     def _rows_in_state(self, name: str) -> list[tf.Variable | None]:
         """Return the variables of the tables that continue a vector of `state`, float32 [rows, width]; None: it is 0 there."""
@@ -560,16 +559,32 @@ class ParameterShard:
         """Return the initial row, float32 [n], of per-worker slots for a worker that is not in the snapshot."""
         return np.zeros_like(state["weights"])
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array of a snapshot, by name. Those of the ledger are given as ()."""
+        rows = sum(table.size for table in self.tables)
+        found = {name: tuple(variable.shape) for name, variable in self.state.items()}
+        found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}
+        return found | {ACCEPTED_STEPS: (), "counts": ()}
+
+    def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
+        """Restore some of the rows of tables that continue a vector of the state.
+
+        Args:
+          name: the name of the vector in `state`.
+          place: the place of the first number in the vector, `length` or more.
+          values: float32 [k x width], whole rows of one table.
+        """
+        place -= self.length
+        for table, rows in zip(self.tables, self._rows_in_state(name), strict=True):
+            if 0 <= place < table.size and rows is not None:
+                assign_rows(rows, place // table.width, values.reshape(-1, table.width))
+            place -= table.size
+
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore a snapshot. Call it before any worker pulls or pushes."""
+        """Restore a snapshot, without rows of tables (`restore_piece`). Call it before any worker pulls or pushes."""
         for name, variable in self.state.items():
             value = state[name]
-            if self.tables and name in self._by_weight:
-                sizes = [self.length, *(table.rows.shape.num_elements() for table in self.tables)]
-                value, *of_tables = np.split(value, np.cumsum(sizes)[:-1], axis=-1)
-                for rows, of_table in zip(self._rows_in_state(name), of_tables, strict=True):
-                    if rows is not None:
-                        rows.assign(of_table.reshape(rows.shape))
             # The number of workers may have changed since the snapshot.
             if name.startswith(ONE_PER_SHARD) and variable.shape.rank:  # a number for each worker
                 (places,) = variable.shape

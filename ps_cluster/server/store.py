@@ -18,14 +18,16 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
+from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.checkpoints import BY_SHARD, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
-from ps_cluster.server.arrangement import Arrangement
+from ps_cluster.server.arrangement import Arrangement, Block, BlockPart
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 from ps_cluster.server.tables import PushedRows
+from ps_cluster.server.vector_on_server import VectorOnServer
 
 Messages: TypeAlias = "list[list[tf.Tensor]]"
 """Each shard's answer to a pull."""
@@ -34,7 +36,6 @@ _Answer = TypeVar("_Answer")
 P = ParamSpec("P")
 R = TypeVar("R")
 MOST_AT_ONCE = 32  # parameter servers that the chief waits for at the same time, each in its own thread
-_NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
 
 
 @dataclass(frozen=True)
@@ -268,8 +269,8 @@ class ParameterStore:
         answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
-    def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray], Ledgers]:
-        """Return the arrays of a checkpoint, and the new rows.
+    def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray | Pieces], Ledgers]:
+        """Return the arrays of a checkpoint, and the new rows. With tables, "weights" and slots are pieces.
 
         Each shard is at one version, but without a barrier the versions of the shards may differ, unless `in_turn` keeps
         steps away. "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; a slot "each_…" [ps] has a
@@ -282,8 +283,8 @@ class ParameterStore:
         """
         with self.in_turn:
             states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
-        arrays = self._joined(states)
-        return arrays, Ledgers([rows_of(of_shard) for of_shard in rows], arrays["counts"])
+        counts = np.stack([state["counts"] for state in states])
+        return self._joined(states), Ledgers([rows_of(of_shard) for of_shard in rows], counts)
 
     @property
     def state_bytes(self) -> int:
@@ -332,35 +333,75 @@ class ParameterStore:
         Raises:
           UserError: they belong to another network, optimizer or number of parameter servers.
         """
-        states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.shards]
-        expected = {name: _size(name, array) for name, array in self._joined(states).items()}
-        sizes = {name: _size(name, array) for name, array in arrays.items()}
+        shapes = [part.shapes for part in self.shards]
+        expected = {name: self._size(name, [of_shard[name] for of_shard in shapes]) for name in shapes[0]}
+        sizes = {
+            name: array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
+            for name, array in arrays.items()
+        }
         if sizes != expected:
             raise UserError(
                 f"the checkpoint does not fit this configuration: it holds {sizes}, expected are {expected}"
             )
-        parts = {name: self._parts(name, array, states) for name, array in arrays.items()}
+        parts = {
+            name: self._parts(name, array, [of_shard[name] for of_shard in shapes]) for name, array in arrays.items()
+        }
         for index, part in enumerate(self.shards):
             part.restore({name: cut[index] for name, cut in parts.items()})
 
-    def _joined(self, states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    def _size(self, name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return the sizes that a checkpoint's array must have: the number of shards, or rank and length of vectors."""
+        return (len(shapes),) if _is_by_shard(name) else (len(shapes[0]), sum(shape[-1] for shape in shapes))
+
+    def _joined(self, states: Sequence[dict[str, Any]]) -> dict[str, np.ndarray | Pieces]:
         """Return the arrays of a checkpoint, from the state of each shard."""
-        joined = {}
+        joined: dict[str, np.ndarray | Pieces] = {}
         for name in states[0]:
             arrays = [state[name] for state in states]
-            if self._arrangement is not None and _is_by_weight(name):
+            if isinstance(arrays[0], VectorOnServer):
+                joined[name] = self._in_pieces(arrays)
+            elif self._arrangement is not None and _is_by_weight(name):
                 joined[name] = self._arrangement.joined(arrays)
             else:
                 joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
         return joined
 
-    def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
-        """Return the parts of a checkpoint's array for shards with these states. This reverses `_joined`."""
+    def _in_pieces(self, vectors: Sequence[VectorOnServer]) -> Pieces:
+        """Return the network's vector, float32 [n], which is read from the servers block by block."""
+        assert self._arrangement is not None, "there are tables"
+        arrangement = self._arrangement
+
+        def block(block: Block) -> np.ndarray:
+            values = np.empty(block.end - block.begin, np.float32)
+
+            def read(part: BlockPart) -> None:
+                part.rows.put(values, vectors[part.shard].read(part.place, part.place + part.rows.size))
+
+            list(self._pool.map(read, block.parts))
+            return values
+
+        return Pieces((sum(arrangement.sizes),), np.dtype(np.float32), lambda: map(block, arrangement.blocks()))
+
+    def _parts(self, name: str, array: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        """Return the parts of a checkpoint's array for shards with these shapes. This reverses `_joined`.
+
+        With tables, rows are restored here, and the parts have none.
+        """
         if _is_by_shard(name):
             return list(array)
-        if self._arrangement is not None and _is_by_weight(name):
+        if self._arrangement is None or not _is_by_weight(name):
+            return np.split(array, np.cumsum([shape[-1] for shape in shapes])[:-1], axis=-1)
+        if not self.shards[0].tables:
             return self._arrangement.cut(array)
-        return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
+        dense = [np.empty(length, np.float32) for length in self._weight_lengths]
+        for block in self._arrangement.blocks():
+            for shard, place, rows in block.parts:
+                values = rows.take(array[block.begin : block.end])
+                if place < len(dense[shard]):
+                    dense[shard][place : place + len(values)] = values
+                else:
+                    self.shards[shard].restore_piece(name, place, values)
+        return dense
 
 
 def _check_state(shard: ParameterShard) -> None:
@@ -382,11 +423,6 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack(arrays)
     longest = max(map(len, arrays))
     return np.stack([np.pad(array, (0, longest - len(array))) for array in arrays])
-
-
-def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
-    """Return the sizes that must agree for a checkpoint to fit: the number of shards, or rank and length of vectors."""
-    return array.shape[:1] if _is_by_shard(name) else (array.ndim, array.shape[-1])
 
 
 def _is_by_shard(name: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.config.optimizer_rules import RULES, RuleSettings
+from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.update_rules.row_rule import RowUpdate
 
 
@@ -40,7 +41,10 @@ class TableShard:
 
     def __init__(self, values: np.ndarray, settings: RuleSettings):
         """Create the variables. `values`: float32 [rows, width]."""
-        self.rows = tf.Variable(values, trainable=False)
+        self.rows = tf.Variable(tf.zeros(values.shape), trainable=False)
+        rows = max(1, BLOCK_NUMBERS // values.shape[1])
+        for first in range(0, len(values), rows):  # TensorFlow makes several copies of what it sends
+            assign_rows(self.rows, first, values[first : first + rows])
         kind = RULES[settings.rule].row_update
         assert kind is not None, "see training/table_limits.py"
         self._rule = kind(settings, self.rows)
@@ -98,8 +102,9 @@ class TableShard:
     def after_restore(self) -> None:
         """Find out which rows of a restored sum are not 0."""
         if self._sum is not None:
-            touched = np.flatnonzero(np.asarray(self._sum).any(axis=1))
-            self._touched.assign(_as_text(tf.constant(touched, tf.int64)))
+            with tf.device(self.rows.device):
+                touched = tf.where(tf.reduce_any(self._sum != 0, axis=1))
+                self._touched.assign(_as_text(tf.reshape(touched, [-1])))
 
     def apply(self, update: RowUpdate) -> tf.Operation:
         """Change some rows. The gradient may be a vector [u x width], in the wire's dtype."""
@@ -108,6 +113,15 @@ class TableShard:
     def _by_row(self, gradient: tf.Tensor) -> tf.Tensor:
         """Return the gradients of rows that lie end to end, [u x width], as float32 [u, width]."""
         return tf.reshape(tf.cast(gradient, tf.float32), [-1, self.width])
+
+
+def assign_rows(variable: tf.Variable, first: int, values: np.ndarray) -> None:
+    """Assign `values` [k, width] to the rows of a variable from row `first` on. Unlike an assigned slice it reads nothing."""
+    rows, width = values.shape
+    with tf.device(variable.device):
+        tf.raw_ops.ResourceStridedSliceAssign(
+            ref=variable.handle, begin=[first, 0], end=[first + rows, width], strides=[1, 1], value=values
+        )
 
 
 def _as_text(places: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
@@ -16,6 +17,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
+from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.user_networks import check_image_sizes, unused_parts
 from ps_cluster.process_variables import LIFE
@@ -26,7 +28,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.update_rules.rule import Matrix
 from ps_cluster.system.limits import room
 from ps_cluster.training.computing_device import accelerator_of
-from ps_cluster.training.memory import check_memory
+from ps_cluster.training.memory import TablesToCome, check_memory, machines_of
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.table_limits import reason_against_rows
 from ps_cluster.training.worker import Compute
@@ -54,7 +56,7 @@ def build(
       session: the leader's session, which names all resources that the leader creates on servers (server/leftovers.py).
       accelerator_of: returns the device of a worker that computes the network; None for its processor.
     """
-    network, start = make_network(config, dataset, own_device)
+    network, start = make_network(config, dataset, own_device, devices)
     start = replace(start, session=session)
     arrangement = arrangement_of(network, len(devices)) if network.tables else None
     store = make_store(config, dataset, network, devices, start.split(len(devices)), arrangement)
@@ -89,26 +91,36 @@ def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
     return Arrangement(of_servers)
 
 
-def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, InitialState]:
-    """Return the network, and the initial values of its flat vectors."""
+def make_network(
+    config: RunConfig, dataset: PackedDataset, own_device: str, devices: Sequence[str] = ()
+) -> tuple[flat.FlatNetwork, InitialState]:
+    """Return the network, and the initial values of its flat vectors.
+
+    Args:
+      devices: those of the shards, if they may hold embedding tables.
+    """
     with tf.device(own_device):
-        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
+        free, against = room() if os.environ.get(LIFE) else None, reason_against_rows(config)
+        to_come = TablesToCome(config, free, lambda: machines_of([one for one in devices if one.startswith("/job:ps")]))
+        with nullcontext() if against else before_each_embedding(to_come.add):
+            model = networks.build(
+                config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset)
+            )
         for line in unused_parts(model, config):
             say(line)
         check_image_sizes(model, config)
-        against = reason_against_rows(config)
         tables = find_tables(model, dataset.spec, rows_from=config.model.rows_from, against=against, say=say)
         network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:
             network.trace(dataset.spec)
-        if warning := check_memory(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
+        if warning := check_memory(config, network, dataset.spec, free):
             say(warning)
         weights, statistics = flat.flatten(network.variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
     # Each batch of a step keeps the share `keep` of the statistics after the previous batch.
     keep = network.keep**config.batches_per_step
-    return network, InitialState(weights, factors, statistics, keep, matrices, tables=tables.values())
+    return network, InitialState(weights, factors, statistics, keep, matrices, tables=tables.take_values())
 
 
 def make_store(

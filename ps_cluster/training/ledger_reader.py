@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Notify
 from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.runs.logs import DISK_REFUSES
@@ -43,8 +44,8 @@ class LedgerReader:
         """Read the new rows. If the disk refuses a write, this is reported once, and training continues."""
         self._keep_rows(self._store.read_ledgers(self._progress.positions))
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a checkpoint, once all rows that it counts are on the disk.
+    def snapshot(self) -> dict[str, np.ndarray | Pieces]:
+        """Return the arrays of a checkpoint, once all rows that it counts are on the disk. See `ParameterStore.snapshot`.
 
         Raises:
           JournalNotWritten: the disk refuses the rows.

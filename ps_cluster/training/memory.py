@@ -6,26 +6,33 @@ the network itself, in the process that has built it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
 from ps_cluster.config import RunConfig
+from ps_cluster.config.lazy import keras, tf
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.tables import Tables
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.system.limits import FreeMemory
 
 # The number of copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # The copies of a worker include messages to and from it that are in the memory of the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
-# The copies of embedding tables with their slots that the servers together and the leader hold at their peak, during a
-# snapshot, and those of the tables alone that the evaluator holds while it computes an update again: docs/tables.md, "Sizes".
-SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 3.5, 4.4, 14
+# The copies of embedding tables with their slots that the servers together hold at their peak, during a snapshot, and those
+# of the tables alone that the leader holds when it begins, and the evaluator while it computes an update again:
+# docs/tables.md, "Sizes".
+SERVER_TABLE_COPIES, LEADER_TABLE_COPIES, EVALUATOR_TABLE_COPIES = 2.1, 1.5, 7.5
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; networks with some 100 MB of
 # floats or more, by at least 0.6. A training is refused if even this share of its estimate does not fit.
 SURE_SHARE = 0.7
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"  # is another one on each machine
 # Operations whose results take no new memory.
 _VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
 # TensorFlow can't send a larger tensor. Its error is "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
@@ -45,7 +52,7 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
         return None  # the launcher has already checked it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
-    of_tables = table_bytes(config, network.tables)
+    of_tables = table_bytes(config, network.tables.size)
     needs = needed_bytes(config, network.weights.length, activations) + of_tables
     if needs <= room.memory_bytes:
         return None
@@ -80,13 +87,82 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
     return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
 
 
-def table_bytes(config: RunConfig, tables: Tables) -> int:
-    """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them."""
-    slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
-    copies = (SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * (1 + slots)
+def table_bytes(config: RunConfig, numbers: int) -> int:
+    """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them.
+
+    Args:
+      numbers: the weights in all tables.
+    """
+    others = LEADER_TABLE_COPIES
     if config.cluster.evaluator:
-        copies += EVALUATOR_TABLE_COPIES if config.evaluation.recompute_updates else EVALUATOR_COPIES
-    return round(copies * 4 * tables.size)
+        others += EVALUATOR_TABLE_COPIES if config.evaluation.recompute_updates else EVALUATOR_COPIES
+    return bytes_on_servers(config, numbers) + round(others * 4 * numbers)
+
+
+def bytes_on_servers(config: RunConfig, numbers: int) -> int:
+    """Return the bytes that tables with so many weights take on all parameter servers together."""
+    slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
+    return round(SERVER_TABLE_COPIES * (1 + slots) * 4 * numbers)
+
+
+class Machine(NamedTuple):
+    """A machine of parameter servers: its free memory, and their numbers."""
+
+    room: FreeMemory
+    servers: tuple[int, ...]
+
+
+class TablesToCome:
+    """Counts the embedding tables of a network while it is built, and refuses them before they take memory."""
+
+    def __init__(self, config: RunConfig, room: FreeMemory | None, machines: Callable[[], Sequence[Machine]]):
+        """Create a count.
+
+        Args:
+          room: the free memory for all tasks together; None if the tasks are on several machines.
+          machines: returns those of the parameter servers; called if the tasks are on several machines.
+        """
+        self._config, self._room, self._find_machines = config, room, machines
+        self._numbers = 0
+
+    @cached_property
+    def _machines(self) -> Sequence[Machine]:
+        return self._find_machines() if self._room is None else ()
+
+    def add(self, layer: keras.layers.Embedding) -> None:
+        """Count a table that is about to be created. Raises UserError if the tables so far surely do not fit."""
+        config, rows, width = self._config, int(layer.input_dim), int(layer.output_dim)
+        if rows < config.model.rows_from or not layer.trainable:
+            return
+        self._numbers += rows * width
+        tables = f"the embedding tables up to '{layer.name}', of {rows:,} rows of width {width}, take about"
+        if self._room is not None and SURE_SHARE * table_bytes(config, self._numbers) > self._room.memory_bytes:
+            less = "fewer or narrower rows" + ", or --no-evaluator," * config.cluster.evaluator
+            of_server = bytes_on_servers(config, self._numbers) / config.shards / 1e9
+            raise UserError(
+                f"model.name: got '{config.model.name}': {tables} {table_bytes(config, self._numbers) / 1e9:.1f} GB, "
+                f"{of_server:.1f} GB of them on each parameter server, and {self._room}: {less} take less"
+            )
+        for room, servers in self._machines:
+            needs = bytes_on_servers(config, self._numbers) * len(servers) / config.shards
+            if SURE_SHARE * needs > room.memory_bytes:
+                names = " and ".join(f"ps-{server}" for server in servers)
+                raise UserError(
+                    f"cluster.parameter_servers: got {config.shards}: {tables} {needs / 1e9:.1f} GB on {names}, and {room}: "
+                    "fewer or narrower rows take less, and more machines with parameter servers hold more"
+                )
+
+
+def machines_of(devices: Sequence[str]) -> list[Machine]:
+    """Return the machines of the parameter servers on these devices, which tell how much of their memory is free."""
+    found: dict[str, tuple[int, list[int]]] = {}
+    for server, device in enumerate(devices):
+        with tf.device(device):
+            boot, memory = (tf.io.read_file(file).numpy().decode() for file in (_BOOT_ID, "/proc/meminfo"))
+        free_kb = re.search(r"^MemAvailable:\s*(\d+) kB", memory, re.MULTILINE)
+        if free_kb:
+            found.setdefault(boot, (1024 * int(free_kb[1]), []))[1].append(server)
+    return [Machine(FreeMemory(free), tuple(servers)) for free, servers in found.values()]
 
 
 def kept_for_workers(config: RunConfig) -> int:
@@ -130,7 +206,7 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 
 def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
-    weights = network.weights.length + network.tables.size
+    weights = network.weights.length  # rows of tables are never sent all at once
     largest = -(-weights // config.shards) * 4 * rows  # snapshots are sent in float32
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)

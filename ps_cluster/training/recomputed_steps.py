@@ -17,6 +17,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.equations import mean_of
 from ps_cluster.config.objectives import TARGET, class_weights
 from ps_cluster.config.optimizer_rules import RuleSettings
 from ps_cluster.data import augment
@@ -126,8 +127,8 @@ class RecomputedSteps:
             self._of_examples(examples, weights, statistics, draws=batch * len(parts) + number)
             for number, examples in enumerate(parts)
         ]
-        gradient = np.mean([one.gradient for one in found], axis=0)
-        return RecomputedGradient(self._clipped(gradient), np.mean([one.fresh for one in found], axis=0))
+        gradient = mean_of([one.gradient for one in found])
+        return RecomputedGradient(self._clipped(gradient), mean_of([one.fresh for one in found]))
 
     def _of_examples(
         self, examples: _Examples, weights: np.ndarray, statistics: np.ndarray, *, draws: int
@@ -149,7 +150,8 @@ class RecomputedSteps:
         gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         new = {id(one): value for one, value in zip(self._model.non_trainable_variables, after)}
         return RecomputedGradient(
-            _joined(gradients), _joined([new[id(variable)] for variable in moving]) - self.keep * statistics
+            _joined(gradients, self._layout.length),
+            _joined([new[id(variable)] for variable in moving], self._statistics.length) - self.keep * statistics,
         )
 
     def _loss(self, examples: _Examples, outputs: Any) -> tf.Tensor:
@@ -247,8 +249,11 @@ def _split(vector: np.ndarray, shapes: tuple[tuple[int, ...], ...]) -> list[np.n
     return [vector[end - int(np.prod(shape)) : end].reshape(shape) for end, shape in zip(ends, shapes)]
 
 
-def _joined(tensors: list[Any]) -> np.ndarray:
-    """Return the tensors concatenated as one vector, float64 [sum of their sizes]."""
-    return np.concatenate(
-        [np.zeros(0), *(np.asarray(keras.ops.convert_to_numpy(one), np.float64).ravel() for one in tensors)]
-    )
+def _joined(tensors: list[Any], length: int) -> np.ndarray:
+    """Return the tensors, of `length` numbers in all, concatenated as one vector, float64 [length]."""
+    whole, end = np.empty(length), 0
+    for tensor in tensors:  # converted one after the other, because tables are large
+        values = np.ravel(keras.ops.convert_to_numpy(tensor))
+        whole[end : end + len(values)] = values
+        end += len(values)
+    return whole

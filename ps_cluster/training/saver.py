@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -17,6 +18,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import read_rows
+from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.notices import Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
@@ -241,8 +243,13 @@ class Saver:
     def _save(self, directory: Path, keep: int) -> bool:
         """Save the state; return whether another number of shards can continue from it."""
         began = self._clock()
-        arrays = self._ledger_reader.snapshot()
-        self.diverged = not all_finite(arrays["weights"])
+        found = self._ledger_reader.snapshot()
+        pieces = {name: array for name, array in found.items() if isinstance(array, Pieces)}
+        arrays = {name: array for name, array in found.items() if not isinstance(array, Pieces)}
+        if "weights" in pieces:
+            pieces["weights"] = self._looking_for_divergence(pieces["weights"])
+        else:
+            self.diverged = not all_finite(arrays["weights"])
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         meta = CheckpointMeta(
@@ -273,7 +280,7 @@ class Saver:
             self._saved[directory] = self._clock()
             return False
         with self._heartbeat():
-            checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
+            checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta, pieces), keep, spare)
         if even:  # only after the save: if the disk refuses it, the previous even state must stay
             self._even[directory] = step
             if step:
@@ -285,6 +292,16 @@ class Saver:
         self.last_seconds = self._clock() - began
         self._ended = self._clock()
         return even
+
+    def _looking_for_divergence(self, weights: Pieces) -> Pieces:
+        """Return the same pieces, which set `diverged` while they are read."""
+
+        def read() -> Iterator[np.ndarray]:
+            for piece in weights.read():
+                self.diverged = self.diverged or not all_finite(piece)
+                yield piece
+
+        return replace(weights, read=read)
 
     @contextlib.contextmanager
     def _heartbeat(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import ParameterShard
@@ -73,7 +74,10 @@ def state_of(store):
     """Return the arrays of a checkpoint."""
     with eagerly():
         arrays, _ = store.snapshot([0] * len(store.shards), closed=0)
-    return arrays
+        return {
+            name: np.concatenate(list(array.read())) if isinstance(array, Pieces) else array
+            for name, array in arrays.items()
+        }
 
 
 def ledger_of(store):

@@ -344,19 +344,19 @@ def test_with_the_rows_of_a_batch_outputs_and_gradients_are_those_of_the_whole_n
     network = FlatNetwork(model, tables=find_tables(model, spec_of(*names), rows_from=10))
     assert sorted(table.layer.name for table in network.tables.tables) == sorted(tables)
     assert network.tables.widths == widths
-    rows = network.rows_of(inputs, STATE, servers)
-    for ids, places, counts, values in zip(rows.ids, rows.places, rows.counts, network.tables.values(), strict=True):
+    whole = passed(FlatNetwork(model), tf.constant(flatten(model.trainable_variables)), inputs)
+    rows, of_tables = network.rows_of(inputs, STATE, servers), network.tables.take_values()
+    for ids, places, counts, values in zip(rows.ids, rows.places, rows.counts, of_tables, strict=True):
         assert len(set(ids.numpy().tolist())) == len(ids) < len(values) and set(places.numpy()) == set(range(len(ids)))
         assert np.repeat(np.arange(servers), counts).tolist() == (ids.numpy() % servers).tolist(), "in order of servers"
 
     dense = tf.constant(flatten(network.variables))
-    own = [values[ids].ravel() for ids, values in zip(rows.ids, network.tables.values())]
+    own = [values[ids].ravel() for ids, values in zip(rows.ids, of_tables)]
     outputs, fresh, gradient = passed(network, tf.concat([dense, *own], 0), inputs, rows)
-    whole = passed(FlatNetwork(model), tf.constant(flatten(model.trainable_variables)), inputs)
 
     # Where the numbers of the vector of weights and rows are in the vector of the whole network.
     positions = arrangement_of(network, 1).positions(0)
-    of_dense, *of_groups = np.split(positions, np.cumsum([len(dense), *(v.size for v in network.tables.values())])[:-1])
+    of_dense, *of_groups = np.split(positions, np.cumsum([len(dense), *(v.size for v in of_tables)])[:-1])
     of_rows = [of.reshape(-1, width)[ids].ravel() for of, width, ids in zip(of_groups, widths, rows.ids)]
     in_whole = np.zeros(len(positions))
     in_whole[np.concatenate([of_dense, *of_rows])] = gradient
@@ -374,13 +374,24 @@ def test_the_positions_of_all_servers_are_each_position_of_the_whole_network_onc
     arrangement, whole = arrangement_of(network, servers), flatten(model.trainable_variables)
     positions = [arrangement.positions(server) for server in range(servers)]
     assert sorted(np.concatenate(positions).tolist()) == list(range(len(whole)))
-    dense = np.array_split(flatten(network.variables), servers)
+    dense, of_tables = np.array_split(flatten(network.variables), servers), network.tables.take_values()
     for server, of_server in enumerate(positions):
-        rows = [values[server::servers].ravel() for values in network.tables.values()]
+        rows = [values[server::servers].ravel() for values in of_tables]
         assert (whole[of_server] == np.concatenate([dense[server], *rows])).all()
     for vectors in (whole, np.stack([whole, -whole])):  # a slot may have a row for each worker
         cut = arrangement.cut(vectors)
         assert [part.shape[-1] for part in cut] == arrangement.sizes and (arrangement.joined(cut) == vectors).all()
+    of_servers = arrangement.cut(whole)
+    for most in (1, 7, len(whole)):
+        at = 0
+        for block in arrangement.blocks(most):
+            values = np.full(block.end - block.begin, np.nan, np.float32)
+            for part in block.parts:
+                part.rows.put(values, of_servers[part.shard][part.place : part.place + part.rows.size])
+            assert block.begin == at and (values == whole[block.begin : block.end]).all()
+            assert len(values) <= max(most, *network.tables.widths)
+            at = block.end
+        assert at == len(whole)
 
 
 @pytest.mark.parametrize("wrong", [-1, 30])

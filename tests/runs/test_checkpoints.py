@@ -1,6 +1,7 @@
 """Checkpoints survive whatever may happen to files: cut short, damaged, thinned out while somebody reads."""
 
 import errno
+import io
 import multiprocessing
 import os
 from dataclasses import replace
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from ps_cluster.files.tensor_files import Pieces, write_tensors
 from ps_cluster.files.writing import create_beside
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import (
     Checkpoint,
     CheckpointError,
     CheckpointGone,
+    CheckpointHeader,
     CheckpointMeta,
     CheckpointNotWritten,
     EndedMark,
@@ -46,6 +49,33 @@ def test_what_is_saved_is_read_back_also_by_the_formats_own_library_and_equal_ch
     assert_equal(checkpoints.load(path), checkpoint(390))
     for name, array in safetensors.numpy.load_file(path).items():
         np.testing.assert_array_equal(array, checkpoint(390).arrays[name])
+
+
+def test_an_array_that_is_written_in_pieces_gives_the_same_file_and_one_that_lacks_some_gives_none(tmp_path):
+    whole = checkpoint(7)
+    weights = whole.arrays["weights"]
+    others = {name: array for name, array in whole.arrays.items() if name != "weights"}
+
+    def in_pieces(*sizes):
+        read = Pieces(
+            weights.shape, weights.dtype, lambda: iter(np.split(weights[: sum(sizes)], np.cumsum(sizes)[:-1]))
+        )
+        return replace(whole, arrays=others, pieces={"weights": read})
+
+    path = checkpoints.save(tmp_path, in_pieces(60, 1, 39), keep=1)
+    assert_equal(checkpoints.load(path), replace(whole, arrays=others | {"weights": weights}))
+    with pytest.raises(ValueError, match="'weights' has 400 bytes, but its pieces have 244"):
+        checkpoints.save(tmp_path / "other", in_pieces(60, 1), keep=1)
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_a_write_that_ends_too_early_leaves_no_file_that_could_be_read():
+    content, parts = io.BytesIO(), [np.zeros(60, np.float32)]
+    with pytest.raises(ValueError, match="pieces"):
+        write_tensors(content, CheckpointHeader(step=1, meta=CheckpointMeta(), arrays=["weights"]), {
+            "weights": Pieces((100,), np.dtype(np.float32), lambda: iter(parts))
+        })  # fmt: skip
+    assert not any(content.getvalue()[: -parts[0].nbytes]), "the table of its arrays is written last"
 
 
 def test_checkpoint_cut_short_at_any_length_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The parameter store of a network with embedding tables: rows are pulled, pushed, saved and restored exactly once."""
 
 import threading
+import tracemalloc
 
 import keras
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.models.flat import FlatNetwork, flatten
 from ps_cluster.models.tables import TableCall, Tables
-from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.checkpoints import Checkpoint, load, save
 from ps_cluster.runs.resharding import is_consistent_cut, resharded
+from ps_cluster.server.arrangement import BLOCK_NUMBERS
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, DROPPED, REFUSED, ParameterShard
 from ps_cluster.server.store import ParameterStore
@@ -37,18 +40,18 @@ LEDGER = ("accepted_steps", "counts")
 class Stored:
     """A store whose network has weights between its tables, two of which have the same width."""
 
-    def __init__(self, servers, rule="sgd", kind=ParameterShard, values=IN_ASYNC):
+    def __init__(self, servers, rule="sgd", kind=ParameterShard, values=IN_ASYNC, shapes=SHAPES):
         keras.utils.set_random_seed(0)
-        tables = [keras.layers.Embedding(*shape, name=name) for name, shape in SHAPES.items()]
+        tables = [keras.layers.Embedding(*shape, name=name) for name, shape in shapes.items()]
         dense = [keras.layers.Dense(2, name="begin"), keras.layers.Dense(1, name="end")]
         ids = keras.Input([1], dtype="int32")
-        parts = [tables[0](ids), dense[0](tables[1](ids)), tables[2](ids)]
+        parts = [tables[0](ids), dense[0](tables[1](ids)), *(table(ids) for table in tables[2:])]
         model = keras.Model(ids, dense[1](keras.layers.Concatenate()(parts)))
         self.network = FlatNetwork(model, tables=Tables(tables))
         self.first = flatten(model.trainable_variables)
         weights = flatten(self.network.variables)
         start = InitialState(
-            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=self.network.tables.values()
+            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=self.network.tables.take_values()
         )
         values = {"optimizer.rule": rule, "optimizer.weight_decay": 0.0} | values
         config = build_config(overrides={"cluster.wire": "float32", "training.steps": STEPS} | values)
@@ -245,6 +248,27 @@ def test_a_restored_store_continues_with_the_same_bits_also_on_another_number_of
     stored.train(*range(4, 8))
     expected, found = whole.state, stored.state
     assert all((found[name] == array).all() for name, array in expected.items() if name not in LEDGER)
+
+
+def test_a_save_and_a_restore_of_large_tables_hold_a_few_blocks_of_them_at_a_time(tmp_path):
+    large, other = (Stored(2, "adagrad", shapes={"first": (400_000, 16), "second": (8, 2)}) for _ in range(2))
+    table_bytes, most_bytes = 4 * 16 * 400_000, 2.5 * 4 * BLOCK_NUMBERS
+    assert most_bytes < table_bytes
+    tracemalloc.start()
+    try:
+        arrays, _ = large.store.snapshot([0, 0], closed=0)
+        pieces = {name: array for name, array in arrays.items() if isinstance(array, Pieces)}
+        whole = {name: array for name, array in arrays.items() if name not in pieces}
+        assert pieces.keys() == {"weights", "slot_accumulator"}
+        path = save(tmp_path, Checkpoint(0, whole, pieces=pieces), keep=1)
+        found = load(path).arrays
+        other.store.restore(dict(found))
+        assert tracemalloc.get_traced_memory()[1] < most_bytes
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size > 2 * table_bytes
+    assert (found["weights"] == large.first).all() and (found["slot_accumulator"] == np.float32(0.1)).all()
+    assert (other.state["weights"] == large.first).all()
 
 
 # Rounds of synchronous training.

@@ -7,6 +7,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
+from ps_cluster.models.coming_embeddings import before_each_embedding
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.tables import Tables
 from ps_cluster.system.limits import FreeMemory
@@ -140,3 +141,40 @@ def test_a_shard_that_is_too_large_for_one_message_asks_for_more_parameter_serve
     with pytest.raises(UserError, match="cluster.parameter_servers: got 1: .* 1,003 weights.* take at least 5"):
         memory.check_memory(config(), network(), SPEC, FreeMemory(GB))
     memory.check_memory(config(**{"cluster.parameter_servers": 5}), network(), SPEC, FreeMemory(GB))
+
+
+def built(to_come):
+    """Build two tables and a small embedding; return the numbers of weights of those that were created."""
+    ids, layers = keras.Input([1], dtype="int32"), []
+    try:
+        with before_each_embedding(to_come.add):
+            for rows in (20_000, 50, 20_000):
+                layers.append(keras.layers.Embedding(rows, 8))
+                layers[-1](ids)
+    except UserError as error:
+        return [layer.count_params() for layer in layers if layer.built], str(error)
+    return [layer.count_params() for layer in layers], ""
+
+
+def test_tables_that_can_not_fit_are_refused_before_they_take_memory():
+    some = config(**{"optimizer.rule": "adagrad", "cluster.parameter_servers": 2})
+    needs, numbers = memory.table_bytes(some, 2 * 20_000 * 8), [20_000 * 8, 50 * 8, 20_000 * 8]
+    assert built(memory.TablesToCome(some, FreeMemory(needs), pytest.fail)) == (numbers, "")
+    refused, line = built(memory.TablesToCome(some, FreeMemory(int(memory.SURE_SHARE * needs) - 1), pytest.fail))
+    assert refused == numbers[:2] and "of 20,000 rows of width 8" in line and "on each parameter server" in line
+    assert keras.layers.Embedding(9, 2)(keras.Input([1], dtype="int32")).shape == (None, 1, 2)
+
+
+def test_on_several_machines_the_one_that_is_too_small_for_its_servers_is_named():
+    some = config(**{"optimizer.rule": "adagrad", "cluster.parameter_servers": 3})
+    needs = memory.bytes_on_servers(some, 2 * 20_000 * 8)
+    least = int(memory.SURE_SHARE * needs * 2 / 3) + 1
+    machines = [memory.Machine(FreeMemory(least // 2 + 1), (1,)), memory.Machine(FreeMemory(least), (0, 2))]
+    assert built(memory.TablesToCome(some, None, lambda: machines))[1] == ""
+    machines[1] = memory.Machine(FreeMemory(least - 2), (0, 2))
+    assert "GB on ps-0 and ps-2, and the machine has" in built(memory.TablesToCome(some, None, lambda: machines))[1]
+
+
+def test_servers_tell_of_their_machine_and_its_free_memory():
+    (machine,) = memory.machines_of(["/device:CPU:0"] * 2)
+    assert machine.servers == (0, 1) and 0 < machine.room.memory_bytes < 1e15

@@ -10,6 +10,7 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.tensor_files import Pieces
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, Piece
 from ps_cluster.runs.ledger import COUNTS
@@ -85,13 +86,16 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_are_not(saving, bad):
+def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_are_not(saving, bad, in_pieces):
     class Books(FakeBooks):
         weight = 3e38  # the sum of three is infinite
 
         def snapshot(self):
-            return super().snapshot() | {"weights": np.array([self.weight, 3e38, 3e38], np.float32)}
+            weights = np.array([self.weight, 3e38, 3e38], np.float32)
+            pieces = Pieces(weights.shape, weights.dtype, lambda: iter([weights[:1], weights[1:]]))
+            return super().snapshot() | {"weights": pieces if in_pieces else weights}
 
     books = saving.saver._ledger_reader = Books(saving.books.clock)
     saving(3)

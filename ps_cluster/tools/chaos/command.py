@@ -20,6 +20,7 @@ from ps_cluster.cli.command_line import (
     option,
 )
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import MODES
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.tasks import WORKER
@@ -36,6 +37,7 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
         "chaos --faults 3",
         'chaos --kinds "kill worker,kill ps" --faults 4 --mode bounded',
         "chaos --minutes 10 --workers 2 --seed 1",
+        "chaos --dataset clicks --model dlrm --ps 2",
         "chaos --undisturbed-runs 5",
         "chaos --hosts 3 --faults 8",
     )
@@ -61,6 +63,12 @@ from ps_cluster.tools.chaos.verdict import LEAST_UNDISTURBED
     type=OneOf([mode.name for mode in MODES if WORKER in mode.cluster.types and mode.uses.own_rule is None]),
     default="async",
     help="Mode of the training.",
+)
+@option(
+    "--dataset",
+    type=OneOf([dataset.name for dataset in DATASETS if dataset.generated]),
+    default=ChaosSettings.dataset,
+    help="The generated data set; clicks, with --model dlrm, has embedding tables.",
 )
 @option("--model", type=OneOf(NETWORKS.names), default="tutorial_cnn", help="The network.")
 @option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")

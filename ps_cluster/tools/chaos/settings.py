@@ -32,6 +32,7 @@ class ChaosSettings:
     Attributes:
       faults: the number of faults. minutes: if it is given, faults are injected for so long instead.
       kinds: the names of the kinds of fault; empty for all that such a run can have.
+      dataset: the name of a generated data set.
       hosts: the number of hosts. Without it all tasks are on this machine, and a launcher watches them.
       least_cool_down: the fewest steps in which the rate falls at the end.
       lost_after_seconds: for runs on hosts. Most faults last longer, so that what they hit counts as lost, and joins again.
@@ -45,6 +46,7 @@ class ChaosSettings:
     kinds: tuple[str, ...] = ()
     hosts: int | None = None
     mode: str = "async"
+    dataset: str = "synthetic"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
@@ -72,7 +74,7 @@ class ChaosSettings:
         config = self._config()
         values = {"optimizer.learning_rate": config.optimizer.learning_rate * config.schedule.start_factor, **values}
         return (
-            *("--dataset", "synthetic", "--model", self.model, "--seed", str(self.seed), "--mode", self.mode),
+            *("--dataset", self.dataset, "--model", self.model, "--seed", str(self.seed), "--mode", self.mode),
             *(option for key, value in values.items() for option in ("--set", f"{key}={value}")),
             *self.more_options,
         )
@@ -93,7 +95,9 @@ class ChaosSettings:
         cluster = {"cluster.workers": self.workers}
         if self._on_parameter_servers:
             cluster["cluster.parameter_servers"] = self.parameter_servers
-        return build_config(None, {"mode.name": self.mode, "model.name": self.model} | cluster)
+        return build_config(
+            None, {"data.dataset": self.dataset, "mode.name": self.mode, "model.name": self.model} | cluster
+        )
 
     @property
     def _on_parameter_servers(self) -> bool:

@@ -55,6 +55,8 @@ def test_the_settings_reach_the_run():
     text = " ".join(options)
     assert "--seed 3" in text and "--workers 2" in text and "--ps 4" in text
     assert "--dataset synthetic" in text and "--model airbench" in text and "--set a.b=1" in text
+    of_tables = ChaosSettings(dataset="clicks", model="dlrm").run_options({})
+    assert of_tables[of_tables.index("--dataset") + 1] == "clicks"
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):

@@ -1,0 +1,25 @@
+"""Tell of the embeddings of a network while it is built, before their weights take memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+
+@contextmanager
+def before_each_embedding(call: Callable[[keras.layers.Embedding], None]) -> Iterator[None]:
+    """Call `call` with each Embedding layer within the block, before Keras creates its weights."""
+    build = keras.layers.Embedding.build
+
+    def build_after_call(layer: keras.layers.Embedding, input_shape: Any = None) -> None:
+        call(layer)
+        build(layer, input_shape)
+
+    setattr(keras.layers.Embedding, "build", build_after_call)  # noqa: B010  # mypy lets nobody assign a method
+    try:
+        yield
+    finally:
+        setattr(keras.layers.Embedding, "build", build)  # noqa: B010
