@@ -246,7 +246,11 @@ class CallbackCaller:
                 f"callbacks: the checkpoint of step {step:,} was deleted before the callbacks were called with its weights"
             )
             return
-        assign(self._model, np.asarray(arrays["weights"]), np.asarray(arrays["statistics"]))
+        assign(
+            self._model,
+            *(np.asarray(arrays[name]) for name in ("weights", "statistics")),
+            arrays.get(checkpoints.KEYED),
+        )
 
 
 @contextlib.contextmanager

@@ -18,12 +18,14 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
+from ps_cluster.models.keyed_rows import KeyedRows
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.runs.checkpoints import BY_SHARD, ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import BY_SHARD, KEYED, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import Arrangement
 from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 from ps_cluster.server.tables import PushedRows
 
@@ -154,11 +156,14 @@ class ParameterStore:
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
     def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
-        """Return for each shard the places of its rows in each group of tables, int64 [u]. See server/tables.py."""
+        """Return for each shard the places, or keys, of its rows in each group of tables, int64 [u]. See server/tables.py."""
         servers = len(self.shards)
         if servers == 1:
             return [list(rows.ids)]
-        of_groups = [tf.split(ids // servers, counts, num=servers) for ids, counts in zip(rows.ids, rows.counts)]
+        of_groups = [
+            tf.split(table.named(ids, servers), counts, num=servers)
+            for table, ids, counts in zip(self.shards[0].tables, rows.ids, rows.counts)
+        ]
         return [[of_group[server] for of_group in of_groups] for server in range(servers)]
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
@@ -286,6 +291,11 @@ class ParameterStore:
         return arrays, Ledgers([rows_of(of_shard) for of_shard in rows], arrays["counts"])
 
     @property
+    def keyed_forms(self) -> list[KeyedRows]:
+        """The form of each table of keys, in the order in which a checkpoint has them."""
+        return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
+
+    @property
     def state_bytes(self) -> int:
         """The size in bytes of a checkpoint's arrays, without the few numbers of the ledger."""
         return sum(part.state_bytes for part in self.shards)
@@ -348,8 +358,8 @@ class ParameterStore:
         joined = {}
         for name in states[0]:
             arrays = [state[name] for state in states]
-            if self._arrangement is not None and _is_by_weight(name):
-                joined[name] = self._arrangement.joined(arrays)
+            if (arrangement := self._arrangement_of(name)) is not None:
+                joined[name] = arrangement.joined(arrays)
             else:
                 joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
         return joined
@@ -358,9 +368,15 @@ class ParameterStore:
         """Return the parts of a checkpoint's array for shards with these states. This reverses `_joined`."""
         if _is_by_shard(name):
             return list(array)
-        if self._arrangement is not None and _is_by_weight(name):
-            return self._arrangement.cut(array)
+        if (arrangement := self._arrangement_of(name)) is not None:
+            return arrangement.cut(array)
         return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
+
+    def _arrangement_of(self, name: str) -> Arrangement | None:
+        """Return where an array of a checkpoint has the numbers of each shard; None if they lie end to end."""
+        if self._arrangement is None or not (name == KEYED or _is_by_weight(name)):
+            return None
+        return self._arrangement.keyed if name == KEYED else self._arrangement
 
 
 def _check_state(shard: ParameterShard) -> None:

@@ -76,8 +76,9 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
 def table_bytes(config: RunConfig, tables: Tables) -> int:
     """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them."""
     slots = len(RULES[config.optimizer.rule].update.slot_names) + config.mode_kind.averages
-    copies = (SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * (1 + slots)
-    return round((copies + EVALUATOR_TABLE_COPIES * config.cluster.evaluator) * 4 * tables.size)
+    once = SERVER_TABLE_COPIES + LEADER_TABLE_COPIES
+    of_rows = (once * (1 + slots) + EVALUATOR_TABLE_COPIES * config.cluster.evaluator) * 4 * tables.size
+    return round(of_rows + once * 8 * tables.keyed_size)
 
 
 def kept_for_workers(config: RunConfig) -> int:
@@ -122,7 +123,8 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
     weights = network.weights.length + network.tables.size
-    largest = -(-weights // config.shards) * 4 * rows  # snapshots are sent in float32
+    # Snapshots are sent in float32, and the keys of rows in int64.
+    largest = max(-(-weights // config.shards) * 4 * rows, -(-network.tables.keyed_size // config.shards) * 8)
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)
         raise UserError(

@@ -7,7 +7,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -70,7 +70,8 @@ class Saver:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, ledger_reader: LedgerReader, progress: RunProgress,
         *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
-        rules: str = "", saving: Callable[[], None] = lambda: None, notify: Notify = say,
+        rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[str]] = lambda arrays: (),
+        saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Create a saver.
@@ -80,6 +81,7 @@ class Saver:
           term: this leader's term.
           before: the stretches of earlier leaders of this training.
           rules: the settings that decide this leader's learning rates and bounds (`LeaderStretch`).
+          lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called now and then while a save takes long.
         """
         self._config = config
@@ -89,7 +91,7 @@ class Saver:
         self._progress = progress
         self._same = same
         self._term, self._before, self._rules = term, before, rules
-        self._saving = saving
+        self._lines_of, self._saving = lines_of, saving
         self._notify = notify
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
@@ -243,6 +245,8 @@ class Saver:
         began = self._clock()
         arrays = self._ledger_reader.snapshot()
         self.diverged = not all_finite(arrays["weights"])
+        for line in self._lines_of(arrays):
+            self._notify(line)
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         meta = CheckpointMeta(

@@ -25,6 +25,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.keyed_lines import KeyedLines
 from ps_cluster.training.learning_rate import expected_rates, text_of_rules
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
@@ -170,7 +171,7 @@ class Session:
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
             term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
-            saving=self._reporter.saving,
+            lines_of=KeyedLines(store.keyed_forms).of, saving=self._reporter.saving,
         )  # fmt: skip
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
 
