@@ -1,5 +1,7 @@
 """Rows that appear with their keys: admitted, evicted, expired, saved and restored as a table in plain Python says."""
 
+from functools import cached_property
+
 import keras
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from ps_cluster.server.shard import APPLIED, REFUSED
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.building import arrangement_of
 from ps_cluster.training.keyed_lines import KeyedLines
-from tests.helpers.stores import eagerly, row, state_of
+from tests.helpers.stores import row, state_of
 from tests.helpers.waiting import identity
 
 RATE, STEPS, WIDTH, UPDATES = 0.1, 30, 3, 20
@@ -27,6 +29,7 @@ class Stored:
     """A store whose network has an ordinary table, dense weights and a table of keys."""
 
     def __init__(self, servers, budget=96, **form):
+        keras.utils.set_random_seed(0)
         self.keyed = DynamicEmbedding(budget, WIDTH, seed=5, **form)
         self.numbered = keras.layers.Embedding(7, WIDTH, name="numbered")
         ids = keras.Input([1], dtype="int64")
@@ -48,33 +51,38 @@ class Stored:
             total_steps=STEPS, arrangement=arrangement_of(self.network, servers),
         )  # fmt: skip
 
-    def rows(self, keys):
-        calls = [TableCall(table, tf.constant(keys if table.keyed else [1, 2], tf.int64)) for table in self.tables]
-        return self.network.tables.rows_of(calls, self.servers)
+    @cached_property
+    def _graph(self):
+        tables = self.network.tables
 
-    @property
-    def tables(self):
-        return self.network.tables.tables
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)])
+        def run(step, keys):
+            two = tf.constant([1, 2], tf.int64)
+            rows = tables.rows_of([TableCall(one, keys if one.keyed else two) for one in tables.tables], self.servers)
+            pulled = self.store.pull(identity(0), rows=rows)
+            fresh = tf.ones_like(pulled.statistics)
+            pushed = self.store.push(step, pulled.versions, pulled.weights, fresh, row(RATE), rows)
+            return rows.ids[1], self.network.split_rows(pulled.weights, rows)[2], pushed
 
-    def pull(self, keys):
-        """Return the rows of keys, and what was pulled: key → row."""
-        rows = self.rows(keys)
-        pulled = self.store.pull(identity(0), rows=rows)
-        _, _, found = self.network.split_rows(pulled.weights, rows)
-        return dict(zip(rows.ids[1].numpy().tolist(), found.numpy(), strict=True)), pulled
+        return run
 
-    def push(self, step, pulled, factor=1.0):
-        gradient, fresh = factor * pulled.weights, tf.ones_like(pulled.statistics)
-        return (
-            self.store.push(identity(step), pulled.versions, gradient, fresh, row(RATE), pulled.rows).numpy().tolist()
-        )
+    def step(self, step, keys):
+        """Pull keys and push their rows as the gradient. Return what was pulled, key → row, and the outcomes."""
+        ids, rows, outcomes = self._graph(identity(step), tf.constant(keys))
+        return dict(zip(ids.numpy().tolist(), rows.numpy(), strict=True)), outcomes.numpy().tolist()
 
-    def step(self, step):
-        assert self.push(step, self.pull(keys_of(step))[1]) == [APPLIED] * self.servers
+    def train(self, *steps):
+        for step in steps:
+            assert self.step(step, keys_of(step))[1] == [APPLIED] * self.servers
 
     @property
     def state(self):
         return state_of(self.store)
+
+    @property
+    def with_rows(self):
+        """The keys that have a row, int64 [buckets, ways]; EMPTY at the other places."""
+        return self.state[KEYED].reshape(self.keyed.form.buckets, -1)[:, : self.keyed.form.ways]
 
 
 def keys_of(step):
@@ -155,16 +163,15 @@ CASES = {
 
 
 @pytest.mark.parametrize(("servers", "budget", "form"), CASES.values(), ids=CASES)
-@eagerly()
 def test_rows_appear_and_end_as_in_a_table_of_plain_python(servers, budget, form):
     stored = Stored(servers, budget, **form)
     table, changed = Table(stored.keyed.form), 0
     for step in range(UPDATES):
-        found, pulled = stored.pull(keys_of(step))
+        found, outcomes = stored.step(step, keys_of(step))
         expected = table.pull(found, step)
         assert_same(found, expected)
         changed += sum((row != table.initial(key)).any() for key, row in expected.items())
-        assert stored.push(step, pulled) == [APPLIED] * servers
+        assert outcomes == [APPLIED] * servers
         table.push(expected, step)
     assert changed > 50 and (table.ended > 0 or "expire_after" in form)
     state = stored.state
@@ -176,35 +183,29 @@ def test_rows_appear_and_end_as_in_a_table_of_plain_python(servers, budget, form
     assert_same(dict(zip(asked, in_layer, strict=True)), table.pull(asked, UPDATES))
 
 
-@eagerly()
 def test_a_restored_table_continues_with_the_same_bits_also_on_other_numbers_of_servers():
     form = {"admit_after": 2, "expire_after": 9}
     whole, first = Stored(2, **form), Stored(2, **form)
-    for step in range(12):
-        whole.step(step)
-        if step < 8:
-            first.step(step)
+    whole.train(*range(12))
+    first.train(*range(8))
     found = Checkpoint(8, first.state | {"waiting": np.zeros([0, 1])})
-    for servers in (3, 1, 2):
+    for servers in (3, 2):
         stored, found = Stored(servers, **form), resharded(found, servers)
         stored.store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
         found = Checkpoint(8, stored.state | {"waiting": found.arrays["waiting"]})
-    assert stored.push(7, stored.pull(keys_of(7))[1]) == [REFUSED] * 2
-    for step in range(8, 12):
-        stored.step(step)
+    assert stored.step(7, keys_of(7))[1] == [REFUSED] * 2
+    stored.train(*range(8, 12))
     expected, state = whole.state, stored.state
     for name in ("weights", "slot_accumulator", KEYED):
         assert (state[name] == expected[name]).all(), name
 
 
-@eagerly()
 def test_a_replay_sees_no_key():
     stored = Stored(1, admit_after=2)
-    _, pulled = stored.pull(keys_of(0))
-    assert [stored.push(0, pulled), stored.push(0, pulled)] == [[APPLIED], [REFUSED]]
-    assert (stored.state[KEYED].reshape(stored.keyed.form.buckets, -1)[:, : stored.keyed.form.ways] == EMPTY).all()
-    assert stored.push(1, pulled) == [APPLIED]
-    assert set(pulled.rows.ids[1].numpy()) <= set(stored.state[KEYED])
+    assert [stored.step(0, keys_of(0))[1] for _ in range(2)] == [[APPLIED], [REFUSED]]
+    assert (stored.with_rows == EMPTY).all()
+    assert stored.step(1, keys_of(0))[1] == [APPLIED]
+    assert set(keys_of(0)) <= set(stored.with_rows.ravel())
 
 
 def test_lines_tell_of_rows_that_ended_for_want_of_room():
