@@ -1,4 +1,4 @@
-"""Tell the user when a table of keys has no room for the rows of new keys."""
+"""Tell the user how full the tables of `DynamicEmbedding` layers are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
+from ps_cluster.notices import LogLine
 from ps_cluster.runs.checkpoints import KEYED
+from ps_cluster.runs.logs import ROWS_END
+from ps_cluster.runs.result_rows import KeyedUse
 
 AGAIN_AT = 10  # times as many ended rows as the last line has told
 
@@ -15,25 +18,32 @@ AGAIN_AT = 10  # times as many ended rows as the last line has told
 class KeyedLines:
     """Finds out from the arrays of a checkpoint how full the tables of keys are.
 
-    A line comes when rows have ended because other keys needed their places, and again when they are `AGAIN_AT` times as many.
+    Attributes:
+      uses: of each table, as of the last checkpoint.
     """
 
     def __init__(self, forms: Sequence[KeyedRows]):
         """Create it. `forms`: of all tables of keys, in the order in which a checkpoint has them."""
         self._forms = forms
         self._next = [1] * len(forms)
+        self.uses: list[KeyedUse] = []
 
-    def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
-        """Yield the lines about a checkpoint."""
-        begin = 0
-        for index, form in enumerate(self._forms):
-            state = arrays[KEYED][begin : begin + form.state_size].reshape(form.buckets, -1)
-            begin += form.state_size
-            ended, rows = int(state[:, -1].sum()), int((state[:, : form.ways] != EMPTY).sum())
-            if ended >= self._next[index]:
-                self._next[index] = AGAIN_AT * ended
-                yield (
-                    f"the DynamicEmbedding '{form.name}' is short of room: {rows:,} of its {form.places:,} places have rows, "
-                    f"and {ended:,} row{'s have' if ended > 1 else ' has'} ended because other keys needed the place: give "
-                    "it a larger budget, or fewer rows by admit_after or expire_after"
-                )
+    def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
+        """Yield a line for each table of which rows have ended for want of room, and another at `AGAIN_AT` times as many."""
+        ends = np.cumsum([form.state_size for form in self._forms])
+        parts = np.split(arrays[KEYED], ends[:-1]) if self._forms else []
+        states = [part.reshape(form.buckets, -1) for form, part in zip(self._forms, parts)]
+        self.uses = [
+            KeyedUse(
+                name=form.name,
+                places=form.places,
+                rows=int((state[:, : form.ways] != EMPTY).sum()),
+                ended=int(state[:, -1].sum()),
+            )
+            for form, state in zip(self._forms, states)
+        ]
+        for index, use in enumerate(self.uses):
+            if use.ended >= self._next[index]:
+                self._next[index] = AGAIN_AT * use.ended
+                advice = "give the DynamicEmbedding a larger budget, or fewer rows by admit_after or expire_after"
+                yield ROWS_END(f"{use.line}: {advice}")

@@ -17,7 +17,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import read_rows
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
@@ -70,7 +70,7 @@ class Saver:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, ledger_reader: LedgerReader, progress: RunProgress,
         *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
-        rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[str]] = lambda arrays: (),
+        rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[Line]] = lambda arrays: (),
         saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip

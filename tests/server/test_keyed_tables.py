@@ -14,6 +14,7 @@ from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
 from ps_cluster.models.tables import TableCall, Tables
 from ps_cluster.runs.checkpoints import KEYED, Checkpoint
 from ps_cluster.runs.resharding import resharded
+from ps_cluster.runs.result_rows import KeyedUse
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.shard import APPLIED, REFUSED
 from ps_cluster.server.store import ParameterStore
@@ -213,11 +214,12 @@ def test_lines_tell_of_rows_that_ended_for_want_of_room():
     lines = KeyedLines([form])
 
     def told(ended):
-        return list(lines.of({KEYED: np.array([7, EMPTY, 0, -2, 0, 0, ended])}))
+        return [line.message for line in lines.of({KEYED: np.array([7, EMPTY, 0, -2, 0, 0, ended])})]
 
     assert told(0) == []
     assert told(3) == [
-        "the DynamicEmbedding 'users' is short of room: 1 of its 2 places have rows, and 3 rows have ended because other keys "
-        "needed the place: give it a larger budget, or fewer rows by admit_after or expire_after"
+        "'users': 1 of 2 places have rows · 3 ended for want of room: give the DynamicEmbedding a larger budget, or fewer rows "
+        "by admit_after or expire_after"
     ]
     assert told(29) == [] and len(told(30)) == 1
+    assert lines.uses == [KeyedUse(name="users", places=2, rows=1, ended=30)]
