@@ -259,7 +259,7 @@ def wrapped_by(judging: keras.Loss | keras.Metric) -> Callable[..., Any] | None:
 _OF_STATE = {
     "built", "name", "_lock", "_variables", "_trainable_variables", "_trainable_variables_indices", "_tracker", "_iterations",
     "_learning_rate", "_momentums", "momentums", "_velocities", "_velocity_hats", "_average_gradients",
-    "_exclude_from_weight_decay_cache", "_distribution_strategy",
+    "_accumulators", "_linears", "_exclude_from_weight_decay_cache", "_distribution_strategy",
 }  # fmt: skip
 
 

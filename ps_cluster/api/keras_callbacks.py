@@ -246,7 +246,8 @@ class CallbackCaller:
                 f"callbacks: the checkpoint of step {step:,} was deleted before the callbacks were called with its weights"
             )
             return
-        assign(self._model, np.asarray(arrays["weights"]), np.asarray(arrays["statistics"]))
+        weights, statistics = (np.asarray(arrays[name]) for name in ("weights", "statistics"))
+        assign(self._model, weights, statistics, arrays.get(checkpoints.KEYED))
 
 
 @contextlib.contextmanager

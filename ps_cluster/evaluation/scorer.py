@@ -28,7 +28,7 @@ from ps_cluster.files.values import finite
 from ps_cluster.models.failures import computing
 from ps_cluster.notices import Notify
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.checkpoints import KEYED, Checkpoint
 from ps_cluster.runs.predictions import Predictions
 from ps_cluster.runs.run_dir import RunDir
 
@@ -244,7 +244,8 @@ class Scorer:
 
         try:
             for model in (self._model, self._fused, self._saved):
-                assign(model, checkpoint.arrays["weights"], checkpoint.arrays["statistics"])
+                arrays = checkpoint.arrays
+                assign(model, arrays["weights"], arrays["statistics"], arrays.get(KEYED))
         except KeyError as error:
             raise UserError(f"checkpoint of step {checkpoint.step}: holds no array {error}") from error
         except ValueError as error:

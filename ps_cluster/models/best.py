@@ -86,7 +86,9 @@ def check_that_it_loads(model: keras.Model, settings: NetworkSettings, spec: Exa
 def _why_keras_cannot_load(saved: keras.Model, file: Path) -> str | None:
     """Return why Keras can't load the file without any code of the user, on one line; None if it can."""
     kinds = map(type, layers_of(saved))
-    if own := dict.fromkeys(kind.__name__ for kind in kinds if not kind.__module__.startswith("keras.")):
+    if own := dict.fromkeys(
+        kind.__name__ for kind in kinds if not kind.__module__.startswith(("keras.", "ps_cluster."))
+    ):
         return f"Keras does not know {listed(list(own))}"
     try:
         keras.models.load_model(file, compile=False, safe_mode=True)

@@ -13,8 +13,10 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.errors import UserError
+from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.tables import NO_TABLES, TableCall, Tables
+from ps_cluster.models.tables import NO_TABLES, TableCall, TableLayer, Tables
 from ps_cluster.notices import Notify, ignore
 from ps_cluster.private_names import layers_of
 
@@ -24,13 +26,21 @@ def find_tables(
 ) -> Tables:
     """Return the tables of a network: its embeddings of at least `rows_from` rows whose ids depend on no weight.
 
+    A `DynamicEmbedding` that is trained is always one.
+
     Args:
       against: why no embedding can be a table; None if nothing speaks against it.
       say: called with a line for each large embedding that is no table, which says why it travels whole.
+    Raises:
+      UserError: a DynamicEmbedding can't be a table.
     """
     found = []
     for layer in layers_of(model):
-        if type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
+        if isinstance(layer, DynamicEmbedding) and layer.trainable:
+            if against:
+                raise _untrainable(layer, against)
+            found.append(layer)
+        elif type(layer) is keras.layers.Embedding and layer.input_dim >= rows_from and layer.trainable:
             if reason := against or _unfit(layer):
                 say(f"the Embedding '{layer.name}' travels whole: {reason}")
             else:
@@ -41,10 +51,16 @@ def find_tables(
         if not reasons:
             return tables
         for layer, reason in reasons:
+            if isinstance(layer, DynamicEmbedding):
+                raise _untrainable(layer, reason)
             say(f"the Embedding '{layer.name}' travels whole: {reason}")
         refused = {id(layer) for layer, _ in reasons}
         found = [layer for layer in found if id(layer) not in refused]
     return NO_TABLES
+
+
+def _untrainable(layer: DynamicEmbedding, reason: str) -> UserError:
+    return UserError(f"model.name: its DynamicEmbedding '{layer.name}' can't be trained like this: {reason}")
 
 
 def _unfit(layer: keras.layers.Embedding) -> str:
@@ -56,7 +72,7 @@ def _unfit(layer: keras.layers.Embedding) -> str:
     return ""
 
 
-def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[keras.layers.Embedding, str]]:
+def _why_not(network: FlatNetwork, spec: ExampleSpec) -> list[tuple[TableLayer, str]]:
     """Return the tables that can't travel by rows, with the reason."""
     spec_of = tf.TensorSpec
     inputs = {name: spec_of([None, *field.shape], field.network_dtype) for name, field in spec.inputs.items()}

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.fused_layers import with_fused_layers
 from ps_cluster.models.lookups import constant_tables
 from ps_cluster.models.pure import PureScope, seed_states, seeds_of
@@ -110,9 +111,11 @@ def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.float32), *(np.asarray(v.value).ravel() for v in variables)])
 
 
-def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray) -> None:
+def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray, keyed: np.ndarray | None = None) -> None:
     """Copy flat vectors into a model's variables.
 
+    Args:
+      keyed: what a checkpoint has of the tables of keys (server/keyed_tables.py), int64; None without such tables.
     Raises:
       ValueError: a vector's length is not that of the model's variables.
     """
@@ -125,6 +128,12 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray) -> N
             raise ValueError(f"{model.name} has {layout.length:,} {what}, but {vector.size:,} were given")
         for variable, part in zip(variables, np.split(vector, np.cumsum(layout.sizes)[:-1]) if variables else ()):
             variable.assign(part.reshape(variable.shape))
+    layers = [layer for layer in layers_of(model) if isinstance(layer, DynamicEmbedding) and layer.trainable]
+    ends = np.cumsum([layer.form.state_size for layer in layers])
+    if (0 if keyed is None else keyed.size) != (ends[-1] if layers else 0):
+        raise ValueError(f"{model.name} has other tables of keys than were given")
+    for layer, part in zip(layers, np.split(keyed, ends[:-1]) if keyed is not None else ()):
+        layer.keys.assign(part.reshape(layer.form.buckets, -1)[:, : layer.form.ways].ravel())
 
 
 def as_arguments(inputs: Mapping[str, Any]) -> Any:

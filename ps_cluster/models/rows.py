@@ -11,7 +11,7 @@ class Rows(NamedTuple):
     """The distinct rows that a step looks up. Each field has a tensor for each group of tables; without tables, none.
 
     Attributes:
-      ids: int64 [u], the rows' numbers within the group, in the order of the servers that have them.
+      ids: int64 [u], the rows' numbers within the group, or their keys, in the order of the servers that have them.
       places: int32 [k], the index in `ids` of each id that is looked up.
       sizes: int32 [calls], how many ids each call of a table's layer looks up.
       counts: int32 [servers], how many of the rows each server has.

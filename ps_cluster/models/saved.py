@@ -10,6 +10,7 @@ from ps_cluster.config import user_code
 from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.files import untrusted
+from ps_cluster.models import dynamic_embedding as dynamic_embedding  # registers its layer with Keras
 from ps_cluster.models.ends import NetworkEnd
 from ps_cluster.models.marks import OWN_UNITS, followed_by, has_units, is_marked, with_mark
 from ps_cluster.private_names import copy_compiled, layers_of

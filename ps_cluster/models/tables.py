@@ -5,6 +5,7 @@
 
 A table is a large `keras.layers.Embedding` (see finding_tables.py). All tables of one width are one group: they lie one below
 the other, and a row is numbered within its group. So a step looks up, pulls and changes the rows of all of them at once.
+A `DynamicEmbedding` is a group of its own, and its rows are named by their keys instead (keyed_rows.py).
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.models.dynamic_embedding import DynamicEmbedding
+from ps_cluster.models.keyed_rows import EMPTY, KeyedPart, KeyedRows
 from ps_cluster.models.rows import Rows
 
-LookUp: TypeAlias = Callable[[keras.layers.Embedding, tf.Tensor], tf.Tensor]
+TableLayer: TypeAlias = keras.layers.Embedding | DynamicEmbedding
+LookUp: TypeAlias = Callable[[TableLayer, tf.Tensor], tf.Tensor]
 """(layer, ids [...]) → vectors [..., width]: replaces the call of a table's layer."""
 
 
@@ -35,13 +39,19 @@ class Table:
       first: the number of its first row within the group.
     """
 
-    layer: keras.layers.Embedding
+    layer: TableLayer
     group: int
     first: int
 
     @property
     def rows(self) -> int:
-        return int(self.layer.input_dim)
+        """The number of rows that the table has room for."""
+        return self.keyed.places if self.keyed else int(self.layer.input_dim)
+
+    @property
+    def keyed(self) -> KeyedRows | None:
+        """The form of a table whose rows are found by their keys; None if they are numbered."""
+        return self.layer.form if isinstance(self.layer, DynamicEmbedding) else None
 
     @property
     def width(self) -> int:
@@ -49,28 +59,36 @@ class Table:
 
 
 class TableCall(NamedTuple):
-    """A call of a table's layer with ids, int64 [k]: rows of this table."""
+    """A call of a table's layer with ids, int64 [k]: rows of this table, or keys."""
 
     table: Table
     ids: tf.Tensor
 
 
 class Tables:
-    """The tables of a network, in groups of equal width.
+    """The tables of a network, in groups of equal width, and each table of keys in a group of its own, after the others.
 
     Attributes:
       tables: in the order of the network's layers.
       widths: the width of each group.
+      keyed: the tables of keys by the number of their group.
     """
 
-    def __init__(self, layers: Sequence[keras.layers.Embedding] = ()):
-        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in layers))
+    def __init__(self, layers: Sequence[TableLayer] = ()):
+        numbered = [layer for layer in layers if not isinstance(layer, DynamicEmbedding)]
+        self.widths = list(dict.fromkeys(int(layer.output_dim) for layer in numbered))
         self.tables: list[Table] = []
+        self.keyed: dict[int, DynamicEmbedding] = {}
         rows = [0] * len(self.widths)
         for layer in layers:
-            group = self.widths.index(int(layer.output_dim))
-            self.tables.append(Table(layer, group, rows[group]))
-            rows[group] += int(layer.input_dim)
+            if isinstance(layer, DynamicEmbedding):
+                self.keyed[len(self.widths)] = layer
+                self.tables.append(Table(layer, len(self.widths), 0))
+                self.widths.append(layer.output_dim)
+            else:
+                group = self.widths.index(int(layer.output_dim))
+                self.tables.append(Table(layer, group, rows[group]))
+                rows[group] += int(layer.input_dim)
         self._of_layer = {id(table.layer): table for table in self.tables}
 
     def __bool__(self) -> bool:
@@ -86,6 +104,11 @@ class Tables:
         """The number of weights in all tables."""
         return sum(table.rows * table.width for table in self.tables)
 
+    @property
+    def keyed_size(self) -> int:
+        """The numbers that a checkpoint has of tables of keys besides rows and slots."""
+        return sum(layer.form.state_size for layer in self.keyed.values())
+
     def is_table(self, variable: keras.Variable) -> bool:
         return any(variable is own for own in self.variables)
 
@@ -100,21 +123,33 @@ class Tables:
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([0, table.width]))
         return values
 
+    def keyed_parts(self) -> dict[int, KeyedPart]:
+        """Return, for each group that is a table of keys, its form and the keys that it has at the start."""
+        return {group: KeyedPart(layer.form, np.asarray(layer.keys.value)) for group, layer in self.keyed.items()}
+
     @contextmanager
     def replaced(self, look_up: LookUp) -> Iterator[None]:
         """Let `look_up` answer the calls of the tables' layers within the block, in which a network is traced."""
+
+        def call(layer: TableLayer, ids: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+            return look_up(layer, ids)
+
         with ExitStack() as stack:
             for table in self.tables:
-                vars(table.layer)["call"] = partial(look_up, table.layer)
-                stack.callback(vars(table.layer).pop, "call")
+                own: Any = vars(table.layer)
+                own["call"] = partial(call, table.layer)
+                stack.callback(own.pop, "call")
             yield
 
     def recording(self, calls: list[TableCall], value: tf.Tensor | float = 0.0) -> LookUp:
         """Return a function that appends each call to `calls`, and answers with vectors full of `value`."""
 
-        def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+        def look_up(layer: TableLayer, ids: tf.Tensor) -> tf.Tensor:
             table = self._of_layer[id(layer)]
-            calls.append(TableCall(table, tf.reshape(tf.cast(ids, tf.int64), [-1])))
+            flat = (
+                layer.as_keys(ids) if isinstance(layer, DynamicEmbedding) else tf.reshape(tf.cast(ids, tf.int64), [-1])
+            )
+            calls.append(TableCall(table, flat))
             return self._shaped(tf.fill([tf.size(ids), table.width], tf.cast(value, layer.compute_dtype)), ids)
 
         return look_up
@@ -125,15 +160,17 @@ class Tables:
         for group in range(len(self.widths)):
             asked = [call for call in calls if call.table.group == group]
             of_calls = tf.stack([tf.size(call.ids) for call in asked])
-            distinct, index = tf.unique(_numbered_in_group(asked, of_calls))
+            keyed = self.keyed.get(group)
+            distinct, index = tf.unique(_numbered_in_group(asked, of_calls) if keyed is None else _checked_keys(asked))
+            of_server = tf.cast((keyed.form.bucket_of(distinct) if keyed else distinct) % servers, tf.int32)
             if servers > 1:
-                order = tf.argsort(distinct % servers, stable=True)
+                order = tf.argsort(of_server, stable=True)
                 distinct = tf.gather(distinct, order)
                 index = tf.gather(tf.math.invert_permutation(order), index)
             ids.append(distinct)
             places.append(index)
             sizes.append(of_calls)
-            counts.append(tf.math.bincount(tf.cast(distinct % servers, tf.int32), minlength=servers, maxlength=servers))
+            counts.append(tf.math.bincount(of_server, minlength=servers, maxlength=servers))
         return Rows(tuple(ids), tuple(places), tuple(sizes), tuple(counts))
 
     def reading(self, values: Sequence[tf.Tensor], rows: Rows) -> LookUp:
@@ -151,7 +188,7 @@ class Tables:
             for of_group, places, sizes in zip(values, rows.places, rows.sizes, strict=True)
         ]
 
-        def look_up(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+        def look_up(layer: TableLayer, ids: tf.Tensor) -> tf.Tensor:
             found = next(vectors[self._of_layer[id(layer)].group])
             return self._shaped(tf.cast(found, layer.compute_dtype), ids)
 
@@ -161,6 +198,16 @@ class Tables:
         """Return vectors [k, width] in the shape of the k ids, [..., width]."""
         width = vectors.shape[-1]
         return tf.ensure_shape(tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0)), [*ids.shape, width])
+
+
+def _checked_keys(calls: Sequence[TableCall]) -> tf.Tensor:
+    """Return the keys of all calls of one table of keys, int64 [k]."""
+    keys = tf.concat([call.ids for call in calls], 0)
+    reserved = tf.boolean_mask(keys, tf.equal(keys, EMPTY))
+    message = f"keys of the DynamicEmbedding layer {calls[0].table.layer.name} that are reserved:"
+    inside = tf.raw_ops.Assert(condition=tf.equal(tf.size(reserved), 0), data=[message, reserved], summarize=5)
+    with tf.control_dependencies([inside]):
+        return tf.identity(keys)
 
 
 def _numbered_in_group(calls: Sequence[TableCall], sizes: tf.Tensor) -> tf.Tensor:

@@ -60,6 +60,8 @@ def facts_of(summary: Summary) -> Iterator[tuple[str, Text | str]]:
         last = [f"{row.before} → {row.workers} at update {row.applied:,}" for row in summary.scaled[-MOST_CHANGES:]]
         yield "workers", " · ".join([*([f"{earlier} earlier"] if earlier > 0 else []), *last])
     yield "updates", _updates(updates)
+    for use in summary.keyed:
+        yield "keys", Text(use.line, "yellow" if use.ended else "default")
     if summary.proof:
         yield "proof", _proof(summary.proof)
     gradients = summary.gradients

@@ -40,6 +40,7 @@ READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
 _FILE_NAME = re.compile(r"step-(\d{9,})-term-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
+KEYED = "keyed"  # the keys of rows and what belongs to them, of all tables of keys (server/keyed_tables.py)
 BY_SHARD = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each shard
 ONE_PER_SHARD = "each_"  # prefix of slots with one number for each shard, float32 [ps], or a few numbers, [ps, k]
 # Array → its dtype, and the allowed numbers of axes. A slot is a vector, or has a row for each worker.
@@ -49,6 +50,7 @@ KNOWN = {
     ACCEPTED_STEPS: (np.int64, (2,)),
     "counts": (np.int64, (2,)),
     "waiting": (np.float64, (2,)),
+    KEYED: (np.int64, (1,)),
 }
 KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1, 2))
 

@@ -34,6 +34,7 @@ TASK_GIVES_UP = LogEvent("task_gives_up", "warning")  # a task of `ps-cluster ta
 PORTS_OPEN = LogEvent("ports_open", "warning")
 MEMORY_SHORT = LogEvent("memory_short", "warning")
 GENERATED_DATA = LogEvent("generated_data", "warning")
+ROWS_END = LogEvent("rows_end", "warning")
 DISK_REFUSES = LogEvent("disk_refuses", "warning")
 CHECKPOINT_PASSED_OVER = LogEvent("checkpoint_passed_over", "warning")
 UPDATE_DISAGREES = LogEvent("update_disagrees", "error")  # an update that was computed again for the proof

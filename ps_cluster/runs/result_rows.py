@@ -270,6 +270,26 @@ class TableTraffic(Row):
     row_values: Count
 
 
+class KeyedUse(Row):
+    """How full the table of a `DynamicEmbedding` is.
+
+    Attributes:
+      name: the name of the layer. places: the rows that it has room for. rows: those that it has.
+      ended: rows that have ended because another key needed their place.
+    """
+
+    name: Word
+    places: Count
+    rows: Count
+    ended: Count
+
+    @property
+    def line(self) -> str:
+        return (
+            f"'{self.name}': {self.rows:,} of {self.places:,} places have rows · {self.ended:,} ended for want of room"
+        )
+
+
 class Gradients(Row):
     """Counts of gradients. `dropped`: those that came too late. `per_update`: the fewest that an update averages."""
 
@@ -352,11 +372,13 @@ class TrainingNumbers(Row):
 
     Attributes:
       tables: None without embedding tables.
+      keyed: of each DynamicEmbedding, as of the last checkpoint.
       bad_losses: the number of steps whose loss was NaN or infinite.
     """
 
     updates: Updates = Updates()
     tables: TableTraffic | None = None
+    keyed: list[KeyedUse] = []
     gradients: Gradients = Gradients()
     proof: Proof | None = None
     staleness: StalenessRow = StalenessRow()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +50,9 @@ class SampledShard:
       before, after: "weights" and the slots by their names, before and after the update: [k] each, single numbers [1].
       fresh: [m], the statistics that the step pushed.
       statistics_before, statistics_after: [m], the statistics of the shard before and after the update.
+      keyed: of each table of keys, by its number and "_keys", "_places" or "_given": the keys that the worker pulled, int64
+        [u], the places in the table where their rows were at the push, int64 [u], -1 without one, and their rows as the
+        worker got them, [u x width].
     """
 
     update: int
@@ -67,6 +70,7 @@ class SampledShard:
     fresh: np.ndarray
     statistics_before: np.ndarray
     statistics_after: np.ndarray
+    keyed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def given_at_pull(self) -> np.ndarray:
@@ -129,7 +133,7 @@ class UpdateSample:
 
 
 _GIVEN_POSITIONS = "given_positions"
-_GROUPS = ("at_pull", "before", "after")
+_GROUPS = ("at_pull", "before", "after", "keyed")
 _VECTORS = (
     "positions", "given", "given_statistics", "rows_at_pull", "gradient", "fresh", "statistics_before", "statistics_after",
 )  # fmt: skip
@@ -183,7 +187,7 @@ def read_sample(path: Path) -> UpdateSample:
             vectors = {name: arrays[f"{index}/{name}"] for name in _VECTORS}
         except KeyError as error:
             raise Malformed(f"holds no array {error}") from error
-        at_pull, before, after = (_below(arrays, f"{index}/{group}/") for group in _GROUPS)
+        at_pull, before, after, keyed = (_below(arrays, f"{index}/{group}/") for group in _GROUPS)
         given_positions = arrays.get(f"{index}/{_GIVEN_POSITIONS}")
         if given_positions is None:
             first = sum(header.lengths[:index])
@@ -191,7 +195,7 @@ def read_sample(path: Path) -> UpdateSample:
         shards.append(
             SampledShard(
                 header.update, header.pullers[index], header.pulled[index], given_positions=given_positions,
-                at_pull=at_pull, before=before, after=after, **vectors,
+                at_pull=at_pull, before=before, after=after, keyed=keyed, **vectors,
             )
         )  # fmt: skip
     return UpdateSample(header, shards)

@@ -115,10 +115,11 @@ class Arrangement:
 
     Attributes:
       sizes: the length of each shard's vector.
+      keyed: that of the keys of tables of keys, and what belongs to them; None without such tables.
     """
 
-    def __init__(self, of_shards: Sequence[Sequence[Part]]):
-        self._of_shards = of_shards
+    def __init__(self, of_shards: Sequence[Sequence[Part]], keyed: Arrangement | None = None):
+        self._of_shards, self.keyed = of_shards, keyed
         self._ends = [np.cumsum([part.size for part in parts]) for parts in of_shards]
         self.sizes = [int(ends[-1]) for ends in self._ends]
 

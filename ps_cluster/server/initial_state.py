@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ps_cluster.models.keyed_rows import KeyedPart
 from ps_cluster.server.leftovers import new_session, note
 from ps_cluster.server.update_rules.rule import Matrix
 
@@ -22,6 +23,7 @@ class InitialState:
       keep: [m], the share of the statistics s that a step keeps: s becomes keep s + fresh.
       matrices: the places of the matrices among the weights.
       tables: the rows of each group of embedding tables, [rows, width].
+      keyed: group → its form and keys, if the rows of the group are found by their keys.
       session: the leader's session, see server/leftovers.py.
       index: the shard's number.
     """
@@ -32,6 +34,7 @@ class InitialState:
     keep: np.ndarray
     matrices: tuple[Matrix, ...] = ()
     tables: tuple[np.ndarray, ...] = ()
+    keyed: Mapping[int, KeyedPart] = field(default_factory=dict)
     session: str = field(default_factory=new_session)
     index: int = 0
 
@@ -64,11 +67,20 @@ class InitialState:
                 statistics=statistics,
                 keep=keep,
                 matrices=(),
-                tables=tuple(rows[index :: len(parts)] for rows in self.tables),  # see server/tables.py
+                tables=self._tables_of(index, len(parts)),
+                keyed={group: part.of_server(index, len(parts)) for group, part in self.keyed.items()},
                 index=index,
             )
             for index, (weights, factors, statistics, keep) in enumerate(parts)
         ]
+
+    def _tables_of(self, index: int, servers: int) -> tuple[np.ndarray, ...]:
+        """Return the rows of each group that a server has: every `servers`-th row, or bucket (server/tables.py)."""
+        ways = [self.keyed[group].form.ways if group in self.keyed else 1 for group in range(len(self.tables))]
+        return tuple(
+            rows.reshape(-1, together, rows.shape[1])[index::servers].reshape(-1, rows.shape[1])
+            for rows, together in zip(self.tables, ways)
+        )
 
     def name(self, kind: str, what: str) -> str:
         """Return the name of a resource of this shard, and note it on the current device, so that a later leader frees it.

@@ -9,10 +9,11 @@ import numpy as np
 
 from ps_cluster.config.lazy import tf
 from ps_cluster.runs.update_samples import SampledShard
+from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.tables import TableShard
 
 # The dtypes of what is kept, in its order.
-_KEPT = ("int64", "float32", "float32", "int64", "float32", "float32", "float32")
+_KEPT = ("int64", "float32", "float32", "int64", "int64", "float32", "float32", "float32")
 
 
 class KeptRows:
@@ -24,22 +25,26 @@ class KeptRows:
         # Serialised, because the number of rows differs from step to step. TensorFlow 2.21 aborts a worker's process whose
         # graph has a remote variable of a shape that is not known.
         self._kept = [tf.Variable("", trainable=False) for _ in _KEPT]
-        self._given_places, self._given, self._at_pull, self._places, self._gradient, self._before, self._after = (
-            self._kept
-        )
+        self._given_places, self._given, self._at_pull, self._places, self._keys, *others = self._kept
+        self._gradient, self._before, self._after = others
 
     def keep_given(self, places: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-        """Keep the rows that a worker gets, and those that the table has. `places`: int64 [u]. `rows`: [u x width]."""
+        """Keep the rows that a worker gets, and those that the table has.
+
+        Args:
+          places: int64 [u], or the keys. rows: [u x width].
+        """
         return tf.group(
             _keep(self._given_places, places),
             _keep(self._given, tf.cast(rows, tf.float32)),
-            _keep(self._at_pull, tf.reshape(tf.gather(self._table.rows, places), [-1])),
+            _keep(self._at_pull, self._table.read(places, tf.float32)),
         )
 
     def keep_before(self, places: tf.Tensor, gradient: tf.Tensor) -> tf.Operation:
         """Keep a gradient as received, [u x width], and rows and slots before the update."""
         return tf.group(
             _keep(self._places, places),
+            _keep(self._keys, self._table.keys_at(places)),
             _keep(self._gradient, tf.cast(gradient, tf.float32)),
             _keep(self._before, self._now(places)),
         )
@@ -57,15 +62,25 @@ class KeptRows:
         """Return everything that is kept, as `added_to` takes it: len(_KEPT) strings."""
         return [variable.read_value() for variable in self._kept]
 
-    def added_to(self, shard: SampledShard, first: int, values: Sequence[bytes]) -> SampledShard:
+    def added_to(self, shard: SampledShard, group: int, first: int, values: Sequence[bytes]) -> SampledShard:
         """Return the record of a shard with these rows in addition.
 
         Args:
+          group: the number of the group.
           first: the position of the group's first number in the shard's vectors.
           values: the result of `read`.
         """
         kept = (tf.io.parse_tensor(value, dtype).numpy() for value, dtype in zip(values, _KEPT, strict=True))
-        given_places, given, at_pull, places, gradient, before, after = kept
+        given_places, given, at_pull, places, keys, gradient, before, after = kept
+        keyed = dict(shard.keyed)
+        if isinstance(self._table, KeyedTableShard):
+            # Of the rows that the worker pulled, those are compared that have a place at the push.
+            place_of = dict(zip(keys.tolist(), places.tolist(), strict=True))
+            at_push = np.array([place_of.get(key, -1) for key in given_places.tolist()], np.int64)
+            in_table = np.where(at_push < 0, -1, self._table.in_table(at_push))
+            keyed |= {f"{group}_keys": given_places, f"{group}_places": in_table, f"{group}_given": given}
+            has_row, given_places = np.repeat(at_push >= 0, self._table.width), at_push[at_push >= 0]
+            given, at_pull = given[has_row], at_pull[has_row]
 
         def positions(rows: np.ndarray) -> np.ndarray:
             width = self._table.width
@@ -87,6 +102,7 @@ class KeptRows:
             given_positions=np.concatenate([shard.given_positions, positions(given_places)]),
             rows_at_pull=np.concatenate([shard.rows_at_pull, at_pull]),
             gradient=np.concatenate([shard.gradient, gradient]),
+            keyed=keyed,
             before=continued(shard.before, before),
             after=continued(shard.after, after),
         )

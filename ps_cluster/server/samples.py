@@ -308,7 +308,7 @@ class UpdateSamples:
         )
         first, each = self._length, len(of_tables) // max(1, len(self._rows))
         for index, (kept, table) in enumerate(zip(self._rows, self._state.tables)):
-            shard = kept.added_to(shard, first, of_tables[index * each :][:each])
+            shard = kept.added_to(shard, index, first, of_tables[index * each :][:each])
             first += table.size
         return shard
 

@@ -24,10 +24,11 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import graph, tf
 from ps_cluster.config.staleness_methods import METHODS
-from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, KEYED, ONE_PER_SHARD
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.server.capabilities import Capabilities
 from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.keyed_tables import KeyedTableShard, placed
 from ps_cluster.server.leftovers import LOCK
 from ps_cluster.server.lookahead import Lookahead
 from ps_cluster.server.ordering import after, now_after
@@ -101,7 +102,13 @@ class ParameterShard:
             self._rule = config.mode_kind.server_rule(config, self.weights, start)
             usual = config.mode_kind.emulated_workers(config)
             rows_rule = method.optimizer(config)
-            self.tables = [TableShard(values, rows_rule) for values in start.tables]
+            self.version = tf.Variable(0, dtype=tf.int64)
+            self.tables = [
+                KeyedTableShard(values, rows_rule, start.keyed[group], self.version)
+                if group in start.keyed
+                else TableShard(values, rows_rule)
+                for group, values in enumerate(start.tables)
+            ]
             self._correction = method.correction(config.staleness, self.weights, usual, config.most_workers)
             lowers = config.mode_kind.lowers_rate
             self._lowered = RateOfMoreWorkers(usual, config.most_workers) if lowers else None
@@ -109,7 +116,6 @@ class ParameterShard:
             self._lookahead = Lookahead(config.lookahead, self.weights, updates)
             of_version = [self.weights, self.statistics, *self._correction.of_version]
             self._history = VersionHistory(of_version, config.mode_kind.delay(config))
-            self.version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self._ledger = ShardLedger(config.ledger_window)
@@ -358,6 +364,7 @@ class ParameterShard:
     def apply_push(self, push: Push) -> tf.Tensor:
         arrival = Arrival(push.worker, push.version, self.version.read_value())
         factor = tf.ones([]) if self._lowered is None else self._lowered.factor(push.worker)
+        push = replace(push, rows=placed(self.tables, push.rows))
         version = self._sampled(push, lambda: self.change(push, arrival, factor))
         return after([self.record(push, version, arrival.staleness, factor)], APPLIED)
 
@@ -511,7 +518,12 @@ class ParameterShard:
     def state_bytes(self) -> int:
         """The size in bytes of the shard's arrays in a checkpoint."""
         variables = [*self.state.values(), *(table.rows for table in self.tables for _ in self._by_weight)]
+        variables += [variable for table in self._keyed for variable in table.bookkeeping]
         return sum(variable.dtype.size * variable.shape.num_elements() for variable in variables)
+
+    @property
+    def _keyed(self) -> list[KeyedTableShard]:
+        return [table for table in self.tables if isinstance(table, KeyedTableShard)]
 
     @graph
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
@@ -522,6 +534,8 @@ class ParameterShard:
                 for name in (self._by_weight if self.tables else ())
             }
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
+            if keyed := self._keyed:
+                arrays[KEYED] = tf.concat([tf.reshape(table.state(), [-1]) for table in keyed], 0)
             return arrays, rows, self._ledger.read(first)
 
         with tf.device(self.device):
@@ -595,6 +609,10 @@ class ParameterShard:
             variable.assign(value)
         for table in self.tables:
             table.after_restore()
+        if keyed := self._keyed:
+            sizes = [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in keyed]
+            for table, part in zip(keyed, np.split(state[KEYED], np.cumsum(sizes)[:-1]), strict=True):
+                table.restore(part)
         self._ledger.restore(state[ACCEPTED_STEPS])
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)

@@ -19,12 +19,14 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.lazy import tf
 from ps_cluster.errors import UserError
 from ps_cluster.files.tensor_files import Pieces
+from ps_cluster.models.keyed_rows import KeyedRows
 from ps_cluster.models.rows import NO_ROWS, Rows
-from ps_cluster.runs.checkpoints import BY_SHARD, ONE_PER_SHARD
+from ps_cluster.runs.checkpoints import BY_SHARD, KEYED, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
 from ps_cluster.server.arrangement import Arrangement, Block, BlockPart
 from ps_cluster.server.initial_state import InitialState
+from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, ParameterShard
 from ps_cluster.server.tables import PushedRows
 from ps_cluster.server.vector_on_server import VectorOnServer
@@ -155,11 +157,14 @@ class ParameterStore:
         return sum(count for count, _ in counts), sum(count * width for count, width in counts)
 
     def _places(self, rows: Rows) -> list[list[tf.Tensor]]:
-        """Return for each shard the places of its rows in each group of tables, int64 [u]. See server/tables.py."""
+        """Return for each shard the places, or keys, of its rows in each group of tables, int64 [u]. See server/tables.py."""
         servers = len(self.shards)
         if servers == 1:
             return [list(rows.ids)]
-        of_groups = [tf.split(ids // servers, counts, num=servers) for ids, counts in zip(rows.ids, rows.counts)]
+        of_groups = [
+            tf.split(table.named(ids, servers), counts, num=servers)
+            for table, ids, counts in zip(self.shards[0].tables, rows.ids, rows.counts)
+        ]
         return [[of_group[server] for of_group in of_groups] for server in range(servers)]
 
     def outcomes(self, messages: Messages) -> tf.Tensor:
@@ -287,6 +292,11 @@ class ParameterStore:
         return self._joined(states), Ledgers([rows_of(of_shard) for of_shard in rows], counts)
 
     @property
+    def keyed_forms(self) -> list[KeyedRows]:
+        """The form of each table of keys, in the order in which a checkpoint has them."""
+        return [table.form for table in self.shards[0].tables if isinstance(table, KeyedTableShard)]
+
+    @property
     def state_bytes(self) -> int:
         """The size in bytes of a checkpoint's arrays, without the few numbers of the ledger."""
         return sum(part.state_bytes for part in self.shards)
@@ -360,8 +370,8 @@ class ParameterStore:
             arrays = [state[name] for state in states]
             if isinstance(arrays[0], VectorOnServer):
                 joined[name] = self._in_pieces(arrays)
-            elif self._arrangement is not None and _is_by_weight(name):
-                joined[name] = self._arrangement.joined(arrays)
+            elif (arrangement := self._arrangement_of(name)) is not None:
+                joined[name] = arrangement.joined(arrays)
             else:
                 joined[name] = _stacked(arrays) if _is_by_shard(name) else np.concatenate(arrays, axis=-1)
         return joined
@@ -389,12 +399,12 @@ class ParameterStore:
         """
         if _is_by_shard(name):
             return list(array)
-        if self._arrangement is None or not _is_by_weight(name):
+        if (arrangement := self._arrangement_of(name)) is None:
             return np.split(array, np.cumsum([shape[-1] for shape in shapes])[:-1], axis=-1)
-        if not self.shards[0].tables:
-            return self._arrangement.cut(array)
+        if name == KEYED or not self.shards[0].tables:
+            return arrangement.cut(array)
         dense = [np.empty(length, np.float32) for length in self._weight_lengths]
-        for block in self._arrangement.blocks():
+        for block in arrangement.blocks():
             for shard, place, rows in block.parts:
                 values = rows.take(array[block.begin : block.end])
                 if place < len(dense[shard]):
@@ -402,6 +412,12 @@ class ParameterStore:
                 else:
                     self.shards[shard].restore_piece(name, place, values)
         return dense
+
+    def _arrangement_of(self, name: str) -> Arrangement | None:
+        """Return where an array of a checkpoint has the numbers of each shard; None if they lie end to end."""
+        if self._arrangement is None or not (name == KEYED or _is_by_weight(name)):
+            return None
+        return self._arrangement.keyed if name == KEYED else self._arrangement
 
 
 def _check_state(shard: ParameterShard) -> None:

@@ -21,7 +21,7 @@ class PushedRows(NamedTuple):
     """The gradients of rows in a push, or none. Each field has a tensor for each group.
 
     Attributes:
-      places: int64 [u], the distinct places of the rows in the shard's part of the group.
+      places: int64 [u], the distinct places of the rows in the shard's part of the group, or their keys.
       gradients: [u x width], in the wire's dtype.
     """
 
@@ -50,6 +50,10 @@ class TableShard:
         self._rule = kind(settings, self.rows)
         self._sum: tf.Variable | None = None
 
+    def named(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
+        """Return how messages name rows: by their places, int64 [u]. `ids`: their numbers in the group, int64 [u]."""
+        return ids // servers
+
     @property
     def width(self) -> int:
         return int(self.rows.shape[1])
@@ -63,6 +67,10 @@ class TableShard:
     def slots(self) -> dict[str, tf.Variable]:
         """The slots of the rows, name → float32 [rows, width]."""
         return self._rule.slots | ({} if self._sum is None else {"sum": self._sum})
+
+    def keys_at(self, places: tf.Tensor) -> tf.Tensor:
+        """Return the keys of the rows at some places, int64 [u]; none if rows have no keys."""
+        return tf.zeros([0], tf.int64)
 
     def read(self, places: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """Return some rows, end to end, [u x width] in `dtype`. `places`: int64 [u]."""

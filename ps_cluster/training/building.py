@@ -30,7 +30,7 @@ from ps_cluster.system.limits import room
 from ps_cluster.training.computing_device import accelerator_of
 from ps_cluster.training.memory import TablesToCome, check_memory, machines_of
 from ps_cluster.training.step import TrainStep
-from ps_cluster.training.table_limits import reason_against_rows
+from ps_cluster.training.table_limits import check_keyed, reason_against_rows
 from ps_cluster.training.worker import Compute
 
 
@@ -83,12 +83,19 @@ def arrangement_of(network: flat.FlatNetwork, servers: int) -> Arrangement:
                 shift = begins[id(variable)] - before
                 parts.append(RowRange(low + shift, high + shift))
             before += size
+    of_keys: list[list[Part]] = [[] for _ in range(servers)]
+    keys_before = 0
     for table in sorted(network.tables.tables, key=lambda table: table.group):
-        begin = begins[id(table.layer.embeddings)]
+        begin, together = begins[id(table.layer.embeddings)], table.width * (table.keyed.ways if table.keyed else 1)
         for server, parts in enumerate(of_servers):
             first = (server - table.first) % servers
-            parts.append(RowRange(begin, begin + table.rows * table.width, table.width, first, servers))
-    return Arrangement(of_servers)
+            parts.append(RowRange(begin, begin + table.rows * table.width, together, first, servers))
+        if form := table.keyed:
+            end = keys_before + form.state_size
+            for server, parts in enumerate(of_keys):
+                parts.append(RowRange(keys_before, end, form.state_columns, server, servers))
+            keys_before = end
+    return Arrangement(of_servers, Arrangement(of_keys) if keys_before else None)
 
 
 def make_network(
@@ -110,6 +117,7 @@ def make_network(
             say(line)
         check_image_sizes(model, config)
         tables = find_tables(model, dataset.spec, rows_from=config.model.rows_from, against=against, say=say)
+        check_keyed(config, tables)
         network = flat.FlatNetwork(model, tables=tables)
         if config.model.name not in NETWORKS.own and network.has_changing_statistics:
             network.trace(dataset.spec)
@@ -120,7 +128,9 @@ def make_network(
     matrices = tuple(Matrix(*place) for place in network.weights.matrices(getattr(config.optimizer, "matrices", ())))
     # Each batch of a step keeps the share `keep` of the statistics after the previous batch.
     keep = network.keep**config.batches_per_step
-    return network, InitialState(weights, factors, statistics, keep, matrices, tables=tables.take_values())
+    return network, InitialState(
+        weights, factors, statistics, keep, matrices, tables=tables.take_values(), keyed=tables.keyed_parts()
+    )
 
 
 def make_store(

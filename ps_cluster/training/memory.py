@@ -52,7 +52,7 @@ def check_memory(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, roo
     if room is None or NETWORKS[config.model.name].worker_mb is not None:
         return None  # the launcher has already checked it
     activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
-    of_tables = table_bytes(config, network.tables.size)
+    of_tables = table_bytes(config, network.tables.size, network.tables.keyed_size)
     needs = needed_bytes(config, network.weights.length, activations) + of_tables
     if needs <= room.memory_bytes:
         return None
@@ -87,16 +87,18 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
     return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
 
 
-def table_bytes(config: RunConfig, numbers: int) -> int:
+def table_bytes(config: RunConfig, numbers: int, keys: int = 0) -> int:
     """Return the bytes that embedding tables, whose rows travel, take in all tasks together. No worker holds them.
 
     Args:
       numbers: the weights in all tables.
+      keys: the numbers, int64, with which tables of keys tell where the row of a key is.
     """
+    of_keys = round((SERVER_TABLE_COPIES + LEADER_TABLE_COPIES) * 8 * keys)
     others = LEADER_TABLE_COPIES
     if config.cluster.evaluator:
         others += EVALUATOR_TABLE_COPIES if config.evaluation.recompute_updates else EVALUATOR_COPIES
-    return bytes_on_servers(config, numbers) + round(others * 4 * numbers)
+    return bytes_on_servers(config, numbers) + round(others * 4 * numbers) + of_keys
 
 
 def bytes_on_servers(config: RunConfig, numbers: int) -> int:
@@ -207,7 +209,8 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 def _check_shards(config: RunConfig, network: FlatNetwork) -> None:
     rows = config.most_workers if any(kind.slots_per_worker for kind in _kinds(config)) else 1
     weights = network.weights.length  # rows of tables are never sent all at once
-    largest = -(-weights // config.shards) * 4 * rows  # snapshots are sent in float32
+    # Snapshots are sent in float32, and the keys of rows in int64.
+    largest = max(-(-weights // config.shards) * 4 * rows, -(-network.tables.keyed_size // config.shards) * 8)
     if config.mode_kind.has_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.shards // MOST_SENT_BYTES)
         raise UserError(

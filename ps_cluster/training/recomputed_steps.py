@@ -7,6 +7,7 @@ loss is one of Keras's, and each operation runs separately.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from ps_cluster.data.recomputed_batches import RecomputedBatches
 from ps_cluster.data.recomputed_images import resized, varied
 from ps_cluster.data.text_rows import network_input
 from ps_cluster.models.build import build
+from ps_cluster.models.dynamic_embedding import DynamicEmbedding
 from ps_cluster.models.flat import FlatNetwork, as_arguments, statistics_of
 from ps_cluster.models.judges import (
     ClassificationJudge,
@@ -35,8 +37,10 @@ from ps_cluster.models.judges import (
     RegressionJudge,
     judge_of,
 )
+from ps_cluster.models.keyed_rows import EMPTY
 from ps_cluster.models.pure import seed_states, seeds_of
-from ps_cluster.runs.update_samples import SampledGradient
+from ps_cluster.private_names import layers_of
+from ps_cluster.runs.update_samples import SampledGradient, SampledShard
 from ps_cluster.server.update_rules.rule import decay_rates
 from ps_cluster.training.learning_rate import learning_rate, progress, updates_at
 
@@ -109,6 +113,27 @@ class RecomputedSteps:
 
     def unchecked(self, gradient: SampledGradient) -> str | None:
         """Return why a gradient can't be recomputed; None if it can."""
+        return None
+
+    def take_keys(self, shards: Sequence[SampledShard], wire: str) -> str | None:
+        """Give the layers of keys those of a sampled update. Return why its gradient can't be recomputed; None if it can.
+
+        A row that the worker pulled and that had no place at the push has to be the initial one, as in plain Keras.
+
+        Args:
+          shards: the sampled update. wire: the dtype in which the worker got the rows.
+        """
+        groups = sorted({int(name.partition("_")[0]) for name in shards[0].keyed})
+        layers = [one for one in layers_of(self._model) if isinstance(one, DynamicEmbedding) and one.trainable]
+        for group, layer in zip(groups, layers, strict=True):
+            found = np.full(layer.form.places, EMPTY)
+            for shard in shards:
+                keys, places, given = (shard.keyed[f"{group}_{name}"] for name in ("keys", "places", "given"))
+                found[places[places >= 0]] = keys[places >= 0]
+                others = tf.cast(layer.form.initial(tf.constant(keys[places < 0])), wire)
+                if (tf.cast(others, tf.float32) != given.reshape(-1, layer.form.width)[places < 0]).numpy().any():
+                    return "gradients of rows that have ended between the pull and the push"
+            layer.keys.assign(found)
         return None
 
     def recompute(self, gradient: SampledGradient, given: np.ndarray, statistics: np.ndarray) -> RecomputedGradient:

@@ -7,7 +7,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.tensor_files import Pieces
-from ps_cluster.notices import Notify
+from ps_cluster.notices import Line, Notify
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.checkpoints import CheckpointMeta
 from ps_cluster.runs.journal import JournalNotWritten, LeaderStretch, stretch_of
@@ -72,7 +72,8 @@ class Saver:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, ledger_reader: LedgerReader, progress: RunProgress,
         *, same: Mapping[str, Any] = MappingProxyType({}), term: int = 0, before: Sequence[LeaderStretch] = (),
-        rules: str = "", saving: Callable[[], None] = lambda: None, notify: Notify = say,
+        rules: str = "", lines_of: Callable[[Mapping[str, np.ndarray]], Iterable[Line]] = lambda arrays: (),
+        saving: Callable[[], None] = lambda: None, notify: Notify = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Create a saver.
@@ -82,6 +83,7 @@ class Saver:
           term: this leader's term.
           before: the stretches of earlier leaders of this training.
           rules: the settings that decide this leader's learning rates and bounds (`LeaderStretch`).
+          lines_of: returns lines for the user about the arrays of a checkpoint.
           saving: called now and then while a save takes long.
         """
         self._config = config
@@ -91,7 +93,7 @@ class Saver:
         self._progress = progress
         self._same = same
         self._term, self._before, self._rules = term, before, rules
-        self._saving = saving
+        self._lines_of, self._saving = lines_of, saving
         self._notify = notify
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
@@ -250,6 +252,8 @@ class Saver:
             pieces["weights"] = self._looking_for_divergence(pieces["weights"])
         else:
             self.diverged = not all_finite(arrays["weights"])
+        for line in self._lines_of(arrays):
+            self._notify(line)
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         meta = CheckpointMeta(

@@ -25,6 +25,7 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.agreement import facts_of_data
 from ps_cluster.training.building import Build, build
 from ps_cluster.training.job import TrainingJob
+from ps_cluster.training.keyed_lines import KeyedLines
 from ps_cluster.training.learning_rate import expected_rates, text_of_rules
 from ps_cluster.training.ledger_reader import LedgerReader
 from ps_cluster.training.reporter import Reporter
@@ -166,11 +167,12 @@ class Session:
         self._ledger_reader = LedgerReader(
             store, self.progress, self._open_journals() if self.leads else [], on_rows=on_rows
         )
+        self._keyed_lines = KeyedLines(store.keyed_forms)
         self._saver = Saver(
             self._config, self._run_dir, start.dataset.kind, self._ledger_reader, self.progress,
             same={"data": facts_of_data(start.dataset), "network": store.layout},
             term=self._term, before=self._before, rules=text_of_rules(self._config, self._total_steps),
-            saving=self._reporter.saving,
+            lines_of=self._keyed_lines.of, saving=self._reporter.saving,
         )  # fmt: skip
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
 
@@ -293,7 +295,11 @@ class Session:
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         updates = result.updates.model_copy(update={"duplicated": found.duplicated})
-        more = {"updates": updates, "proof": verdict(found.shards, [*noted, *found.problems])}
+        more = {
+            "updates": updates,
+            "keyed": self._keyed_lines.uses,
+            "proof": verdict(found.shards, [*noted, *found.problems]),
+        }
         return result.model_copy(
             update=more | {"parameter_servers": servers if config.mode_kind.has_parameter_servers else []}
         )

@@ -7,12 +7,23 @@ from collections.abc import Iterator
 from ps_cluster.config import RunConfig
 from ps_cluster.config.optimizer_rules import RULES
 from ps_cluster.config.staleness_methods import METHODS
+from ps_cluster.errors import UserError
+from ps_cluster.models.tables import Tables
 from ps_cluster.server.shard import ParameterShard
 
 
 def reason_against_rows(config: RunConfig) -> str | None:
     """Return the first setting, with its value, that needs all rows of a table at every step; None if there is none."""
     return next(_reasons(config), None)
+
+
+def check_keyed(config: RunConfig, tables: Tables) -> None:
+    """Raise UserError if a mode has tables, but not those whose rows are found by their keys."""
+    if tables.keyed and config.mode_kind.averages:
+        raise UserError(
+            f"mode.name: got '{config.mode.name}': an update of the DynamicEmbedding "
+            f"'{next(iter(tables.keyed.values())).name}' can't be the mean of several gradients: take async, bounded or single"
+        )
 
 
 def _reasons(config: RunConfig) -> Iterator[str]:

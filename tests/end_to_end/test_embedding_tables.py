@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import ps_cluster.layers  # noqa: F401 - for the models that Keras loads
 from ps_cluster.config import build_config
 from ps_cluster.data.recomputed_batches import RecomputedBatches
 from tests.helpers.finished_runs import assert_ledger_is_exact, last_arrays, restarts, update_columns
@@ -25,12 +26,13 @@ from tests.helpers.real_cluster import (
 
 pytestmark = pytest.mark.cluster
 KEYS, WIDTH, EXAMPLES, STEPS = 200, 4, 400, 120
+TABLE_LAYER = f'keras.layers.Embedding({KEYS}, {WIDTH}, name="keys")'
 NETWORK = f"""
 import keras
 
 def build(examples):
     keys = keras.Input([3], dtype="int32")
-    rows = keras.layers.Embedding({KEYS}, {WIDTH}, name="keys")(keys)
+    rows = {TABLE_LAYER}(keys)
     return keras.Model(keys, keras.layers.Dense(2)(keras.layers.Flatten()(rows)))
 """
 DRAW = np.random.default_rng(0)
@@ -90,3 +92,30 @@ def test_one_worker_with_rows_learns_what_a_process_alone_learns_with_whole_tabl
     for name in ("weights", "slot_accumulator"):
         found, expected = (ended[mode][name] for mode in modes)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_rows_of_keys_without_a_limit_are_learnt_once_though_a_parameter_server_is_killed(tmp_path):
+    draw, network = np.random.default_rng(1).integers(-(2**62), 2**62, KEYS), tmp_path / "keys.py"
+    layer = f"DynamicEmbedding(64, {WIDTH}, admit_after=2, scale=0.5)"
+    text = NETWORK.replace("import keras", "import keras\nfrom ps_cluster.layers import DynamicEmbedding")
+    network.write_text(text.replace('dtype="int32"', 'dtype="int64"').replace(TABLE_LAYER, layer))
+    inputs = {split: draw[ids] for split, ids in INPUTS.items()}
+    arrays = {f"x_{split}": keys for split, keys in inputs.items()} | {f"y_{split}": y for split, y in CLASSES.items()}
+    np.savez(tmp_path / "keys.npz", **arrays)
+    data = ("--dataset", tmp_path / "keys.npz", "--model", f"{network}:build", *ADAGRAD)
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, *data, "--workers", 2, "--ps", 2, "--steps", 60, *unhurried(2, 0.2), *SNAPSHOTS)
+    wait_for_training(run_dir, updates=10)
+    wait_for_snapshots(run_dir)
+    os.kill(tasks(run_dir)["ps", 1]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 60)
+    recomputed = summary["proof"]["recomputed"]
+    assert recomputed["updates"] >= 2 and max(recomputed["largest_deviations"].values()) < 1
+    (keyed,) = summary["keyed"]
+    assert keyed["places"] == 64 >= keyed["rows"] > 32 and keyed["ended"] > 0
+    scores = keras.models.load_model(run_dir / "best" / "model.keras").predict(inputs["test"], verbose=0)
+    accuracy = (scores.argmax(1) == CLASSES["test"]).mean()
+    assert accuracy == pytest.approx(summary["evaluation"]["best_test_accuracy"], abs=1e-6)

@@ -195,6 +195,14 @@ def test_what_compile_says_of_an_optimizer_makes_the_same_updates_here(name):
     assert max(differences(deep, ["row"], settings, optimizer=OPTIMIZERS[name]())) <= TOLERANCE
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_that_has_its_slots_says_the_same_as_before(name):
+    optimizer = OPTIMIZERS[name]()
+    settings = settings_of(optimizer)
+    optimizer.build(stack().trainable_variables)
+    assert settings_of(optimizer) == settings
+
+
 def test_a_model_that_is_not_compiled_says_nothing_of_an_optimizer():
     assert optimizer_settings(stack()) == {}
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from ps_cluster.models.keyed_rows import EMPTY
+from tests.helpers import local_training
 from tests.helpers.exhaustive import mostly
 from tests.helpers.finished_runs import last_arrays
 from tests.helpers.local_training import TABLES, train
@@ -35,3 +37,17 @@ def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tabl
     assert tables.row_values == 4 * tables.rows and 24 < tables.rows <= 24 * 256
     for name in ("weights", "statistics", "slot_accumulator"):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_updates_of_a_table_of_keys_are_those_that_plain_keras_computes(tmp_path, monkeypatch):
+    by_keys = "ps_cluster.layers.DynamicEmbedding(96, 4, scale=0.5, admit_after=2)"
+    network = "import ps_cluster.layers\n" + local_training.NETWORK_WITH_TABLE.replace(
+        "layers.Embedding(256, 4)", by_keys
+    )
+    monkeypatch.setattr(local_training, "NETWORK_WITH_TABLE", network)
+    trained = train(tmp_path / "training", **ADAGRAD, **MODES["async, 3 ps"])
+    assert trained.problems == [] and trained.result.proof.holds
+    assert len(trained.recomputed) >= 2 and not any(row.unchecked for row in trained.recomputed)
+    assert {"gradient", "given weights", "weights", "slots"} <= trained.recomputed[-1].deviations.keys()
+    state = last_arrays(tmp_path / "training" / "run")["keyed"].reshape(6, -1)
+    assert (state[:, :16] != EMPTY).sum() > 48 and state[:, -1].sum() > 0

@@ -44,8 +44,18 @@ class RowRule(ABC):
         """Create the slots. `rows`: float32 [rows, width]."""
         self._settings: Any = settings
         self._rows = rows
-        of_rule = RULES[settings.rule].update.first_values(settings)
-        self.slots = {name: tf.Variable(tf.fill(rows.shape, value), trainable=False) for name, value in of_rule.items()}
+        self._first = RULES[settings.rule].update.first_values(settings)
+        self.slots = {name: tf.Variable(tf.fill(rows.shape, one), trainable=False) for name, one in self._first.items()}
+
+    def reset(self, places: tf.Tensor) -> tf.Operation:
+        """Give the slots of some rows their first values. `places`: int64 [u]."""
+        shape = [tf.size(places), self._rows.shape[1]]
+        return tf.group(
+            *(
+                slot.scatter_update(tf.IndexedSlices(tf.fill(shape, self._first[name]), places))
+                for name, slot in self.slots.items()
+            )
+        )
 
     @abstractmethod
     def apply(self, update: RowUpdate) -> tf.Operation:

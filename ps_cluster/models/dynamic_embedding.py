@@ -1,0 +1,122 @@
+"""The layer `DynamicEmbedding`: an embedding for keys without a limit. Import it from `ps_cluster.layers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.models.keyed_rows import EMPTY, WAYS, KeyedRows, fingerprints
+
+
+@keras.saving.register_keras_serializable("ps_cluster")
+class DynamicEmbedding(keras.Layer):
+    """An embedding whose rows appear when their keys are first seen. `ps_cluster.fit` and `ps-cluster run` train it.
+
+        users = keras.Input([1], dtype="int64")
+        vectors = ps_cluster.layers.DynamicEmbedding(budget=1_000_000, output_dim=16)(users)
+
+    Each key has a row of its own; two keys never share one. A key without a row has its initial value, which depends only on
+    `seed` and the key. The parameter servers give a key a row at the first update, or the `admit_after`-th, that has a gradient
+    for it. Until then its gradients are dropped. A row ends after `expire_after` versions without an update, or when its place
+    is needed. The places are in buckets of 16, and a key can only be in one of them; if it is full, the longest unused row of
+    the bucket ends. Buckets fill unevenly. With a budget of 1.33 times the keys in use, 2 % of them have no row at a time, and
+    with twice the keys 0.1 %. After such an end, a row begins anew with its initial value.
+
+    In plain Keras the layer looks up the keys that were trained, and gives all others their initial value. `Model.fit` can
+    train a model with this layer only after `layer.trainable = False`.
+
+    Args:
+      budget: the largest number of rows. It is rounded down to whole buckets.
+      output_dim: the numbers in a row.
+      seed: decides the initial values. Give each layer another one.
+      scale: initial values are uniform between -scale and scale.
+      admit_after: how many updates have to have a gradient for a key before it gets a row.
+      expire_after: the versions of the weights without an update after which a row ends; None: it never does.
+
+    Call arguments:
+      keys: int64, or another dtype of whole numbers, or strings [...]. -2**63 is reserved. Strings are told apart by the 64
+        bits of their fingerprints. Among n different strings, some two have the same fingerprint, and share a row, with a
+        probability of about n**2 / 2**65: 3e-8 for a million, 3 % for a billion.
+    Returns:
+      The rows, [..., output_dim], in the layer's compute dtype.
+    Raises:
+      ValueError: an argument is out of its range; keys are floats; or plain Keras trains the layer.
+    """
+
+    def __init__(
+        self,
+        budget: int,
+        output_dim: int,
+        *,
+        seed: int = 0,
+        scale: float = 0.05,
+        admit_after: int = 1,
+        expire_after: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        least = {"budget": budget, "output_dim": output_dim, "admit_after": admit_after, "expire_after": expire_after}
+        for name, value in least.items():
+            if value is not None and value < 1:
+                raise ValueError(f"DynamicEmbedding: {name}: got {value}: it has to be at least 1")
+        self.budget, self.output_dim, self.seed, self.scale = budget, output_dim, seed, scale
+        self.admit_after, self.expire_after = admit_after, expire_after
+        ways = min(WAYS, budget)
+        self.form = KeyedRows(self.name, budget // ways, ways, output_dim, seed, scale, admit_after, expire_after)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Create the weights: `embeddings`, float32 [places, output_dim], and `keys`, int64 [places], of the rows there."""
+        self.embeddings = self.add_weight(
+            shape=(self.form.places, self.output_dim),
+            initializer="zeros",
+            dtype="float32",
+            name="embeddings",
+            autocast=False,
+        )
+        self.keys = self.add_weight(
+            shape=(self.form.places,), initializer=_empty, dtype="int64", name="keys", trainable=False
+        )
+        self.built = True
+
+    def as_keys(self, keys: tf.Tensor) -> tf.Tensor:
+        """Return what identifies each key, int64 [k]. `keys`: whole numbers or strings [...]."""
+        keys = tf.convert_to_tensor(keys)
+        if keys.dtype == tf.string:
+            keys = fingerprints(keys)
+        elif not keys.dtype.is_integer:
+            raise ValueError(
+                f"DynamicEmbedding: '{self.name}' got keys of {keys.dtype.name}: give whole numbers or strings"
+            )
+        return tf.reshape(tf.cast(keys, tf.int64), [-1])
+
+    def call(self, keys: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        """Return the rows of some keys, see the class."""
+        embeddings, own = self.embeddings.value, self.keys.value
+        if training and self.trainable and isinstance(embeddings, tf.Variable):  # no value is given by the caller
+            raise ValueError(
+                f"DynamicEmbedding: Keras alone can't train '{self.name}': call ps_cluster.fit in place of Model.fit, or set "
+                "trainable = False on the layer to train the others"
+            )
+        wanted, form = self.as_keys(keys), self.form
+        bucket = form.bucket_of(wanted)
+        column = form.columns_of(wanted, bucket, tf.reshape(own, [form.buckets, form.ways]))
+        rows = tf.gather(embeddings, bucket * form.ways + tf.maximum(column, 0))
+        rows = tf.where((column >= 0)[:, None], rows, form.initial(wanted))
+        rows = tf.reshape(rows, tf.concat([tf.shape(keys), [self.output_dim]], 0))
+        return tf.cast(tf.ensure_shape(rows, [*keys.shape, self.output_dim]), self.compute_dtype)
+
+    def compute_output_spec(self, keys: Any, training: bool | None = None) -> keras.KerasTensor:
+        """Return shape and dtype of the rows."""
+        return keras.KerasTensor((*keys.shape, self.output_dim), dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the layer."""
+        names = ("budget", "output_dim", "seed", "scale", "admit_after", "expire_after")
+        return dict(super().get_config()) | {name: getattr(self, name) for name in names}
+
+
+def _empty(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return np.full(shape, EMPTY, dtype)

@@ -1,0 +1,126 @@
+"""The places of rows that are found by their keys, as in a `DynamicEmbedding`: buckets, hashes and initial values.
+
+    key, int64  ──hash──►  one of `buckets`  ──compare with the keys there──►  one of its `ways` places, or none
+
+A key's row can only be in the key's bucket, as in a set-associative cache. So the content of a table is a few arrays of fixed
+shapes, which a checkpoint holds as they are, and the longest unused row is found by looking at a single bucket. The launcher
+imports this module, so it needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+
+EMPTY = -(2**63)  # the key of a place without a row, and of no row
+WAYS = 16  # places in a bucket
+_STEP = 0x9E3779B97F4A7C15 - 2**64  # as an int64
+_FACTORS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+_BITS = 24  # random bits of an initial value; float32 has as many
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """The form of a table whose rows are found by their keys.
+
+    A place has the number bucket * ways + way.
+
+    Attributes:
+      name: that of the layer.
+      buckets, ways: the table has buckets * ways places.
+      width: the numbers in a row.
+      seed, scale: initial values are uniform between -scale and scale.
+      admit_after: a key gets a row when it is pushed for this time.
+      expire_after: a row ends after as many versions without use; None: it never does.
+    """
+
+    name: str
+    buckets: int
+    ways: int
+    width: int
+    seed: int
+    scale: float
+    admit_after: int = 1
+    expire_after: int | None = None
+
+    @property
+    def places(self) -> int:
+        return self.buckets * self.ways
+
+    @property
+    def columns(self) -> int:
+        """The keys that a server keeps for each bucket: those with a row, then those that wait for admission."""
+        return self.ways * (1 if self.admit_after == 1 else 2)
+
+    @property
+    def state_columns(self) -> int:
+        """The numbers that a checkpoint has of each bucket (server/keyed_tables.py)."""
+        return 3 * self.columns + 1
+
+    @property
+    def state_size(self) -> int:
+        """The length of what a checkpoint has of the table besides rows and slots."""
+        return self.buckets * self.state_columns
+
+    def bucket_of(self, keys: tf.Tensor) -> tf.Tensor:
+        """Return the bucket of each key, int64 [k]. `keys`: int64 [k]."""
+        return tf.math.floormod(_mixed(keys), self.buckets)
+
+    def columns_of(self, keys: tf.Tensor, buckets: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+        """Return where each key is in its bucket, int64 [k]; -1 if it is not there.
+
+        Args:
+          keys: int64 [k]. buckets: int64 [k], the index of the bucket of each key in `table`.
+          table: int64 [buckets, columns], the keys that are there.
+        """
+        is_there = tf.equal(tf.gather(table, buckets), keys[:, None]) & tf.not_equal(keys, EMPTY)[:, None]
+        column = tf.argmax(tf.cast(is_there, tf.int8), axis=1)
+        return tf.where(tf.reduce_any(is_there, axis=1), column, -1)
+
+    def initial(self, keys: tf.Tensor) -> tf.Tensor:
+        """Return the initial row of each key, float32 [k, width]: a function of seed and key alone. `keys`: int64 [k]."""
+        seed = _mixed(tf.constant(self.seed, tf.int64))
+        counters = _mixed(keys + seed)[:, None] + _STEP * tf.range(1, self.width + 1, dtype=tf.int64)
+        bits = _shifted(_mixed(counters), 64 - _BITS)
+        return (tf.cast(bits, tf.float32) * 2.0 ** (1 - _BITS) - 1.0) * self.scale
+
+
+@dataclass(frozen=True)
+class KeyedPart:
+    """A server's part of a keyed table at the start: the buckets whose number, modulo the number of servers, is its index.
+
+    Attributes:
+      form: of the whole table.
+      keys: int64 [places of the part]; EMPTY where no row is.
+      index, servers: the index of the server, and the number of servers.
+    """
+
+    form: KeyedRows
+    keys: np.ndarray
+    index: int = 0
+    servers: int = 1
+
+    def of_server(self, index: int, servers: int) -> KeyedPart:
+        """Return the part of one of some servers, from the part of a single one."""
+        return KeyedPart(self.form, self.keys.reshape(-1, self.form.ways)[index::servers].ravel(), index, servers)
+
+
+def fingerprints(words: tf.Tensor) -> tf.Tensor:
+    """Return a number for each word, int64 [...]: the 64 bits of FarmHash's Fingerprint64. `words`: string [...]."""
+    found = tf.bitcast(tf.fingerprint(tf.reshape(words, [-1])), tf.int64)
+    return tf.reshape(found, tf.shape(words))
+
+
+def _mixed(keys: tf.Tensor) -> tf.Tensor:
+    """Return numbers that look random, int64 (the finaliser of SplitMix64: Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    for shift, factor in _FACTORS:
+        keys = tf.bitwise.bitwise_xor(keys, _shifted(keys, shift)) * factor
+    return tf.bitwise.bitwise_xor(keys, _shifted(keys, 31))
+
+
+def _shifted(bits: tf.Tensor, shift: int) -> tf.Tensor:
+    """Return 64 bits shifted to the right, filled up with 0. TensorFlow fills up those of an int64 with its sign."""
+    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, tf.constant(shift, tf.int64)), 2 ** (64 - shift) - 1)

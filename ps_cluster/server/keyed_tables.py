@@ -1,0 +1,212 @@
+"""A server's part of a table whose rows are found by their keys: which keys have a row, and which row ends for a new one.
+
+    pull    keys ──►  rows; initial values for keys that have no row. Nothing changes.
+    push    keys ──►  places of their rows. Before that, all in the shard's critical section:
+              a key that has a row, or waits for one, is used at this version; one that has expired begins anew
+              a key that is pushed for the `admit_after`-th time is admitted; the gradient of one that waits is dropped
+              an admitted key gets the place of its bucket that is empty or was unused for longest, with its initial row
+
+So the content of a table is a function of the updates in their order, as all other weights are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ps_cluster.config.lazy import tf
+from ps_cluster.config.optimizer_rules import RuleSettings
+from ps_cluster.models.keyed_rows import EMPTY, KeyedPart
+from ps_cluster.server.tables import PushedRows, TableShard
+
+_NEVER = -2  # the last use of an empty place; of a row that the table had at the start it is -1
+
+
+class _Entries(NamedTuple):
+    """Distinct keys, and where they are in the shard. All are int64 [k].
+
+    Attributes:
+      keys: the keys. buckets: their buckets, within the shard. columns: their columns in the buckets; -1: not there.
+    """
+
+    keys: tf.Tensor
+    buckets: tf.Tensor
+    columns: tf.Tensor
+
+    @property
+    def cells(self) -> tf.Tensor:
+        """Their indices in the arrays of the table, int64 [k, 2]; those of any cell for a key that is not there."""
+        return tf.stack([self.buckets, tf.maximum(self.columns, 0)], axis=1)
+
+    def chosen(self, mask: tf.Tensor) -> _Entries:
+        """Return those that `mask` (bool [k]) chooses."""
+        return _Entries(*(tf.boolean_mask(one, mask) for one in self))
+
+
+class KeyedTableShard(TableShard):
+    """A server's part of a table of keys. A bucket has `ways` columns of keys with a row, then those of keys that wait.
+
+    Attributes:
+      form: that of the whole table.
+      rows: float32 [buckets * ways, width].
+      keys: int64 [buckets, columns], EMPTY where none is.
+      used: int64 [buckets, columns], the version of the last use.
+      sightings: int64 [buckets, columns], how many updates had a gradient for the key.
+      ended: int64 [buckets, 1], how many rows have ended because another key needed their place.
+    """
+
+    def __init__(self, values: np.ndarray, settings: RuleSettings, part: KeyedPart, version: tf.Variable):
+        """Create the variables. `values`: float32 [places, width]. `version`: int64 [], that of the shard."""
+        super().__init__(values, settings)
+        self.form, self._part, self._version = part.form, part, version
+        waiting = part.form.columns - part.form.ways
+        keys = np.pad(part.keys.reshape(-1, part.form.ways), ((0, 0), (0, waiting)), constant_values=EMPTY)
+        first = keys, np.where(keys == EMPTY, _NEVER, -1), np.zeros_like(keys), np.zeros_like(keys[:, :1])
+        self.keys, self.used, self.sightings, self.ended = (tf.Variable(one, trainable=False) for one in first)
+
+    @property
+    def bookkeeping(self) -> tuple[tf.Variable, ...]:
+        """The variables besides rows and slots, int64 [buckets, …] each."""
+        return self.keys, self.used, self.sightings, self.ended
+
+    def state(self) -> tf.Tensor:
+        """Return what a checkpoint has of the table besides rows and slots, int64 [buckets, `form.state_columns`]."""
+        keys, used = self.keys.read_value(), self.used.read_value()
+        if self.form.expire_after is not None:
+            keys = tf.where(self._version.read_value() - used <= self.form.expire_after, keys, EMPTY)
+        return tf.concat([keys, used, self.sightings.read_value(), self.ended.read_value()], axis=1)
+
+    def restore(self, state: np.ndarray) -> None:
+        """Restore the result of `state`, in any shape."""
+        widths = [variable.shape[1] for variable in self.bookkeeping]
+        parts = np.split(state.reshape(-1, sum(widths)), np.cumsum(widths)[:-1], axis=1)
+        for variable, part in zip(self.bookkeeping, parts, strict=True):
+            variable.assign(part)
+
+    def named(self, ids: tf.Tensor, servers: int) -> tf.Tensor:
+        return ids
+
+    def keys_at(self, places: tf.Tensor) -> tf.Tensor:
+        return tf.gather_nd(self.keys, tf.stack([places // self.form.ways, places % self.form.ways], axis=1))
+
+    def in_table(self, places: np.ndarray) -> np.ndarray:
+        """Return the places in the whole table of some places in the shard's part, int64 [u]."""
+        ways = self.form.ways
+        found: np.ndarray = (places // ways * self._part.servers + self._part.index) * ways + places % ways
+        return found
+
+    def read(self, places: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Return the rows of some keys, end to end, [u x width] in `dtype`. `places`: the keys, int64 [u]."""
+        found, is_there = self._find(places)
+        has_row = is_there & (found.columns < self.form.ways)
+        rows = tf.gather(self.rows, tf.where(has_row, self._places(found), 0))
+        others = tf.where(~has_row)
+        initial = self.form.initial(tf.gather(places, others[:, 0]))
+        return tf.reshape(tf.cast(tf.tensor_scatter_nd_update(rows, others, initial), dtype), [-1])
+
+    def placed(self, keys: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Note a use of some keys, and give rows to those that are admitted.
+
+        Args:
+          keys: int64 [u], distinct. gradient: [u x width].
+        Returns:
+          The places of the keys that have a row now, int64 [v], and their gradients, [v x width].
+        """
+        form, now = self.form, self._version.read_value()
+        found, is_there = self._find(keys)
+        seen = tf.where(is_there, tf.gather_nd(self.sightings, found.cells), 0) + 1
+        has_row = is_there & (found.columns < form.ways)
+        is_admitted = ~has_row & (seen >= form.admit_after)
+        stays = is_there & ~is_admitted
+        with tf.control_dependencies([seen, has_row]):  # which are read before anything changes
+            noted = [
+                self._write(found.chosen((found.columns >= 0) & ~stays), _NEVER, 0, is_empty=True),
+                self._write(found.chosen(stays), now, tf.boolean_mask(seen, stays)),
+            ]
+        if form.admit_after > 1:
+            _, entered = self._enter(found.chosen(~stays & ~is_admitted), form.ways, form.columns, now, noted)
+            noted = [entered]
+        begun, entered = self._enter(found.chosen(is_admitted), 0, form.ways, now, noted)
+        with tf.control_dependencies([entered, self._begin(begun.chosen(begun.columns >= 0))]):
+            columns = tf.tensor_scatter_nd_update(
+                tf.where(has_row, found.columns, -1), tf.where(is_admitted), begun.columns
+            )
+            has_row = columns >= 0
+            places = tf.boolean_mask(self._places(found._replace(columns=columns)), has_row)
+        return places, tf.reshape(tf.boolean_mask(tf.reshape(gradient, [-1, self.width]), has_row), [-1])
+
+    def _find(self, keys: tf.Tensor) -> tuple[_Entries, tf.Tensor]:
+        """Return where some keys are, and whether they are there and have not expired, bool [k]."""
+        buckets = self.form.bucket_of(keys) // self._part.servers
+        found = _Entries(keys, buckets, self.form.columns_of(keys, buckets, self.keys))
+        is_there = found.columns >= 0
+        if self.form.expire_after is not None:
+            unused = self._version.read_value() - tf.gather_nd(self.used, found.cells)
+            is_there &= unused <= self.form.expire_after
+        return found, is_there
+
+    def _places(self, entries: _Entries) -> tf.Tensor:
+        """Return the places of rows, int64 [k]; below 0 for keys that are not there."""
+        return tf.where(entries.columns >= 0, entries.buckets * self.form.ways + entries.columns, -1)
+
+    def _write(
+        self, entries: _Entries, used: tf.Tensor | int, seen: tf.Tensor | int, *, is_empty: bool = False
+    ) -> tf.Operation:
+        """Write what the cells of some entries hold. `used`, `seen`: int64 [], or [k]."""
+        cells, shape = entries.cells, tf.shape(entries.keys)
+        values = tf.fill(shape, tf.constant(EMPTY, tf.int64)) if is_empty else entries.keys, used, seen
+        return tf.group(
+            *(
+                variable.scatter_nd_update(cells, tf.broadcast_to(tf.cast(value, tf.int64), shape))
+                for variable, value in zip(self.bookkeeping, values)
+            )
+        )
+
+    def _enter(
+        self, entries: _Entries, first: int, end: int, now: tf.Tensor, needed: list[tf.Operation]
+    ) -> tuple[_Entries, tf.Operation]:
+        """Give keys that are not there the cells of their buckets that are empty or were unused for longest.
+
+        If a bucket gets more keys in one update than it has cells, the last of them get none.
+
+        Args:
+          first, end: the columns from which the cells are taken.
+          needed: to be done before the table is read.
+        Returns:
+          The entries with their new columns, and the operation that writes them.
+        """
+        order = tf.argsort(entries.buckets, stable=True)
+        ordered = tf.gather(entries.buckets, order)
+        rank = tf.range(tf.size(order)) - tf.searchsorted(ordered, ordered)  # of each key among those of its bucket
+        rank = tf.gather(rank, tf.math.invert_permutation(order))
+        with tf.control_dependencies(needed):
+            used = tf.gather(self.used, entries.buckets)[:, first:end]
+        by_age = tf.argsort(used, axis=1, stable=True)
+        column = tf.gather(by_age, tf.minimum(rank, end - first - 1), batch_dims=1)
+        last_use = tf.gather(used, column, batch_dims=1)
+        is_free = (rank < end - first) & (last_use < now)
+        entries = entries._replace(columns=tf.where(is_free, first + tf.cast(column, tf.int64), -1))
+        entering = entries.chosen(is_free)
+        has_ended = tf.boolean_mask(last_use, is_free) != _NEVER
+        if self.form.expire_after is not None:
+            has_ended &= now - tf.boolean_mask(last_use, is_free) <= self.form.expire_after
+        ended = tf.boolean_mask(entering.buckets, has_ended & (end == self.form.ways))
+        counted = self.ended.scatter_nd_add(tf.stack([ended, tf.zeros_like(ended)], 1), tf.ones_like(ended))
+        with tf.control_dependencies([used]):
+            return entries, tf.group(counted, self._write(entering, now, 1))
+
+    def _begin(self, entries: _Entries) -> tf.Operation:
+        """Let rows begin with their initial values, and with the first values of their slots."""
+        places = self._places(entries)
+        rows = self.rows.scatter_update(tf.IndexedSlices(self.form.initial(entries.keys), places))
+        return tf.group(rows, self._rule.reset(places))
+
+
+def placed(tables: list[TableShard], rows: PushedRows) -> PushedRows:
+    """Return pushed rows in which those of keyed tables have places instead of keys. See `KeyedTableShard.placed`."""
+    found = [
+        table.placed(places, gradient) if isinstance(table, KeyedTableShard) else (places, gradient)
+        for table, places, gradient in zip(tables, rows.places, rows.gradients, strict=True)
+    ]
+    return PushedRows([places for places, _ in found], [gradient for _, gradient in found])

@@ -1,0 +1,49 @@
+"""Tell the user how full the tables of `DynamicEmbedding` layers are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
+from ps_cluster.notices import LogLine
+from ps_cluster.runs.checkpoints import KEYED
+from ps_cluster.runs.logs import ROWS_END
+from ps_cluster.runs.result_rows import KeyedUse
+
+AGAIN_AT = 10  # times as many ended rows as the last line has told
+
+
+class KeyedLines:
+    """Finds out from the arrays of a checkpoint how full the tables of keys are.
+
+    Attributes:
+      uses: of each table, as of the last checkpoint.
+    """
+
+    def __init__(self, forms: Sequence[KeyedRows]):
+        """Create it. `forms`: of all tables of keys, in the order in which a checkpoint has them."""
+        self._forms = forms
+        self._next = [1] * len(forms)
+        self.uses: list[KeyedUse] = []
+
+    def of(self, arrays: Mapping[str, np.ndarray]) -> Iterator[LogLine]:
+        """Yield a line for each table of which rows have ended for want of room, and another at `AGAIN_AT` times as many."""
+        ends = np.cumsum([form.state_size for form in self._forms])
+        parts = np.split(arrays[KEYED], ends[:-1]) if self._forms else []
+        states = [part.reshape(form.buckets, -1) for form, part in zip(self._forms, parts)]
+        self.uses = [
+            KeyedUse(
+                name=form.name,
+                places=form.places,
+                rows=int((state[:, : form.ways] != EMPTY).sum()),
+                ended=int(state[:, -1].sum()),
+            )
+            for form, state in zip(self._forms, states)
+        ]
+        for index, use in enumerate(self.uses):
+            if use.ended >= self._next[index]:
+                self._next[index] = AGAIN_AT * use.ended
+                advice = "give the DynamicEmbedding a larger budget, or fewer rows by admit_after or expire_after"
+                yield ROWS_END(f"{use.line}: {advice}")
