@@ -525,6 +525,11 @@ class ParameterShard:
     def _keyed(self) -> list[KeyedTableShard]:
         return [table for table in self.tables if isinstance(table, KeyedTableShard)]
 
+    @property
+    def _keyed_sizes(self) -> list[int]:
+        """How many numbers a checkpoint has of each table of keys, besides rows and slots."""
+        return [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in self._keyed]
+
     @graph
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> Any:
         def read() -> Any:
@@ -579,6 +584,8 @@ class ParameterShard:
         rows = sum(table.size for table in self.tables)
         found = {name: tuple(variable.shape) for name, variable in self.state.items()}
         found |= {name: (*found[name][:-1], found[name][-1] + rows) for name in self._by_weight}
+        if self._keyed:
+            found[KEYED] = (sum(self._keyed_sizes),)
         return found | {ACCEPTED_STEPS: (), "counts": ()}
 
     def restore_piece(self, name: str, place: int, values: np.ndarray) -> None:
@@ -610,8 +617,7 @@ class ParameterShard:
         for table in self.tables:
             table.after_restore()
         if keyed := self._keyed:
-            sizes = [sum(variable.shape.num_elements() for variable in table.bookkeeping) for table in keyed]
-            for table, part in zip(keyed, np.split(state[KEYED], np.cumsum(sizes)[:-1]), strict=True):
+            for table, part in zip(keyed, np.split(state[KEYED], np.cumsum(self._keyed_sizes)[:-1]), strict=True):
                 table.restore(part)
         self._ledger.restore(state[ACCEPTED_STEPS])
         for counter, count in zip(self._counters, state["counts"], strict=True):

@@ -11,7 +11,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.layers import DynamicEmbedding
 from ps_cluster.models.finding_tables import find_tables
 from ps_cluster.models.keyed_rows import EMPTY, KeyedRows
-from ps_cluster.models.tables import Tables
+from ps_cluster.models.tables import TableCall, Tables
 from ps_cluster.training.table_limits import check_keyed
 
 KEYS = np.array([[3, -(2**62)], [2**63 - 1, 3]])
@@ -112,7 +112,8 @@ def test_an_update_that_is_a_mean_is_refused_by_name():
 
 def test_a_reserved_key_stops_the_step_with_the_name_of_the_layer():
     tables = Tables([network()[1]])
+    calls = [TableCall(tables.tables[0], tf.constant([1, EMPTY], tf.int64))]
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="keys of the DynamicEmbedding layer keys that are reserved"
     ):
-        tables.recording([])(tables.tables[0].layer, tf.constant([1, EMPTY], tf.int64))
+        tables.rows_of(calls, servers=1)

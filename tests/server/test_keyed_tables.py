@@ -39,7 +39,7 @@ class Stored:
         self.network = FlatNetwork(self.model, tables=Tables([self.keyed, self.numbered]))
         weights, tables = flatten(self.network.variables), self.network.tables
         start = InitialState(
-            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=tables.values(),
+            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=tuple(np.asarray(table.layer.embeddings.value) for table in tables.tables),
             keyed=tables.keyed_parts(),
         )  # fmt: skip
         values = {

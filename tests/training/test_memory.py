@@ -89,17 +89,18 @@ def test_tables_take_copies_with_their_slots_and_the_advice_is_about_them():
                 "evaluation.recompute_updates": recomputes,
             }
             of_values[slots, evaluator + evaluator * recomputes] = (
-                memory.table_bytes(config(**values), tables) / bytes_of_table
+                memory.table_bytes(config(**values), tables.size) / bytes_of_table
             )
-    on_servers = memory.SERVER_TABLE_COPIES + memory.LEADER_TABLE_COPIES
     of_evaluator = (0, memory.EVALUATOR_COPIES, memory.EVALUATOR_TABLE_COPIES)
     assert of_values == {
-        (slots, which): pytest.approx(on_servers * (1 + slots) + of_evaluator[which])
+        (slots, which): pytest.approx(
+            memory.SERVER_TABLE_COPIES * (1 + slots) + memory.LEADER_TABLE_COPIES + of_evaluator[which]
+        )
         for slots in range(3)
         for which in range(3)
     }
     rule = {"optimizer.rule": "adagrad"}
-    needs = memory.table_bytes(config(**rule), tables)
+    needs = memory.table_bytes(config(**rule), tables.size)
     line = memory.check_memory(config(**rule), FlatNetwork(model, tables=tables), spec, FreeMemory(needs))
     assert "for embedding tables of 0.00 GB" in line and "--no-evaluator" in line and "cluster.workers" not in line
 

@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
     return last_arrays(folder / "run")
 
 
-@pytest.mark.parametrize("mode", mostly(MODES, "async"))
+@pytest.mark.parametrize("mode", mostly(MODES, "async, 3 ps"))
 def test_one_worker_learns_with_rows_what_a_process_alone_learns_with_whole_tables(mode, whole, tmp_path):
     trained = train(tmp_path / "training", **ADAGRAD, **MODES[mode])
     assert trained.problems == [] and trained.result.proof.holds
