@@ -51,6 +51,7 @@ NOT_RUN = OF_THE_READER | {
     r"doctor( --json)?$": "trains a cluster for 20 s, as tests/end_to_end does; the other checks are carried out",
     r"predict --prompt": "needs a network for text: tests/end_to_end/test_text.py trains one",
     r"export .*(onnx|h5)": "writes what tests/evaluation/test_export.py writes, onnx in `make test-extras`",
+    r"export .*--changed-since": "needs a run with tables: tests/evaluation/test_changed_rows.py leaves one",
     r"python -m benchmarks": "measures for minutes, with hardware to itself: tests/benchmarks has those that are quick",
 }
 # Sizes for commands that compute for a minute with their own.

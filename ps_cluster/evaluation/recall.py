@@ -9,7 +9,8 @@ import numpy as np
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
 
-MOST_PAIRS = 2**25  # the pairs that are scored at most: all of MovieLens 1M
+# The pairs that are scored at most. Those of MovieLens 100K are 1.5 million, which take two_tower 2.2 s of a processor.
+MOST_PAIRS = 2**23
 _PAIRS_AT_ONCE = 2**14
 
 

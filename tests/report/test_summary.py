@@ -60,7 +60,7 @@ RESULT = {
         {"index": 1, "pid": 102, "updates": 71, "examples": 9088},
         {"index": 2, "pid": 103, "updates": 130, "examples": 16640},
     ],
-    "parameter_servers": [{"index": 0, "parameters": 122570, "pushed_bytes": 7, "pulled_bytes": 8}],
+    "parameter_servers": [{"index": 0, "parameters": 122570, "table_parameters": None, "pushed_bytes": 7, "pulled_bytes": 8}],
 }  # fmt: skip
 
 

@@ -38,10 +38,12 @@ class Stored:
         self.model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Concatenate()(parts)))
         self.network = FlatNetwork(self.model, tables=Tables([self.keyed, self.numbered]))
         weights, tables = flatten(self.network.variables), self.network.tables
+        rows = tuple(
+            np.asarray(layer.embeddings.value) for layer in (self.numbered, self.keyed)
+        )  # in the groups' order
         start = InitialState(
-            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=tuple(np.asarray(table.layer.embeddings.value) for table in tables.tables),
-            keyed=tables.keyed_parts(),
-        )  # fmt: skip
+            weights, np.ones_like(weights), *np.zeros([2, 3], np.float32), tables=rows, keyed=tables.keyed_parts()
+        )
         values = {
             "mode.name": "async", "staleness.method": "none", "optimizer.rule": "adagrad", "optimizer.weight_decay": 0.0,
             "cluster.wire": "float32", "training.steps": STEPS,
