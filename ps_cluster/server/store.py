@@ -24,7 +24,7 @@ from ps_cluster.models.rows import NO_ROWS, Rows
 from ps_cluster.runs.checkpoints import BY_SHARD, KEYED, ONE_PER_SHARD
 from ps_cluster.runs.ledger import rows_of
 from ps_cluster.runs.update_samples import SampledShard
-from ps_cluster.server.arrangement import Arrangement, Block, BlockPart
+from ps_cluster.server.arrangement import BLOCK_NUMBERS, Arrangement, Block, BlockPart
 from ps_cluster.server.initial_state import InitialState
 from ps_cluster.server.keyed_tables import KeyedTableShard
 from ps_cluster.server.shard import NO_STEP, ParameterShard
@@ -379,13 +379,13 @@ class ParameterStore:
     def _in_pieces(self, vectors: Sequence[VectorOnServer]) -> Pieces:
         """Return the network's vector, float32 [n], which is read from the servers block by block."""
         assert self._arrangement is not None, "there are tables"
-        arrangement = self._arrangement
+        arrangement, ahead = self._arrangement, BLOCK_NUMBERS // len(vectors)
 
         def block(block: Block) -> np.ndarray:
             values = np.empty(block.end - block.begin, np.float32)
 
             def read(part: BlockPart) -> None:
-                part.rows.put(values, vectors[part.shard].read(part.place, part.place + part.rows.size))
+                part.rows.put(values, vectors[part.shard].read(part.place, part.place + part.rows.size, ahead))
 
             list(self._pool.map(read, block.parts))
             return values
