@@ -60,11 +60,14 @@ def reach_of(tensor: tf.Tensor, trainable: frozenset[str]) -> Reach:
     tensor = _before_passing(tensor)
     operation, parts = tensor.op, list(tensor.op.inputs)
     if operation.type in _PRODUCTS:
-        return Reach(any(_is_trained(part, trainable) for part in parts))
+        # Linear in each factor: so is a dot product of two towers in the last layer of each.
+        return Reach(any(_is_trained(part, trainable) or reach_of(part, trainable).any_scale for part in parts))
     if operation.type == "Mean":
         return reach_of(parts[0], trainable)
     if operation.type == "BiasAdd":
-        return reach_of(parts[0], trainable)._replace(any_place=_is_trained(parts[1], trainable))
+        if not _is_trained(parts[1], trainable):
+            return Reach(False)  # a bias that stays as it is can't be multiplied
+        return reach_of(parts[0], trainable)._replace(any_place=True)
     if operation.type == "Mul" and (constants := [part for part in parts if tf.get_static_value(part) is not None]):
         others = [part for part in parts if part is not constants[0]]
         return reach_of(others[0], trainable)._replace(unscaled=False) if others else Reach(False)

@@ -116,6 +116,12 @@ ENDS = {
     "units of the user's": (lambda row: LAYERS.Rescaling(50.0, 300.0)(LAYERS.Dense(1)(row)), AS_THEY_ARE, AS_THEY_ARE),
     "a scale of the user's": (lambda row: LAYERS.Dense(1)(row) * 50, AS_THEY_ARE, IN_DEVIATIONS),
     "no bias": (LAYERS.Dense(1, use_bias=False), AS_THEY_ARE, IN_DEVIATIONS),
+    "a dot product": (
+        lambda row: LAYERS.Dot(1)([LAYERS.Dense(3)(row), LAYERS.Dense(3)(row)]), AS_THEY_ARE, IN_DEVIATIONS
+    ),
+    "a dot product of vectors that have no scale": (
+        lambda row: LAYERS.Dot(1)([LAYERS.Dense(3, "tanh")(row), LAYERS.Dense(3, "tanh")(row)]), AS_THEY_ARE, AS_THEY_ARE
+    ),
     "a frozen end": (frozen_end, AS_THEY_ARE, AS_THEY_ARE),
     "a mean of places": (
         lambda row: LAYERS.GlobalAveragePooling1D()(LAYERS.Conv1D(1, 2)(row[..., None])), IN_DEVIATIONS, IN_DEVIATIONS
