@@ -296,7 +296,7 @@ def test_whatever_is_wrong_is_one_notice_with_the_command_that_tries_again(of_im
     of_images.summary.write_text('{"outcome": 3}')
     try_to_draw_results(of_images, told.append)
     (line,) = told
-    assert line.startswith("the results are not drawn (") and "summary.json" in line and "--page" in line
+    assert line.startswith("the results can't be drawn (") and "summary.json" in line and "--page" in line
     assert "\n" not in line and not of_images.results.exists()
 
 
